@@ -1,5 +1,6 @@
-//! The figures of the store of objects: `objects-figures DIRECTORY [OBJECTS]` prints what creating, looking up and listing cost at
-//! 10^3 objects and more, with one and with 16 writers, durable and relaxed, beside one 4 KiB overwrite with fdatasync.
+//! The figures of the store of objects: `objects-figures DIRECTORY [OBJECTS]` prints what creating,
+//! looking up and listing cost at 10^3 objects and more, with one and with 16 writers, durable and
+//! relaxed, beside one 4 KiB overwrite with fdatasync.
 
 use std::path::Path;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
 //! Objects: what keeps them ([`store`]), and the logical unit of type 11h above it ([`unit`]).
 //!
-//! The store knows partitions, collections, user objects, their attributes and their bytes, and nothing of SCSI. The unit
-//! knows T10 OSD and calls the store through [`store::ObjectStore`] only: it never touches a file.
+//! The store knows partitions, collections, user objects, their attributes and their bytes, and
+//! nothing of SCSI. The unit knows T10 OSD and calls the store through [`store::ObjectStore`] only:
+//! it never touches a file.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 

@@ -1,4 +1,5 @@
-//! kill -9 of a process that changes a store, again and again: what it was told of is there, all the rest is whole.
+//! kill -9 of a process that changes a store, again and again: what it was told of is there, all
+//! the rest is whole.
 //!
 //! The writer is this very test binary, started with a variable in its environment.
 

@@ -1,4 +1,5 @@
-//! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory, unless the unit has secrets.
+//! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory, unless the
+//! unit has secrets.
 
 #[path = "../src/store/passed_on.rs"]
 mod passed_on;
@@ -34,7 +35,8 @@ static ALLOCATOR: Counting = Counting;
 const LEN: u64 = 64 << 10;
 const ID: Id = Id::new(0x1_0000, 0x1_0000);
 
-/// A store whose data is memory that it lends, like an embedded store's page cache, and that keeps no data it is given.
+/// A store whose data is memory that it lends, like an embedded store's page cache, and that keeps
+/// no data it is given.
 struct Lending {
     metadata: EmbeddedStore,
     region: Arc<Region>,

@@ -152,8 +152,8 @@ pub trait BlockStore: Send + Sync + 'static {
         None
     }
 
-    /// Up to 4 KiB at `at` will be read soon: a store in memory asks for them to be brought into the
-    /// processor's cache.
+    /// Up to 4 KiB at `at` will be read soon: a store in memory asks for them to be brought into
+    /// the processor's cache.
     fn prefetch(&self, _at: u64, _len: usize) {}
 
     /// Like [`Self::read`], for bytes to send. They may be the medium's own memory, which shows
@@ -169,8 +169,8 @@ pub trait BlockStore: Send + Sync + 'static {
         None
     }
 
-    /// Has what [`Self::lend`] lends sent under `guard`, if it is less than 12 KiB: a socket copies it
-    /// while no writer changes it. False if the store does not do so.
+    /// Has what [`Self::lend`] lends sent under `guard`, if it is less than 12 KiB: a socket copies
+    /// it while no writer changes it. False if the store does not do so.
     fn set_guard(&self, _guard: Arc<dyn Guard>) -> bool {
         false
     }

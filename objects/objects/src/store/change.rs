@@ -19,7 +19,8 @@ pub enum Duplicate {
 /// asked for by the initiator, or come from [`super::ObjectStore::reserve_ids`].
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Removes everything, the root's attributes and times too. The only step but for attributes and times of the root.
+    /// Removes everything, the root's attributes and times too. The only step but for attributes
+    /// and times of the root.
     Format,
     CreatePartition(u64),
     /// Removes a partition; one that is not empty only with `contents`.
@@ -51,7 +52,8 @@ pub enum Step {
         /// How long the object may be afterwards; [`super::Error::TooLong`] if it would be longer.
         most: u64,
     },
-    /// Deletes a range and moves what follows to its place. [`super::Error::OutOfRange`] if it begins past the end.
+    /// Deletes a range and moves what follows to its place. [`super::Error::OutOfRange`] if it
+    /// begins past the end.
     Punch {
         id: Id,
         at: u64,
@@ -69,8 +71,8 @@ pub enum Step {
         id: Id,
         length: u64,
     },
-    /// Creates the user object `to` with the data of `from`, which both share until one is written, and with its attributes if
-    /// `attributes` is set. Memberships and times are not copied.
+    /// Creates the user object `to` with the data of `from`, which both share until one is written,
+    /// and with its attributes if `attributes` is set. Memberships and times are not copied.
     Copy {
         from: Id,
         /// The new one, of the same partition or another.
@@ -90,11 +92,13 @@ pub enum Step {
         id: Id,
         times: TimesUpdate,
     },
-    /// Makes a user object a member of a collection of its partition, or gives the membership another number.
+    /// Makes a user object a member of a collection of its partition, or gives the membership
+    /// another number.
     Join {
         object: Id,
         collection: u64,
-        /// The number by which the object names the membership (the attribute's number in the collections page).
+        /// The number by which the object names the membership (the attribute's number in the
+        /// collections page).
         number: u32,
     },
     /// Ends a membership; if there is none, nothing happens.
@@ -102,8 +106,9 @@ pub enum Step {
         object: Id,
         collection: u64,
     },
-    /// Creates the partition `id` with everything that is in `source`, its attributes too; data is shared until one of them is
-    /// written. Goes only with steps on attributes and times of partitions and of the root, as the next four do.
+    /// Creates the partition `id` with everything that is in `source`, its attributes too; data is
+    /// shared until one of them is written. Goes only with steps on attributes and times of
+    /// partitions and of the root, as the next four do.
     Duplicate {
         source: u64,
         id: u64,
@@ -111,8 +116,9 @@ pub enum Step {
         /// When, in milliseconds since 1970: [`super::Origin::made_ms`].
         made_ms: u64,
     },
-    /// A clone or snapshot gets the present content of its source in place of its own. [`super::Error::NoSource`] if that is gone,
-    /// though another partition may have its id; the same of the next step.
+    /// A clone or snapshot gets the present content of its source in place of its own.
+    /// [`super::Error::NoSource`] if that is gone, though another partition may have its id; the
+    /// same of the next step.
     Refresh {
         id: u64,
         made_ms: u64,
@@ -186,8 +192,8 @@ impl Change {
 pub struct Applied {
     /// Where each [`Step::Append`] began to write, in order.
     pub appended: SmallVec<[u64; 2]>,
-    /// By how many bytes the used capacity of all objects of the change has grown (that of a shared block counts for each).
-    /// 0 of a change that is about whole partitions.
+    /// By how many bytes the used capacity of all objects of the change has grown (that of a shared
+    /// block counts for each). 0 of a change that is about whole partitions.
     pub used_change: i64,
 }
 

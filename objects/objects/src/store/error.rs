@@ -7,12 +7,14 @@ use super::Id;
 /// Why a store could not do what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no such object, partition or collection, or it is of another kind than the operation needs.
+    /// There is no such object, partition or collection, or it is of another kind than the
+    /// operation needs.
     #[error("there is no object {:#x} in partition {:#x}", .0.object, .0.partition)]
     NotFound(Id),
     #[error("there is an object {:#x} in partition {:#x} already", .0.object, .0.partition)]
     Exists(Id),
-    /// A partition with objects, or a collection with members, which is only removed if that is asked for.
+    /// A partition with objects, or a collection with members, which is only removed if that is
+    /// asked for.
     #[error("object {:#x} in partition {:#x} is not empty", .0.object, .0.partition)]
     NotEmpty(Id),
     /// An id that nothing can have: less than [`super::FIRST_ID`].
@@ -20,7 +22,8 @@ pub enum Error {
     BadId(u64),
     #[error("no identifiers are left")]
     NoIds,
-    /// The range begins past the end of the object, or the object would become longer than [`super::MAX_LENGTH`].
+    /// The range begins past the end of the object, or the object would become longer than
+    /// [`super::MAX_LENGTH`].
     #[error("the range does not fit the object")]
     OutOfRange,
     #[error("the object would become too long")]
@@ -34,7 +37,8 @@ pub enum Error {
     /// The partition is a snapshot: what is in it does not change.
     #[error("partition {0:#x} is a snapshot")]
     Snapshot(u64),
-    /// The partition is no clone or snapshot, or what it was made of is gone, whatever has its id by now.
+    /// The partition is no clone or snapshot, or what it was made of is gone, whatever has its id
+    /// by now.
     #[error("partition {0:#x} has no source")]
     NoSource(u64),
     #[error("no space is left")]
@@ -49,7 +53,8 @@ pub enum Error {
     NoMemory,
     #[error("the store is read-only")]
     ReadOnly,
-    /// The medium failed, with its errno. After a failed commit every later one fails too, until the store is opened anew.
+    /// The medium failed, with its errno. After a failed commit every later one fails too, until
+    /// the store is opened anew.
     #[error("input/output error (errno {0})")]
     Io(i32),
 }

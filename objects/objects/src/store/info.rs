@@ -1,16 +1,16 @@
-//! What a store says of its objects, and the words for asking.
+//! Facts about the objects of a store, and the types of queries.
 
 /// When a change has to be on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Seen by everybody and safe from the end of the process; a power cut may take it until a sync: its metadata as a
-    /// whole, and of its data any part.
+    /// Seen by everybody and safe from the end of the process; a power cut may take it until a
+    /// sync: its metadata as a whole, and of its data any part.
     Relaxed,
     /// On the medium.
     Durable,
 }
 
-/// What a sync is about. A store may do more than it is asked.
+/// The scope of a sync. A store may sync more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,
@@ -27,7 +27,8 @@ pub enum Kind {
     Collection(CollectionType),
 }
 
-/// A collection's type, as attribute Ah of its information page has it: 00h linked, 01h tracking, EFh spontaneous.
+/// A collection's type, as attribute Ah of its information page has it: 00h linked, 01h tracking,
+/// EFh spontaneous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectionType(pub u8);
 
@@ -62,10 +63,10 @@ pub struct PartitionInfo {
     pub used: u64,
     /// Sum of the logical lengths of its user objects, in bytes.
     pub length: u64,
-    /// Which of the partitions it is that have had this id: no two of them that anything names have the same number. It stays when
-    /// the content is replaced.
+    /// Which of the partitions it is that have had this id: no two of them that anything names have
+    /// the same number. It stays when the content is replaced.
     pub generation: u64,
-    /// What it was made of, of a clone or snapshot.
+    /// The source of a clone or snapshot.
     pub origin: Option<Origin>,
     pub times: Times,
 }
@@ -85,7 +86,8 @@ pub struct Origin {
 pub struct RootInfo {
     /// Bytes that objects' data may occupy.
     pub capacity: u64,
-    /// Bytes of them that are taken, what several objects share once; what was just given up may count for a while.
+    /// Bytes of them that are taken, what several objects share once; what was just given up may
+    /// count for a while.
     pub used: u64,
     pub partitions: u64,
     pub objects: u64,

@@ -1,4 +1,4 @@
-//! [`Io`]: an operation that ended at once or is on its way; [`Hold`]: what keeps given-up space from being used again.
+//! [`Io`]: an operation that ended at once or is in progress; [`Hold`]: keeps freed space from being reused.
 
 use std::any::Any;
 use std::fmt;
@@ -11,7 +11,8 @@ use runtime::Pooled;
 
 use super::Error;
 
-/// An operation on a store: finished at once, or on its way. Nothing is allocated for it once the core is warm.
+/// An operation on a store: finished at once, or in progress. Nothing is allocated for it once the
+/// core is warm.
 pub enum Io<T> {
     /// Finished. Taken by the first poll.
     Ready(Option<Result<T, Error>>),
@@ -53,7 +54,8 @@ impl<T> fmt::Debug for Io<T> {
     }
 }
 
-/// While it lives, no space that objects have given up is used again: see [`super::ObjectStore::hold`].
+/// While it lives, no space that objects have given up is used again: see
+/// [`super::ObjectStore::hold`].
 pub struct Hold(Option<Rc<dyn Any>>);
 
 impl Hold {

@@ -1,11 +1,14 @@
-//! What keeps objects: the trait [`ObjectStore`], and the store on a directory or in memory ([`embedded`]).
+//! What keeps objects: the trait [`ObjectStore`], and the store on a directory or in memory
+//! ([`embedded`]).
 //!
-//! A store has one root, partitions, and in each partition user objects and collections, which share one space of ids. All
-//! of them have attributes, named by a page and a number. Questions about metadata are answered at once; what moves data
-//! or has to wait for a medium is an [`Io`]. A store is shared by all cores, and each call uses the ring of the core that it is
-//! made on. Every modification is a [`Change`]: a list of steps that is done as a whole or not at all.
+//! A store has one root, partitions, and in each partition user objects and collections, which
+//! share one space of ids. All of them have attributes, named by a page and a number. Questions
+//! about metadata are answered at once; what moves data or has to wait for a medium is an [`Io`]. A
+//! store is shared by all cores, and each call uses the ring of the core that it is made on. Every
+//! modification is a [`Change`]: a list of steps that is done as a whole or not at all.
 //!
-//! Knows ids, bytes and durability; nothing of SCSI, of permissions, of quotas and of what an attribute means.
+//! Knows ids, bytes and durability; nothing of SCSI, of permissions, of quotas and of what an
+//! attribute means.
 
 mod change;
 pub mod embedded;
@@ -52,15 +55,17 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// The times of an object of any kind.
     fn times(&self, id: Id) -> Result<Times, Error>;
 
-    /// Notes times without a commit: for access times, which no command waits for. They are seen at once, reach the medium
-    /// with a later change or sync, and may be lost when the process ends before. An object that does not exist is none of
-    /// its concern.
+    /// Notes times without a commit: for access times, which no command waits for. They are seen at
+    /// once, reach the medium with a later change or sync, and may be lost when the process ends
+    /// before. An object that does not exist is none of its concern.
     fn touch(&self, id: Id, times: TimesUpdate);
 
-    /// Appends an attribute's value to `value`. Whether there is such an attribute; one of length 0 does not exist.
+    /// Appends an attribute's value to `value`. Whether there is such an attribute; one of length 0
+    /// does not exist.
     fn attribute(&self, id: Id, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error>;
 
-    /// Shows attributes in the order of (page, number) until `each` says false. `each` may call the store.
+    /// Shows attributes in the order of (page, number) until `each` says false. `each` may call the
+    /// store.
     fn attributes(
         &self,
         id: Id,
@@ -68,15 +73,16 @@ pub trait ObjectStore: Send + Sync + 'static {
         each: &mut dyn FnMut(Attribute<'_>) -> bool,
     ) -> Result<(), Error>;
 
-    /// Appends to `into` up to `limit` ids of a list, in ascending order, none less than `from`. Whether there are more.
+    /// Appends to `into` up to `limit` ids of a list, in ascending order, none less than `from`.
+    /// Whether there are more.
     fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error>;
 
-    /// The number under which `object` names its membership in `collection` (of the same partition); `None` if it is no
-    /// member.
+    /// The number under which `object` names its membership in `collection` (of the same
+    /// partition); `None` if it is no member.
     fn membership(&self, collection: Id, object: u64) -> Result<Option<u32>, Error>;
 
-    /// Appends to `into` up to `limit` memberships of a user object, by ascending collection id, none less than `from`.
-    /// Whether there are more.
+    /// Appends to `into` up to `limit` memberships of a user object, by ascending collection id,
+    /// none less than `from`. Whether there are more.
     fn memberships(
         &self,
         object: Id,
@@ -85,35 +91,38 @@ pub trait ObjectStore: Send + Sync + 'static {
         into: &mut Vec<Membership>,
     ) -> Result<bool, Error>;
 
-    /// Ids that are free for a [`Step`] that creates: the first of `count` consecutive ones (1 or more) of a partition, or of
-    /// partitions for partition 0. They are given out once while the store is open, whether they are used or not.
-    /// [`Error::NoIds`] if there are none.
+    /// Ids that are free for a [`Step`] that creates: the first of `count` consecutive ones (1 or
+    /// more) of a partition, or of partitions for partition 0. They are given out once while the
+    /// store is open, whether they are used or not. [`Error::NoIds`] if there are none.
     fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error>;
 
-    /// Reads up to `len` bytes at `at` of a user object: fewer only at the end of the object. Holes read as zeros. See
-    /// [`backing::BlockStore::read`] about the buffers.
+    /// Reads up to `len` bytes at `at` of a user object: fewer only at the end of the object. Holes
+    /// read as zeros. See [`backing::BlockStore::read`] about the buffers.
     fn read(&self, id: Id, at: u64, len: usize) -> Io<Chain>;
 
     /// Like [`Self::read`], for bytes that are only sent: they may be the medium's own memory. See
-    /// [`backing::BlockStore::read_to_send`]. To be sent while a [`Hold`] is kept that was taken before this call.
+    /// [`backing::BlockStore::read_to_send`]. To be sent while a [`Hold`] is kept that was taken
+    /// before this call.
     fn read_to_send(&self, id: Id, at: u64, len: usize) -> Io<Chain> {
         self.read(id, at, len)
     }
 
-    /// While it is kept, no space that is given up now or later is used for anything else. To be dropped soon.
+    /// While it is kept, no space that is given up now or later is used for anything else. To be
+    /// dropped soon.
     fn hold(&self) -> Hold {
         Hold::none()
     }
 
-    /// Appends to `into` up to `limit` extents of a user object's data between `at` and `at + len` (cut at the logical
-    /// length), in order and without gaps. Neighbours are of different kinds unless `limit` or the store's own chunks part them.
-    /// Whether there are more.
+    /// Appends to `into` up to `limit` extents of a user object's data between `at` and `at + len`
+    /// (cut at the logical length), in order and without gaps. Neighbours are of different kinds
+    /// unless `limit` or the store's own chunks part them. Whether there are more.
     fn extents(&self, id: Id, at: u64, len: u64, limit: usize, into: &mut Vec<Extent>)
     -> Result<bool, Error>;
 
-    /// Appends to `into` up to `limit` ranges between `at` and `at + len` in which the data of two user objects may differ, in
-    /// order: bytes outside of them are equal. It compares what the objects share, not bytes: made for a snapshot and its
-    /// source. What only one has, being longer, differs. Whether there are more.
+    /// Appends to `into` up to `limit` ranges between `at` and `at + len` in which the data of two
+    /// user objects may differ, in order: bytes outside of them are equal. It compares what the
+    /// objects share, not bytes: made for a snapshot and its source. What only one has, being
+    /// longer, differs. Whether there are more.
     fn differences(
         &self,
         ids: [Id; 2],
@@ -123,12 +132,14 @@ pub trait ObjectStore: Send + Sync + 'static {
         into: &mut Vec<Difference>,
     ) -> Result<bool, Error>;
 
-    /// Does all steps of a change in their order, or none. When it resolves well it is seen by everybody, and as durable as
-    /// `commit` says. Data that is written over existing data of an object is the exception: of it a part may be seen
-    /// meanwhile, and be left by a failure, as on any disk; and of a relaxed change's data a power cut may leave zeros.
+    /// Does all steps of a change in their order, or none. When it resolves well it is seen by
+    /// everybody, and as durable as `commit` says. Data that is written over existing data of an
+    /// object is the exception: of it a part may be seen meanwhile, and be left by a failure, as on
+    /// any disk; and of a relaxed change's data a power cut may leave zeros.
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied>;
 
-    /// Every change that had resolved before this call, as far as it concerns `scope`, is durable when this resolves.
+    /// Every change that had resolved before this call, as far as it concerns `scope`, is durable
+    /// when this resolves.
     fn sync(&self, scope: Scope) -> Io<()>;
 
     /// How the medium fares; `None` for a store that cannot fail.
@@ -136,6 +147,7 @@ pub trait ObjectStore: Send + Sync + 'static {
         None
     }
 
-    /// Verifies a partition (0: everything) and, with `repair`, puts right what can be; changes wait meanwhile where they must.
+    /// Verifies a partition (0: everything) and, with `repair`, puts right what can be; changes
+    /// wait meanwhile where they must.
     fn check(&self, partition: u64, repair: bool) -> Io<CheckReport>;
 }

@@ -1,5 +1,5 @@
-//! Methods of [`super::ObjectStore`] that a store leaves to one of its fields, word for word: the store on a
-//! directory to what its cores share, stores of tests to the one that they stand before.
+//! Methods of [`super::ObjectStore`] that a store leaves to one of its fields, word for word: the
+//! store on a directory to what its cores share, stores of tests to the one that they stand before.
 
 /// `passed_on!(field: method ...)` in an implementation; the types of `store` are to be in scope.
 #[rustfmt::skip]

@@ -1,7 +1,7 @@
 //! CREATE COLLECTION, REMOVE COLLECTION and CREATE USER TRACKING COLLECTION.
 //!
-//! Members of a linked collection name it in their Collections page. Those of a tracking collection do not know of it: their
-//! memberships have the number [`UNNAMED`], which is no attribute's.
+//! Members of a linked collection name it in their Collections page. Those of a tracking collection
+//! do not know of it: their memberships have the number [`UNNAMED`], which is no attribute's.
 
 use osd::{Id, ObjectType};
 
@@ -59,7 +59,8 @@ pub(super) fn action(task: &Task<'_>) -> u16 {
     task.cdb.command.action().code(task.version()).unwrap_or(0)
 }
 
-/// Creates an empty collection, and sets what the command sets of it. The collection that `source` says is read for it later.
+/// Creates an empty collection, and sets what the command sets of it. The collection that `source`
+/// says is read for it later.
 async fn create(
     task: &mut Task<'_>,
     partition: u64,

@@ -1,8 +1,9 @@
-//! COPY USER OBJECTS: a new user object with the data of another, which both share until one of them changes it. The source
-//! stands in the CDB continuation, in the same partition or another.
+//! COPY USER OBJECTS: a new user object with the data of another, which both share until one of
+//! them changes it. The source stands in the CDB continuation, in the same partition or another.
 //!
-//! It is one change: FREEZE is kept by every copy, and every time of duplication is at once. Attributes come along if the
-//! descriptor asks for it (CPY_ATTR), then what the command sets; memberships and times do not.
+//! It is one change: FREEZE is kept by every copy, and every time of duplication is at once.
+//! Attributes come along if the descriptor asks for it (CPY_ATTR), then what the command sets;
+//! memberships and times do not.
 
 use osd::ObjectType;
 use osd::continuation::Descriptor;

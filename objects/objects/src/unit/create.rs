@@ -1,7 +1,8 @@
-//! CREATE, CREATE PARTITION, FORMAT OSD, and what takes objects away again: REMOVE, REMOVE PARTITION.
+//! CREATE, CREATE PARTITION, FORMAT OSD, and what takes objects away again: REMOVE, REMOVE
+//! PARTITION.
 //!
-//! What is created and the attributes that the command sets of it are one change, so that a creation whose attributes
-//! cannot be set leaves nothing behind.
+//! What is created and the attributes that the command sets of it are one change, so that a
+//! creation whose attributes cannot be set leaves nothing behind.
 
 use osd::cdb::RemoveScope;
 use osd::ids::FIRST_ID;
@@ -16,7 +17,8 @@ use super::scan::Walk;
 use super::task::{Task, Touch};
 use crate::store::{Change, Error, List, MAX_STEPS, Step, TimesUpdate};
 
-/// CREATE: one user object or many. Attributes are set of each and got of each, many as a list of many objects.
+/// CREATE: one user object or many. Attributes are set of each and got of each, many as a list of
+/// many objects.
 pub(super) async fn create(
     task: &mut Task<'_>,
     partition: u64,
@@ -59,8 +61,8 @@ pub(super) async fn create(
     result
 }
 
-/// Gets attributes of all objects that were created, as a list of many objects; the Current Command page, which tells the highest id, is in
-/// the entries of each. A page is got of the last.
+/// Gets attributes of all objects that were created, as a list of many objects; the Current Command
+/// page, which tells the highest id, is in the entries of each. A page is got of the last.
 async fn get_all(task: &mut Task<'_>, partition: u64, first: u64, last: Id) -> Result<(), Failure> {
     let Request::List(wanted) = &mut task.parameters.get else { return task.get(last).await };
     let wanted = std::mem::take(wanted);
@@ -84,7 +86,7 @@ async fn create_all(
         let id = Id::new(partition, object);
         looked_at += task.parameters.set.len();
         if looked_at >= MAX_STEPS {
-            // What is set may be many things that need no step.
+            // Some settings need no step.
             looked_at = 0;
             task.transfer.pause().await?;
         }
@@ -130,8 +132,8 @@ pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Res
     .await
 }
 
-/// FORMAT OSD: everything is removed, and attributes of the root may be set. The capacity is the store's own: one that is
-/// asked for must not be more than that.
+/// FORMAT OSD: everything is removed, and attributes of the root may be set. The capacity is the
+/// store's own: one that is asked for must not be more than that.
 pub(super) async fn format(task: &mut Task<'_>, capacity: u64) -> Result<(), Failure> {
     let unit = task.unit;
     if capacity > unit.store.root().capacity {
@@ -159,7 +161,8 @@ pub(super) async fn remove(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     task.remove(id, check, async |task| task.apply(Change::of(Step::RemoveUser(id))).await.map(drop)).await
 }
 
-/// REMOVE PARTITION: set and get attributes, then the partition goes, with what is in it if that is asked for.
+/// REMOVE PARTITION: set and get attributes, then the partition goes, with what is in it if that is
+/// asked for.
 pub(super) async fn remove_partition(
     task: &mut Task<'_>,
     partition: u64,
@@ -184,8 +187,8 @@ pub(super) async fn remove_partition(
 }
 
 impl Task<'_> {
-    /// The times of what the command creates. The time of creation is kept even where timestamps are bypassed: capabilities
-    /// name objects by it.
+    /// The times of what the command creates. The time of creation is kept even where timestamps
+    /// are bypassed: capabilities name objects by it.
     pub(super) fn creation_times(&self, partition: u64) -> Result<TimesUpdate, Failure> {
         let created = TimesUpdate { created: Some(self.now), ..TimesUpdate::default() };
         if self.bypass(partition)? {

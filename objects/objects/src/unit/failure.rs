@@ -1,5 +1,6 @@
-//! Why a command ends badly, and what that is in sense data. Owns the translation of the store's and the wire's errors;
-//! the descriptor with the object's ids and the functions that were completed is added where the command ends.
+//! Why a command ends badly, and what that is in sense data. Owns the translation of the store's
+//! and the wire's errors; the descriptor with the object's ids and the functions that were
+//! completed is added where the command ends.
 
 use device::Lost;
 use osd::sense::{Descriptor, code};
@@ -46,7 +47,8 @@ impl From<CdbError> for Failure {
     fn from(error: CdbError) -> Self {
         match error {
             CdbError::Opcode => Sense::invalid_opcode(),
-            // An unknown service action is an unknown command (SPC-4 §4.2.5.2 leaves no other place for it).
+            // An unknown service action is an unknown command (SPC-4 §4.2.5.2 leaves no other place
+            // for it).
             CdbError::Field { byte: 8, bit: None } => Sense::invalid_field_in_cdb(8, None),
             CdbError::Field { byte, bit } => Sense::invalid_field_in_cdb(byte, bit),
         }
@@ -59,7 +61,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::NotFound(id) => {
-                // A partition that is not there is found out by whoever looks for what is in it: the store names what it missed.
+                // A partition that is not there is found out by whoever looks for what is in it:
+                // the store names what it missed.
                 Sense::invalid_field_in_cdb(
                     if id.object == 0 { field::PARTITION } else { field::OBJECT },
                     None,
@@ -99,8 +102,8 @@ impl Failure {
         Sense::invalid_field_in_cdb(byte, Some(bit)).into()
     }
 
-    /// INVALID FIELD IN PARAMETER LIST at `byte` of Data-Out; the pointer has 16 bits, what lies behind is told as their
-    /// greatest value.
+    /// INVALID FIELD IN PARAMETER LIST at `byte` of Data-Out; the pointer has 16 bits, what lies
+    /// behind is told as their greatest value.
     pub fn parameter(byte: u64) -> Self {
         Sense::invalid_field_in_parameter_list(u16::try_from(byte).unwrap_or(u16::MAX), None).into()
     }
@@ -119,7 +122,7 @@ impl Failure {
         Sense::aborted(AdditionalSense::INSUFFICIENT_RESOURCES).into()
     }
 
-    /// What was being listed has changed while its initiator took the beginning of the list: it may try again.
+    /// The listed objects changed while the initiator took the beginning of the list: it may retry.
     pub fn changed() -> Self {
         Sense::aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION).into()
     }
@@ -137,7 +140,8 @@ impl Failure {
         Sense::aborted(AdditionalSense::DATA_PHASE_ERROR).into()
     }
 
-    /// The same failure, which attribute `id` has brought about: with an attribute identification descriptor (08h).
+    /// The same failure, which attribute `id` has brought about: with an attribute identification
+    /// descriptor (08h).
     #[must_use]
     pub fn about(self, id: AttributeId) -> Self {
         match self {

@@ -1,5 +1,5 @@
-//! FLUSH, FLUSH COLLECTION, FLUSH PARTITION, FLUSH OSD: what was acknowledged is on the medium. A store may do more than
-//! a scope asks for, never less.
+//! FLUSH, FLUSH COLLECTION, FLUSH PARTITION, FLUSH OSD: what was acknowledged is on the medium. A
+//! store may do more than a scope asks for, never less.
 
 use osd::Id;
 use osd::cdb::FlushScope;

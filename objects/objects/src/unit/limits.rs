@@ -1,4 +1,5 @@
-//! What one command may take. A unit's memory is bounded by these and the commands that a session may have outstanding.
+//! The limits of one command. These, times the outstanding commands of a session, bound a unit's
+//! memory.
 
 /// Bytes that data is read and written in: what one command holds at a time.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -7,16 +8,19 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// [`crate::store::MAX_VALUE`].
 pub(super) const MAX_LIST: u32 = 1 << 20;
 
-/// The longest CDB continuation, in bytes: MAXIMUM CDB CONTINUATION LENGTH of the root's information.
+/// The longest CDB continuation, in bytes: MAXIMUM CDB CONTINUATION LENGTH of the root's
+/// information.
 pub(super) const MAX_CONTINUATION: u32 = 64 << 10;
 
-/// What is put at a time of a reply that is longer than a command may hold, in bytes.
+/// The piece of a reply that is longer than a command may hold, in bytes.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// What a command holds of a list of attributes, in bytes: a shorter one is put as it was at one moment.
+/// What a command holds of a list of attributes, in bytes: a shorter one is put as it was at one
+/// moment.
 pub(super) const MAX_KEPT: usize = 384 << 10;
 
-/// What a command holds of ids or of a map's descriptors, in bytes, as [`super::reply::Packed`] keeps them.
+/// What a command holds of ids or of a map's descriptors, in bytes, as [`super::reply::Packed`]
+/// keeps them.
 pub(super) const MAX_PACKED: usize = 512 << 10;
 
 /// Collections that one object may name, whatever its partition's quota is.

@@ -1,9 +1,11 @@
-//! LIST and LIST COLLECTION: ids in ascending order, alone or with attributes, as many as there is room for, and where to
-//! go on. Owns the list identifiers. A list that is continued keeps no state in the unit: its identifier says how many
-//! changes its partition had seen when it was begun, so that later pieces can tell whether there were more (LSTCHG).
+//! LIST and LIST COLLECTION: ids in ascending order, alone or with attributes, as many as there is
+//! room for, and where to go on. Owns the list identifiers. A list that is continued keeps no state
+//! in the unit: its identifier says how many changes its partition had seen when it was begun, so
+//! that later pieces can tell whether there were more (LSTCHG).
 //!
-//! ADDITIONAL LENGTH is that of the whole list where that is known without reading it: from its first id, or when what is
-//! left has been read. Otherwise it is a lower bound that is greater than what was sent.
+//! ADDITIONAL LENGTH is that of the whole list where that is known without reading it: from its
+//! first id, or when what is left has been read. Otherwise it is a lower bound that is greater than
+//! what was sent.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,8 +27,8 @@ use crate::store::{Change, FIRST_ID, List, Step, TimesUpdate};
 /// The longest reply, in bytes: what a longer one would have is left for the next piece.
 const MAX_REPLY: u64 = 1 << 20;
 
-/// Ids behind what is sent that are counted for ADDITIONAL LENGTH: few, because most who ask for a piece of a list look at them
-/// themselves next.
+/// Ids behind what is sent that are counted for ADDITIONAL LENGTH: few, because most who ask for a
+/// piece of a list look at them themselves next.
 const COUNTED: usize = 256;
 
 const COUNTERS: usize = 256;
@@ -37,8 +39,8 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Counts from a number that `seed` makes, so that identifiers of a unit that was made before are not taken for those of
-    /// this one.
+    /// Counts from a number that `seed` makes, so that identifiers of a unit that was made before
+    /// are not taken for those of this one.
     pub fn new(seed: u64) -> Self {
         let first = (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
         Self { counters: (0..COUNTERS).map(|_| AtomicU32::new(first)).collect() }
@@ -54,7 +56,8 @@ impl Lists {
         self.counter(partition).load(Ordering::Acquire).max(1)
     }
 
-    /// Which lists a change touches: partitions, 0 for the list of them; `None` for all lists there are.
+    /// Which lists a change touches: partitions, 0 for the list of them; `None` for all lists there
+    /// are.
     pub fn touched(change: &Change) -> Option<SmallVec<[u64; 2]>> {
         let mut touched: SmallVec<[u64; 2]> = SmallVec::new();
         let mut note = |partition| {
@@ -118,7 +121,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// The initiator may have taken its time to send what belongs to the command: what is listed is looked up as it is now.
+    /// The initiator may have taken its time to send what belongs to the command: what is listed is
+    /// looked up as it is now.
     fn look_again(&mut self, unit: &OsdUnit) -> Result<(), Failure> {
         self.subject = match (self.what, self.subject.id) {
             (List::Members(_), id) => Subject { id, info: Info::Object(unit.collection(id)?) },
@@ -232,7 +236,7 @@ async fn ids_alone(task: &mut Task<'_>, asked: &Asked, room: usize) -> Result<Pi
             }
             seen += 1;
         }
-        // What is left need not be counted where the whole is known.
+        // The rest need not be counted if the total is known.
         if continuation != 0 && asked.initial <= FIRST_ID {
             break;
         }

@@ -1,12 +1,13 @@
-//! Isolation: who may touch which part of which object at the same time. Owns the table of those that have locks and those
-//! that wait for them, on all cores; never touches an object.
+//! Isolation: who may touch which part of which object at the same time. Owns the table of those
+//! that have locks and those that wait for them, on all cores; never touches an object.
 //!
-//! A lock is of one object, of its data or of its attributes, of a range of bytes, shared or exclusive. Grants go by
-//! arrival: one that waits keeps those behind it out that it conflicts with, so nobody starves. The table is cut into
-//! shards by object; a shard is a mutex that is never held across an await, and its entries are at most the commands that
-//! run. Nobody spins.
+//! A lock is of one object, of its data or of its attributes, of a range of bytes, shared or
+//! exclusive. Grants go by arrival: one that waits keeps those behind it out that it conflicts
+//! with, so nobody starves. The table is cut into shards by object; a shard is a mutex that is
+//! never held across an await, and its entries are at most the commands that run. Nobody spins.
 //!
-//! A command that takes several locks takes them in ascending order of [`Key`], so that no two can wait for each other.
+//! A command that takes several locks takes them in ascending order of [`Key`], so that no two can
+//! wait for each other.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,7 +26,7 @@ pub(super) enum Part {
     Attributes,
     /// Its end: those that append take turns.
     Tail,
-    /// What it has room for: those that grow a partition which has a quota take turns.
+    /// The quota: commands that grow a partition with a quota take turns.
     Quota,
 }
 
@@ -97,8 +98,8 @@ impl Locks {
         &self.shards[(mixed >> 58) as usize % SHARDS]
     }
 
-    /// Waits for a lock; it is held until the guard is dropped. One whose future is dropped while it waits leaves nothing
-    /// behind.
+    /// Waits for a lock; it is held until the guard is dropped. One whose future is dropped while
+    /// it waits leaves nothing behind.
     pub async fn lock(&self, key: Key, mode: Mode) -> Guard<'_> {
         let shard = self.shard(key);
         let ticket = {
@@ -150,7 +151,8 @@ impl Drop for Guard<'_> {
         let Some(at) = table.entries.iter().position(|e| e.ticket == self.ticket) else { return };
         let gone = table.entries.remove(at);
         let Some(gone) = gone else { return };
-        // Those behind it that it may have kept out look again; without any there is nothing to allocate.
+        // Those behind it that it may have kept out look again; without any there is nothing to
+        // allocate.
         let concerned = |e: &Entry| e.key == gone.key && e.waker.is_some() && e.mode.conflicts(gone.mode);
         let from = at.min(table.entries.len());
         let wakers: Vec<Waker> =

@@ -1,8 +1,10 @@
-//! Commands on every member of a collection: REMOVE MEMBER OBJECTS, GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES.
+//! Commands on every member of a collection: REMOVE MEMBER OBJECTS, GET MEMBER ATTRIBUTES and SET
+//! MEMBER ATTRIBUTES.
 //!
-//! They go through the members in pieces of [`BATCH`], each a change of its own: a piece is done as a whole or not at all, and
-//! what was done stays when the command ends badly or is aborted. A tracking collection's Command Tracking page tells how
-//! far it went. With FUA everything is on the medium when the command ends.
+//! They go through the members in pieces of [`BATCH`], each a change of its own: a piece is done as
+//! a whole or not at all, and what was done stays when the command ends badly or is aborted. A
+//! tracking collection's Command Tracking page tells how far it went. With FUA everything is on the
+//! medium when the command ends.
 
 use std::collections::VecDeque;
 
@@ -71,7 +73,8 @@ async fn get(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     get_of_many(task, id.partition, Walk::new(List::Members(id), 0), u64::MAX, &wanted).await
 }
 
-/// Puts the `wanted` attributes of the objects that `walk` finds in a partition, up to the id `last`, as a list of many objects.
+/// Puts the `wanted` attributes of the objects that `walk` finds in a partition, up to the id
+/// `last`, as a list of many objects.
 pub(super) async fn get_of_many(
     task: &mut Task<'_>,
     partition: u64,
@@ -149,7 +152,8 @@ async fn set(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Applies the steps that `steps` makes for each member, in pieces, and keeps the Command Tracking page.
+/// Applies the steps that `steps` makes for each member, in pieces, and keeps the Command Tracking
+/// page.
 async fn each_member(
     task: &mut Task<'_>,
     id: Id,
@@ -196,7 +200,7 @@ async fn pieces(
                 match steps(task, object, &mut change) {
                     Ok(()) => tracking.processed += 1,
                     Err(failure) => {
-                        // What was made of the members before it is done all the same.
+                        // Changes of earlier members stay.
                         change.steps.truncate(len);
                         tracking.progress(&mut change);
                         apply(task, change).await?;

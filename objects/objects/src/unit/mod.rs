@@ -259,7 +259,7 @@ impl OsdUnit {
 /// Why a command may need for itself what others of its kind share.
 #[derive(Clone, Copy)]
 struct Needs {
-    /// What it is about is to stand still from its first object to its last.
+    /// Its objects must not change from the first to the last.
     strict: bool,
     /// It changes what a partition's quotas are: nobody may have looked at them who has not yet
     /// done what they were for.

@@ -1,4 +1,4 @@
-//! What a unit is told to be when it is made.
+//! The options of a new unit.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,7 +34,7 @@ pub struct OsdOptions {
     pub isolation: Isolation,
     /// Where APTPL state is kept; without it APTPL=1 is refused.
     pub persist: Option<Arc<dyn Persist>>,
-    /// What timestamps and expiry are measured with.
+    /// The clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -53,15 +53,15 @@ impl Default for OsdOptions {
 }
 
 impl OsdOptions {
-    /// Makes serial number, NAA designator and system id from `seed` (such as target name and LUN, or the directory's path):
-    /// the same seed gives the same identity on every start.
+    /// Makes serial number, NAA designator and system id from `seed` (such as target name and LUN,
+    /// or the directory's path): the same seed gives the same identity on every start.
     #[must_use]
     pub fn with_identity(self, seed: &str) -> Self {
         self.with_names(Names::derived(seed))
     }
 
-    /// The same with these names, and the system id that the designator makes: the form of a designation descriptor of 16 bytes,
-    /// binary, NAA.
+    /// The same with these names, and the system id that the designator makes: the form of a
+    /// designation descriptor of 16 bytes, binary, NAA.
     #[must_use]
     pub fn with_names(mut self, names: Names) -> Self {
         self.system_id = [0; 20];
@@ -69,7 +69,8 @@ impl OsdOptions {
         for (to, from) in self.system_id[4..].iter_mut().zip(&names.naa) {
             *to = *from;
         }
-        // Behind a designator of 8 bytes stands the serial number that was made with it, where that is a number.
+        // Behind a designator of 8 bytes stands the serial number that was made with it, where that
+        // is a number.
         if let (8, Ok(number)) = (names.naa.len(), u64::from_str_radix(&names.serial, 16)) {
             self.system_id[12..].copy_from_slice(&number.to_be_bytes());
         }

@@ -1,8 +1,10 @@
-//! What root and partitions prescribe for what is in them: quotas, and whether timestamps are kept. Kept in memory by
-//! partition, so that a command on data asks no store for it; forgotten when an attribute of these pages changes. Owns
-//! the enforcement of quotas; what the attributes are worth is read by `attributes`.
+//! What root and partitions prescribe for what is in them: quotas, and whether timestamps are kept.
+//! Kept in memory by partition, so that a command on data asks no store for it; forgotten when an
+//! attribute of these pages changes. Owns the enforcement of quotas; what the attributes are worth
+//! is read by `attributes`.
 //!
-//! A quota of all ones, or one that was never set, is none. Space is counted as the store allocates it, in whole blocks.
+//! A quota of all ones, or one that was never set, is none. Space is counted as the store allocates
+//! it, in whole blocks.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -116,8 +118,9 @@ impl OsdUnit {
         Ok(Some(value.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))))
     }
 
-    /// Keeps others from growing `partition` meanwhile, where it has a quota: to be taken before a quota is checked, and held
-    /// until what it was checked for is done. `joins`: objects are to name more collections.
+    /// Keeps others from growing `partition` meanwhile, where it has a quota: to be taken before a
+    /// quota is checked, and held until what it was checked for is done. `joins`: objects are to
+    /// name more collections.
     pub(super) async fn quota_turn(&self, partition: u64, joins: bool) -> Result<Option<Guard<'_>>, Failure> {
         let policy = self.policy(partition)?;
         let joins = joins && policy.collections != u32::MAX;
@@ -144,8 +147,8 @@ impl OsdUnit {
         if self.store.root().partitions >= quota { Err(Failure::quota()) } else { Ok(()) }
     }
 
-    /// Whether the object at `id` may become `length` bytes long. `info` is the object's; `None` of one that is being
-    /// created.
+    /// Whether the object at `id` may become `length` bytes long. `info` is the object's; `None` of
+    /// one that is being created.
     pub(super) fn check_length(&self, id: Id, info: Option<&ObjectInfo>, length: u64) -> Result<(), Failure> {
         if length > crate::store::MAX_LENGTH {
             return Err(Failure::quota());
@@ -200,8 +203,8 @@ impl OsdUnit {
         if after > policy.capacity { Err(Failure::quota()) } else { Ok(()) }
     }
 
-    /// Whether the partition has room for what a PUNCH of `range` leaves of an object of `length` bytes: what moves by other than
-    /// whole blocks may come to lie in more of them.
+    /// Whether the partition has room for what a PUNCH of `range` leaves of an object of `length`
+    /// bytes: what moves by other than whole blocks may come to lie in more of them.
     pub(super) fn check_punch(&self, id: Id, length: u64, range: ObjectRange) -> Result<(), Failure> {
         let policy = self.policy(id.partition)?;
         let from = range.start.saturating_add(range.len).min(length);
@@ -210,7 +213,8 @@ impl OsdUnit {
             return Ok(());
         }
         let used = self.store.partition(id.partition)?.used;
-        // What lay in one block lies in two afterwards, at worst: most commands need not look at each.
+        // What lay in one block lies in two afterwards, at worst: most commands need not look at
+        // each.
         let moved = (length - from).next_multiple_of(BLOCK).saturating_add(BLOCK);
         if used.saturating_add(moved) <= policy.capacity {
             return Ok(());
@@ -246,7 +250,8 @@ impl OsdUnit {
         Ok(there)
     }
 
-    /// Shows the parts of `from..until` of an object that have data, in order; none of one that is being created.
+    /// Shows the parts of `from..until` of an object that have data, in order; none of one that is
+    /// being created.
     fn data_of(
         &self,
         id: Id,

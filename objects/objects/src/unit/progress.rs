@@ -1,5 +1,6 @@
-//! How far a command has come, for the descriptor of sense data that says which of its functions were done when it ended
-//! and which were not begun. The functions are bits of [`osd::sense::function`].
+//! How far a command has come, for the descriptor of sense data that says which of its functions
+//! were done when it ended and which were not begun. The functions are bits of
+//! [`osd::sense::function`].
 
 use osd::Id;
 use osd::sense::Descriptor;

@@ -1,9 +1,12 @@
-//! QUERY: which user objects of a partition or members of a collection have attributes in given ranges. Matches are listed in
-//! Data-In, and put into a collection if one is named. Owns the search; what a criterion means is in `osd::continuation`.
+//! QUERY: which user objects of a partition or members of a collection have attributes in given
+//! ranges. Matches are listed in Data-In, and put into a collection if one is named. Owns the
+//! search; what a criterion means is in `osd::continuation`.
 //!
-//! A search looks at [`BATCH`] objects and lets others have their turn. It keeps the ids that there is room for, packed and in
-//! [`MAX_PACKED`](super::limits::MAX_PACKED) bytes at most, counts the rest, and knows nothing of the objects that it has passed. With IMMED_TR it goes on when the command has ended: the
-//! Command Tracking page of the matches' collection tells of it, and at most [`MAX_SEARCHES`] do so at a time.
+//! A search looks at [`BATCH`] objects and lets others have their turn. It keeps the ids that there
+//! is room for, packed and in [`MAX_PACKED`](super::limits::MAX_PACKED) bytes at most, counts the
+//! rest, and knows nothing of the objects that it has passed. With IMMED_TR it goes on when the
+//! command has ended: the Command Tracking page of the matches' collection tells of it, and at most
+//! [`MAX_SEARCHES`] do so at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,7 +81,8 @@ struct Search {
 }
 
 impl Search {
-    /// Keeps others from having objects name collections during the next step, where matches are to and a quota counts them.
+    /// Keeps others from having objects name collections during the next step, where matches are to
+    /// and a quota counts them.
     async fn turn<'u>(&self, unit: &'u OsdUnit) -> Result<Option<Guard<'u>>, Failure> {
         match self.matches {
             Some((_, kind)) if kind != CollectionType::TRACKING => {
@@ -88,7 +92,8 @@ impl Search {
         }
     }
 
-    /// Looks at the next objects, with the [turn](Self::turn) that this takes. Whether there may be more.
+    /// Looks at the next objects, with the [turn](Self::turn) that this takes. Whether there may be
+    /// more.
     async fn step(&mut self) -> Result<bool, Failure> {
         let unit = self.unit.clone();
         // Many criteria make a step of fewer objects.
@@ -209,7 +214,8 @@ impl Search {
         Ok(())
     }
 
-    /// The least number of the Collections page by which `object` names no collection, if it may name one more.
+    /// The least number of the Collections page by which `object` names no collection, if it may
+    /// name one more.
     fn free_number(&self, object: Id) -> Result<u32, Error> {
         let mut taken = Vec::new();
         let (mut from, mut found) = (0, Vec::new());
@@ -247,7 +253,7 @@ fn worth(
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     if attribute.page.is_free() && attribute.number != 0 {
-        // What clients define themselves is kept by the store, and is what they look for.
+        // Clients search for attributes that they defined; the store keeps those.
         let suits = attribute.page.suits(ObjectType::User);
         return if suits {
             unit.store.attribute(id, attribute.page.0, attribute.number, value)
@@ -267,7 +273,7 @@ fn worth(
         }
         return Ok(memberships.as_ref().is_some_and(|by_number| by_number.value(attribute.number, value)));
     }
-    // What cannot be worked out is not defined.
+    // An attribute without a value is undefined.
     Ok(unit.value(&subject, &Current::default(), attribute, value).unwrap_or(false))
 }
 
@@ -348,7 +354,7 @@ pub(super) async fn query(
 async fn run(task: &mut Task<'_>, search: &mut Search) -> Result<(), Failure> {
     let unit = search.unit.clone();
     loop {
-        // Whoever waits for it can be aborted.
+        // A waiting command can be aborted.
         let turn = task.transfer.unless_lost(search.turn(&unit)).await??;
         if !search.step().await? {
             return Ok(());

@@ -1,5 +1,6 @@
-//! READ. Data goes from the store's own memory to the transport where nobody asked for isolation; an isolated READ puts a
-//! copy, since others may change the data as soon as its locks are gone, and so does every READ of a unit that has secrets.
+//! READ. Data goes from the store's own memory to the transport where nobody asked for isolation;
+//! an isolated READ puts a copy, since others may change the data as soon as its locks are gone,
+//! and so does every READ of a unit that has secrets.
 
 use osd::Id;
 use osd::cdb::ObjectRange;
@@ -44,19 +45,21 @@ pub(super) async fn read(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Res
 /// How far the initiator keeps up with what a READ puts.
 #[derive(Default)]
 struct Sending {
-    /// It does not: it must not keep the store's memory for as long as it likes, so it gets copies from now on.
+    /// It does not: it must not keep the store's memory for as long as it likes, so it gets copies
+    /// from now on.
     stalled: bool,
-    /// What is given up while it is on its way is not used for another object yet, as long as the initiator keeps up.
+    /// Space freed while it is being sent is not reused yet, as long as the initiator keeps up.
     hold: Option<Hold>,
 }
 
 impl Sending {
-    /// Puts `len` bytes from `start` on, and says how many there were: fewer if the object became shorter meanwhile.
+    /// Puts `len` bytes from `start` on, and says how many there were: fewer if the object became
+    /// shorter meanwhile.
     async fn put_range(&mut self, task: &mut Task<'_>, id: Id, start: u64, len: u64) -> Result<u64, Failure> {
         let mut done = 0;
         while done < len {
             if task.transfer.room() == 0 {
-                // What the initiator has no room for is not even read.
+                // Read no more than the initiator has room for.
                 task.transfer.skip(len - done);
                 return Ok(len);
             }
@@ -88,8 +91,8 @@ impl Sending {
         Ok(done)
     }
 
-    /// Waits until the connection takes more; if that is not at once, the command keeps neither space nor partitions from
-    /// others meanwhile.
+    /// Waits until the connection takes more; if that is not at once, the command keeps neither
+    /// space nor partitions from others meanwhile.
     async fn ready(&mut self, task: &mut Task<'_>) -> Result<(), Failure> {
         if task.transfer.is_ready().await? {
             return Ok(());

@@ -1,5 +1,6 @@
-//! Replies that may be long: put in pieces of the core's pool as fast as the initiator takes them, so that a command holds one
-//! piece of its reply however long that is. What a reply is made of when its beginning depends on its end is kept packed.
+//! Replies that may be long: put in pieces of the core's pool as fast as the initiator takes them,
+//! so that a command holds one piece of its reply however long that is. What a reply is made of
+//! when its beginning depends on its end is kept packed.
 //!
 //! Knows nothing of what is put.
 
@@ -26,7 +27,8 @@ impl Pieces {
         self.left == 0
     }
 
-    /// Writes `bytes`, each piece when the initiator has room for it, and says how many were dropped.
+    /// Writes `bytes`, each piece when the initiator has room for it, and says how many were
+    /// dropped.
     pub async fn write(&mut self, task: &mut Task<'_>, mut bytes: &[u8]) -> Result<usize, Failure> {
         while !bytes.is_empty() && self.left > 0 {
             if self.piece.is_none() {

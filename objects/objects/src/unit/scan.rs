@@ -1,6 +1,7 @@
-//! Walking over many objects in bounded pieces: the ids of a list, batch by batch, and the descriptor of a CDB
-//! continuation that says what to look for. A walk holds one batch, whatever the list's length, and goes on behind the last
-//! id that it saw: objects that come and go meanwhile are seen or not, none is seen twice.
+//! Walking over many objects in bounded pieces: the ids of a list, batch by batch, and the
+//! descriptor of a CDB continuation that says what to look for. A walk holds one batch, whatever
+//! the list's length, and goes on behind the last id that it saw: objects that come and go
+//! meanwhile are seen or not, none is seen twice.
 
 use osd::continuation::Descriptor;
 
@@ -36,8 +37,9 @@ impl Walk {
     }
 }
 
-/// The one descriptor that `pick` wants of the command's CDB continuation. Capabilities may stand beside it; another
-/// descriptor may not, and without the one that is wanted the command cannot be done.
+/// The one descriptor that `pick` wants of the command's CDB continuation. Capabilities may stand
+/// beside it; another descriptor may not, and without the one that is wanted the command cannot be
+/// done.
 pub(super) fn descriptor<T>(task: &Task<'_>, pick: impl Fn(&Descriptor) -> Option<T>) -> Result<T, Failure> {
     let mut found = None;
     for descriptor in &task.descriptors {

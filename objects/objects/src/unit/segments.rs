@@ -1,8 +1,8 @@
-//! Which bytes of an object a command is about: the range of its CDB, or the list that a scatter/gather descriptor of its
-//! CDB continuation has.
+//! Which bytes of an object a command is about: the range of its CDB, or the list that a
+//! scatter/gather descriptor of its CDB continuation has.
 //!
-//! With a list, STARTING BYTE ADDRESS is what its offsets count from, and LENGTH is the sum of its lengths. Data-In and
-//! Data-Out hold the segments' data one behind the other, in the list's order.
+//! With a list, STARTING BYTE ADDRESS is what its offsets count from, and LENGTH is the sum of its
+//! lengths. Data-In and Data-Out hold the segments' data one behind the other, in the list's order.
 
 use osd::cdb::ObjectRange;
 use smallvec::{SmallVec, smallvec};

@@ -1,8 +1,9 @@
-//! CREATE CLONE, CREATE SNAPSHOT, DETACH CLONE, REFRESH SNAPSHOT OR CLONE and RESTORE PARTITION FROM SNAPSHOT: whole partitions,
-//! of which data is shared until one of both sides changes it.
+//! CREATE CLONE, CREATE SNAPSHOT, DETACH CLONE, REFRESH SNAPSHOT OR CLONE and RESTORE PARTITION
+//! FROM SNAPSHOT: whole partitions, of which data is shared until one of both sides changes it.
 //!
-//! There is one method of duplication, which every method that leaves the choice to the unit means too; duplicates are
-//! made when they are asked for. A duplicate has the attributes of its source, then what the command sets.
+//! There is one method of duplication, which every method that leaves the choice to the unit means
+//! too; duplicates are made when they are asked for. A duplicate has the attributes of its source,
+//! then what the command sets.
 
 use osd::continuation::duplication;
 use osd::{Id, ObjectType};
@@ -15,7 +16,8 @@ use crate::store::{Duplicate, FIRST_ID, Origin, Step, TimesUpdate};
 const SOURCE_FIELD: u16 = 40;
 pub(super) const METHOD_FIELD: u16 = 14;
 
-/// Whether the unit duplicates by `method`: those that ask for space of their own are not met by sharing.
+/// Whether the unit duplicates by `method`: those that ask for space of their own are not met by
+/// sharing.
 pub(super) const fn duplicates_by(method: u8) -> bool {
     use duplication as by;
     matches!(method, by::DEFAULT | by::SPACE_EFFICIENT | by::FASTER_COPY | by::DO_NOT_CARE)
@@ -57,7 +59,7 @@ pub(super) async fn duplicate(
     .await
 }
 
-/// What a duplicate was made of; it must be one of `kinds`.
+/// The source of a duplicate; it must be one of `kinds`.
 fn origin(task: &Task<'_>, partition: u64, field: u16, kinds: &[Duplicate]) -> Result<Origin, Failure> {
     let info = task.unit.store.partition(partition).map_err(|_| Failure::cdb(field))?;
     info.origin.filter(|origin| kinds.contains(&origin.kind)).ok_or_else(|| Failure::cdb(field))
@@ -76,7 +78,8 @@ pub(super) async fn refresh(task: &mut Task<'_>, partition: u64) -> Result<(), F
     change_whole(task, partition, step, Some(content)).await
 }
 
-/// RESTORE PARTITION FROM SNAPSHOT: the partition gets the content of a snapshot that was made of it.
+/// RESTORE PARTITION FROM SNAPSHOT: the partition gets the content of a snapshot that was made of
+/// it.
 pub(super) async fn restore(task: &mut Task<'_>, partition: u64, snapshot: u64) -> Result<(), Failure> {
     if partition == 0 {
         return Err(Failure::cdb(field::PARTITION));
@@ -91,7 +94,7 @@ pub(super) async fn restore(task: &mut Task<'_>, partition: u64, snapshot: u64) 
     change_whole(task, partition, Step::Restore { id: snapshot }, Some(content)).await
 }
 
-/// What a partition gets in place of its own content.
+/// The content that replaces a partition's own.
 struct Content {
     /// The partition that has it.
     of: u64,
@@ -100,7 +103,8 @@ struct Content {
     origin: Origin,
 }
 
-/// Does `step`, which changes `partition` as a whole, to `content` if it gets that, with what the command sets of it.
+/// Does `step`, which changes `partition` as a whole, to `content` if it gets that, with what the
+/// command sets of it.
 async fn change_whole(
     task: &mut Task<'_>,
     partition: u64,

@@ -1,5 +1,5 @@
-//! The commands of SPC-4 that every unit has: INQUIRY with its VPD pages, REQUEST SENSE, MODE SENSE, what is supported,
-//! reservations, target port groups.
+//! The commands of SPC-4 that every unit has: INQUIRY with its VPD pages, REQUEST SENSE, MODE
+//! SENSE, what is supported, reservations, target port groups.
 
 use device::{Command, DataMover, GetData, Outcome};
 use osd::{Action, Form, data};
@@ -34,7 +34,8 @@ const LONG_S: u32 = 3600;
 /// CDB USAGE DATA of an OSD command: all bytes of its form but reserved ones.
 static USAGE: [u8; 236] = {
     let mut usage = [0xFF; 236];
-    // CONTROL and the reserved bytes behind it; the ADDITIONAL CDB LENGTH; the reserved ones behind the timestamps.
+    // CONTROL and the reserved bytes behind it; the ADDITIONAL CDB LENGTH; the reserved ones behind
+    // the timestamps.
     usage[0] = osd::cdb::OPCODE;
     let mut at = 1;
     while at < 7 {
@@ -139,7 +140,8 @@ impl OsdUnit {
     ) -> Result<Vec<u8>, Sense> {
         let spc =
             || table::ALL.iter().copied().filter(|entry| self.supports(command, entry)).map(Described::from);
-        // Of the operation code 7Fh by ascending service action: OSD-1's, OSD-2's, and both tunnels of each.
+        // Of the operation code 7Fh by ascending service action: OSD-1's, OSD-2's, and both tunnels
+        // of each.
         let mut actions: Vec<(u16, Form, Action)> = Action::ALL
             .iter()
             .flat_map(|&action| {
@@ -172,7 +174,8 @@ impl OsdUnit {
         opcodes::report_of(cdb, || below().chain(osd()).chain(above()))
     }
 
-    /// Commands that wait for nothing: their parameter data, and how much of it is wanted. `None` for the others.
+    /// Commands that wait for nothing: their parameter data, and how much of it is wanted. `None`
+    /// for the others.
     pub(super) fn answer_at_once(
         &self,
         command: &Command,
@@ -266,7 +269,8 @@ const fn recommended_s(action: Action) -> u32 {
     }
 }
 
-/// A parameter list of `len` bytes, which must be what the initiator sends and no more than is reasonable.
+/// A parameter list of `len` bytes, which must be what the initiator sends and no more than is
+/// reasonable.
 async fn parameter_list(command: &Command, mover: &mut dyn DataMover, len: u32) -> Result<Vec<u8>, Outcome> {
     let wanted_out = u64::from(len);
     if wanted_out > MAX_PARAMETER_LIST || command.data_out_len < wanted_out {

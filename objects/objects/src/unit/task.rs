@@ -44,7 +44,7 @@ pub(super) struct Current {
     pub icv_len: usize,
 }
 
-/// What a command does to an object, for its isolation.
+/// The access of a command to an object, for its isolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
     Read { start: u64, end: u64 },
@@ -72,7 +72,7 @@ pub(super) struct Task<'a> {
     /// The time of the command, in milliseconds since 1970.
     pub now: u64,
     pub progress: Progress,
-    /// What the initiator has proved; `None` without a security method.
+    /// The proof of the initiator; `None` without a security method.
     pub proof: Option<Proof>,
     /// Bytes that a READ moved before the object's end: it ends with RECOVERED ERROR.
     pub read_past_end: Option<u64>,
@@ -369,7 +369,7 @@ impl<'a> Task<'a> {
     pub async fn quota_turn(&mut self, partition: u64) -> Result<(), Failure> {
         let unit = self.unit;
         let joins = self.joins();
-        // Whoever has it does not wait for itself.
+        // The holder does not wait for itself.
         self.quota = None;
         self.quota = self.transfer.unless_lost(unit.quota_turn(partition, joins)).await??;
         Ok(())

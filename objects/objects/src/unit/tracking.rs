@@ -1,6 +1,7 @@
-//! The Command Tracking page of tracking collections: which command is at work on the members, how far it has come, and how
-//! it ended. Owns the page's attributes but NUMBER OF MEMBERS, which is the collection's own. They are set by the change
-//! that does the work they tell of, so they are right after a crash too: what was interrupted stays an active command.
+//! The Command Tracking page of tracking collections: which command is at work on the members, how
+//! far it has come, and how it ended. Owns the page's attributes but NUMBER OF MEMBERS, which is
+//! the collection's own. They are set by the change that does the work they tell of, so they are
+//! right after a crash too: what was interrupted stays an active command.
 
 use osd::Id;
 use osd::attributes::AttributeId;
@@ -24,7 +25,8 @@ pub(super) struct Tracking {
 }
 
 impl Tracking {
-    /// The command with SERVICE ACTION `action` is going to deal with about `total` objects for the collection `id`.
+    /// The command with SERVICE ACTION `action` is going to deal with about `total` objects for the
+    /// collection `id`.
     pub fn new(id: Id, info: &ObjectInfo, action: u16, total: u64) -> Self {
         let tracks = info.kind == Kind::Collection(CollectionType::TRACKING);
         Self { collection: tracks.then_some(id), action, total, processed: 0, missing: 0 }
@@ -50,7 +52,7 @@ impl Tracking {
 
     /// Adds to `change` how far the command has come.
     pub fn progress(&self, change: &mut Change) {
-        // What has not ended is not complete, though the list may have been longer than was thought.
+        // A running command is below 100 %, even if the list turned out longer.
         let dealt = self.processed.saturating_add(self.missing);
         let percent = dealt.saturating_mul(100).checked_div(self.total).unwrap_or(0).min(99);
         self.counts(change, percent as u8); // at most 99
@@ -59,12 +61,14 @@ impl Tracking {
     fn counts(&self, change: &mut Change, percent: u8) {
         self.set(change, page::PERCENT_COMPLETE, &[percent]);
         self.set(change, page::PROCESSED, &self.processed.to_be_bytes());
-        // An object that was removed has left its collections: none of the same id can be newer than its membership.
+        // An object that was removed has left its collections: none of the same id can be newer
+        // than its membership.
         self.set(change, page::NEWER_SKIPPED, &0u64.to_be_bytes());
         self.set(change, page::MISSING_SKIPPED, &self.missing.to_be_bytes());
     }
 
-    /// Adds to `change` that the command has ended as `result` says; one that nobody is there to be told of was aborted.
+    /// Adds to `change` that the command has ended as `result` says; one that nobody is there to be
+    /// told of was aborted.
     pub(crate) fn end_with(&self, change: &mut Change, result: &Result<(), Failure>) {
         match result {
             Ok(()) => self.end(change, None),

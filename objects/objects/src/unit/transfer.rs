@@ -1,5 +1,6 @@
-//! The two buffers of a command: Data-Out is taken and Data-In is put in the order of their offsets. Owns where a command
-//! is in them and how much of them it called for; knows nothing of what is in them.
+//! The two buffers of a command: Data-Out is taken and Data-In is put in the order of their
+//! offsets. Owns where a command is in them and how much of them it called for; knows nothing of
+//! what is in them.
 //!
 //! Offsets come from the initiator, so gaps are bounded by what it really sends and has room for.
 
@@ -58,7 +59,8 @@ impl<'a> Transfer<'a> {
         self.in_at
     }
 
-    /// `len` bytes of Data-Out from offset `at`, which is not behind what was taken before; what lies between is dropped.
+    /// `len` bytes of Data-Out from offset `at`, which is not behind what was taken before; what
+    /// lies between is dropped.
     pub async fn take(&mut self, at: u64, len: u64) -> Result<Chain, Failure> {
         if at < self.out_at || at.saturating_add(len) > self.out_len {
             return Err(Failure::short_data());
@@ -128,8 +130,9 @@ impl<'a> Transfer<'a> {
         self.verified = Some(data);
     }
 
-    /// Has Data-In sealed, with the integrity information at offset `at`, which is behind everything else. Retrieved attributes
-    /// are counted from offset `retrieved` on. To be called before anything is put; there has to be room for it all.
+    /// Has Data-In sealed, with the integrity information at offset `at`, which is behind
+    /// everything else. Retrieved attributes are counted from offset `retrieved` on. To be called
+    /// before anything is put; there has to be room for it all.
     pub fn seal(&mut self, sealer: Sealer, at: u64, retrieved: Option<u64>) {
         self.seal = Some(Box::new(Seal { sealer, at, retrieved }));
     }
@@ -139,8 +142,8 @@ impl<'a> Transfer<'a> {
         self.seal.is_some()
     }
 
-    /// Puts the integrity information, if there is to be one. Zeros have been put until its offset; before them there were
-    /// `put` bytes of Data-In.
+    /// Puts the integrity information, if there is to be one. Zeros have been put until its offset;
+    /// before them there were `put` bytes of Data-In.
     pub(crate) fn finish_seal(&mut self, put: u64) {
         let Some(seal) = self.seal.take() else { return };
         let own = put.min(seal.retrieved.unwrap_or(u64::MAX));
@@ -170,7 +173,8 @@ impl<'a> Transfer<'a> {
         Outcome { wanted_in: self.in_at, wanted_out: self.wanted_out, ..Outcome::GOOD }
     }
 
-    /// Gives the core's other tasks a turn in a long command, and ends the command if it was aborted.
+    /// Gives the core's other tasks a turn in a long command, and ends the command if it was
+    /// aborted.
     pub async fn pause(&mut self) -> Result<(), Failure> {
         if runtime::is_running() {
             runtime::yield_now().await;

@@ -1,13 +1,15 @@
-//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION: commands of SPC and task management, sent inside an OSD command,
-//! under its capability.
+//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION: commands of SPC and task management,
+//! sent inside an OSD command, under its capability.
 //!
-//! A tunnelled command is one that this unit runs by itself, and never an OSD command: its CDB has 16 bytes, and an operation
-//! code of variable-length CDBs is refused, so that no tunnel leads into another. Its Data-Out stands where a
-//! command's data does, its Data-In ends where retrieved attributes begin. What it ends with, the OSD command ends with.
+//! A tunnelled command is one that this unit runs by itself, and never an OSD command: its CDB has
+//! 16 bytes, and an operation code of variable-length CDBs is refused, so that no tunnel leads into
+//! another. Its Data-Out stands where a command's data does, its Data-In ends where retrieved
+//! attributes begin. The OSD command ends with the same status.
 //!
-//! Tasks are known to the server: functions on them are done through it. A tag is what the transport calls a task of the command's own
-//! nexus (over iSCSI the Initiator Task Tag), and all that a function does it does to this unit alone. The command that asks is no task
-//! that a function is about. There is no auto contingent allegiance that could be cleared.
+//! Tasks are known to the server: functions on them are done through it. A tag is what the
+//! transport calls a task of the command's own nexus (over iSCSI the Initiator Task Tag), and all
+//! that a function does it does to this unit alone. The command that asks is no task that a
+//! function is about. There is no auto contingent allegiance that could be cleared.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use super::task::{Task, regions};
 const CDB_FIELD: u16 = 32;
 const FUNCTION_FIELD: u16 = 39;
 
-/// How long tasks that are aborted may take to end; two that abort each other wait in vain for that long.
+/// How long tasks that are aborted may take to end; two that abort each other wait in vain for that
+/// long.
 const ABORT_TIME: Duration = Duration::from_secs(5);
 
 mod tmf {
@@ -72,7 +75,7 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
         scsi::cdb::Command::SetTargetPortGroups { parameter_len } => u64::from(parameter_len),
         _ => 0,
     };
-    // What cannot be is refused by the command itself.
+    // The command itself refuses impossible requests.
     let possible = wanted <= MAX_PARAMETER_LIST && wanted <= command.data_out_len;
     let data = task.take_data(0, if possible { wanted } else { 0 }).await?;
     task.take_parameters().await?;
@@ -114,7 +117,7 @@ pub(super) async fn perform_tmf(
         let own = task.command.nexus.shared().clone();
         let mut pending = None;
         let code = match function_code {
-            // Whoever asks for its own end does not get it: this is its answer.
+            // A task cannot abort itself: this is its answer.
             tmf::ABORT_TASK if tag == task.command.tag => TmfResponse::Rejected,
             tmf::ABORT_TASK => abort(task, own, Tasks::Tagged(tag)).await,
             tmf::ABORT_TASK_SET => abort(task, own, Tasks::All).await,
@@ -151,7 +154,8 @@ pub(super) async fn perform_tmf(
     .await
 }
 
-/// Aborts tasks of a nexus, but the command itself. Rejected if nobody is there who could, or if they do not end.
+/// Aborts tasks of a nexus, but the command itself. Rejected if nobody is there who could, or if
+/// they do not end.
 async fn abort(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
     match in_time(task.unit.nexuses.abort_tasks(nexus, which, task.command)).await {
         Some(_) => TmfResponse::Complete,
@@ -159,7 +163,8 @@ async fn abort(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfRespon
     }
 }
 
-/// Aborts all tasks of all nexuses, but the command itself; with `tell`, other nexuses learn that theirs are gone.
+/// Aborts all tasks of all nexuses, but the command itself; with `tell`, other nexuses learn that
+/// theirs are gone.
 async fn clear(task: &Task<'_>, tell: bool) -> TmfResponse {
     let nexuses = &task.unit.nexuses;
     let all = async {

@@ -1,9 +1,9 @@
 //! A store on a regular file or a block device.
 //!
-//! Owns the I/O of such a store and its durability; `docs/src/reference/stores.md` describes the promises of
-//! each cache mode. It must never report a write as durable, or a sync as done, before the system
-//! has confirmed it. It must never report a sync as done after one has failed (see `group`). It
-//! must report every failure to its [`Health`].
+//! Owns the I/O of such a store and its durability; `docs/src/reference/stores.md` describes the
+//! promises of each cache mode. It must never report a write as durable, or a sync as done, before
+//! the system has confirmed it. It must never report a sync as done after one has failed (see
+//! `group`). It must report every failure to its [`Health`].
 
 mod alone;
 mod fault;

@@ -12,7 +12,8 @@ use crate::store::{
     Applied, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, MAX_VALUE, Origin, Step,
 };
 
-/// Up to so many bytes of data of a durable change go through the journal: one flush instead of two.
+/// Up to so many bytes of data of a durable change go through the journal: one flush instead of
+/// two.
 pub(super) const LOGGED: usize = 64 << 10;
 /// How often a change that finds no space waits for what was given up.
 const ATTEMPTS: usize = 16;
@@ -28,7 +29,7 @@ impl Inner {
             match self.attempt(&change, commit).await {
                 Err(Error::NoSpace) if attempts < ATTEMPTS && self.can_reclaim() => {
                     attempts += 1;
-                    // What removed partitions had is given up piece by piece, which takes as long as it takes.
+                    // Space of removed partitions is freed piece by piece, without a time limit.
                     self.are_emptied().await;
                     self.checkpoint().await?;
                 }
@@ -115,7 +116,8 @@ fn data_len(step: &Step) -> usize {
     }
 }
 
-/// Whether a step cannot fail after `earlier`, unless the medium does: it is about the same object, which is there then.
+/// Whether a step cannot fail after `earlier`, unless the medium does: it is about the same object,
+/// which is there then.
 fn is_harmless(step: &Step, earlier: &Step) -> bool {
     let same = |id: &Id| match earlier {
         Step::Write { id: other, .. }

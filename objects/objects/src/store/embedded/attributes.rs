@@ -76,7 +76,8 @@ impl Txn {
 }
 
 impl Inner {
-    /// The key of an object's record, of whatever kind it may be: the second is tried when there is no first.
+    /// The key of an object's record, of whatever kind it may be: the second is tried when there is
+    /// no first.
     pub(super) fn keys_of(&self, id: Id) -> Result<(u64, [Key; 2]), Error> {
         if id.is_root() {
             return Ok((0, [record::key(record::ROOT, 0, 0, 0); 2]));
@@ -250,8 +251,8 @@ impl Inner {
             && !self.damaged.load(Ordering::Relaxed)
     }
 
-    /// Writes some of the times that were noted, by the task that writes the checkpoints: it must not wait for whoever may
-    /// wait for one. Whether it could.
+    /// Writes some of the times that were noted, by the task that writes the checkpoints: it must
+    /// not wait for whoever may wait for one. Whether it could.
     pub(super) async fn drain_touched(self: &Arc<Self>) -> Result<bool, Error> {
         let some: Vec<Id> = unpoisoned(self.touched.lock()).keys().take(TOUCHED_AT_ONCE).copied().collect();
         let mut needed = Needed::default();

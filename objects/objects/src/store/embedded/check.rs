@@ -1,8 +1,10 @@
-//! Verifies that all records agree with one another, with the sums and with the arena's blocks; and repairs.
+//! Verifies that all records agree with one another, with the sums and with the arena's blocks; and
+//! repairs.
 //!
-//! Every change waits meanwhile, and nobody else: another thread than the cores' looks at the records. What is held in memory is
-//! one small entry for each object. A repair deletes what cannot be read and what belongs to nothing, and counts anew what can be
-//! counted: it never guesses at data.
+//! Every change waits meanwhile, and nobody else: another thread than the cores' looks at the
+//! records. What is held in memory is one small entry for each object. A repair deletes what cannot
+//! be read and what belongs to nothing, and counts anew what can be counted: it never guesses at
+//! data.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -223,7 +225,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the records say and the rest does not.
+    /// Claims of records that the rest contradicts.
     fn conclude(&mut self) -> Result<(), Error> {
         let off: Vec<((u64, u64), i64, i64, bool)> = self
             .seen
@@ -300,7 +302,8 @@ impl Inner {
         Ok(report)
     }
 
-    /// Does what takes long without waiting for anything on another thread, so that this core goes on serving.
+    /// Does what takes long without waiting for anything on another thread, so that this core goes
+    /// on serving.
     async fn aside<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
         let inner = self.clone();
         match self.has_thread {
@@ -323,8 +326,9 @@ impl Inner {
         Ok(Examined { report, puts, open })
     }
 
-    /// Shows the arena's blocks as they are counted, and as they are if `used` is all that objects use: what nobody uses and is
-    /// not free yet is counted in. No block changes from one to the other meanwhile.
+    /// Shows the arena's blocks as they are counted, and as they are if `used` is all that objects
+    /// use: what nobody uses and is not free yet is counted in. No block changes from one to the
+    /// other meanwhile.
     fn with_space<R>(&self, used: Vec<Blocks>, f: impl FnOnce(&mut Space, Space) -> R) -> R {
         // All changes need the log: what takes long comes before.
         let mut found = Space::new(self.capacity_blocks, used);
@@ -366,7 +370,8 @@ impl Inner {
         Ok(())
     }
 
-    /// A partition whose record cannot be read, and content that no partition names, belong together if there is one of each.
+    /// A partition whose record cannot be read, and content that no partition names, belong
+    /// together if there is one of each.
     fn relink(&self) -> Result<Vec<(Key, Val)>, Error> {
         let counted = count(&self.layers)?;
         let mut lost = Vec::new();
@@ -422,7 +427,8 @@ impl Inner {
         let used = counted.used;
         self.aside(move |inner| {
             if !inner.damaged.load(Ordering::Relaxed) && !damaged {
-                // What the deleted ones had is given up like anything else: not zeros yet, and perhaps being read.
+                // Space of deleted objects is freed like any other: not zeros yet, and perhaps
+                // being read.
                 let given_up: Vec<Blocks> = inner.with_space(used.clone(), |space, found| {
                     let mut before = Ranges::default();
                     space.free().for_each(|free| before.add(free.at, free.at + free.len));

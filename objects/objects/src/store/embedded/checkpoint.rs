@@ -1,8 +1,10 @@
-//! Checkpoints: what the journal has goes to redb, and what was given up becomes zeros that can be used again.
+//! Checkpoints: what the journal has goes to redb, and what was given up becomes zeros that can be
+//! used again.
 //!
-//! The order is what keeps a power cut harmless. Data first reaches the arena's medium, then the records that name it reach
-//! redb's, and only then is a segment of the journal used again. Blocks that were given up are made holes only after the
-//! change that gave them up is in redb, and are used again only when the holes are durable and nobody reads there any more.
+//! The order is what keeps a power cut harmless. Data first reaches the arena's medium, then the
+//! records that name it reach redb's, and only then is a segment of the journal used again. Blocks
+//! that were given up are made holes only after the change that gave them up is in redb, and are
+//! used again only when the holes are durable and nobody reads there any more.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,7 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// After a checkpoint that failed, the next is tried so much later.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The one who writes a frame. Dropped before its end (its task was torn down), it leaves the lead to another.
+/// The one who writes a frame. Dropped before its end (its task was torn down), it leaves the lead
+/// to another.
 struct Lead<'a>(&'a Inner);
 
 impl Lead<'_> {
@@ -39,8 +42,9 @@ impl Drop for Lead<'_> {
 }
 
 impl Inner {
-    /// Waits until change `ticket` is in the journal, and writes it if nobody else does: in one go durably, where `commit` asks for
-    /// it and all before is durable. Whoever needs it durable calls [`Self::flush_journal`] after, which then has nothing to do.
+    /// Waits until change `ticket` is in the journal, and writes it if nobody else does: in one go
+    /// durably, where `commit` asks for it and all before is durable. Whoever needs it durable
+    /// calls [`Self::flush_journal`] after, which then has nothing to do.
     pub(super) async fn written(&self, ticket: u64, commit: Commit) -> Result<(), Error> {
         loop {
             let turn = poll_fn(|cx| {
@@ -137,7 +141,7 @@ impl Inner {
     /// Has the store's own thread write a checkpoint soon, which nobody waits for.
     pub(super) fn ask_for_checkpoint(&self) {
         let mut log = self.log();
-        // One is under way, or will be.
+        // One is running, or will be.
         if log.frozen.is_some() || log.rotate {
             return;
         }
@@ -155,7 +159,8 @@ impl Inner {
             log.checkpoint_error = result.err();
             log.checkpoints += 1;
             if let Some(frozen) = log.frozen.take_if(|_| result.is_ok()) {
-                // Under the journal's lock: blocks on their way to be free are in one list or the other, always.
+                // Under the journal's lock: blocks on their way to be free are in one list or the
+                // other, always.
                 self.limbo().blocks.extend(frozen.freed);
             }
         }
@@ -227,7 +232,7 @@ impl Inner {
             || !unpoisoned(self.dying.lock()).is_empty()
     }
 
-    /// What the store's own thread does until it is closed.
+    /// The work of the store's own thread until it is closed.
     pub(super) async fn write_checkpoints(self: &Arc<Self>) {
         loop {
             let work = poll_fn(|cx| {

@@ -1,7 +1,8 @@
 //! What steps do to an object's data.
 //!
-//! What is written goes to new blocks, or in place where the blocks are the object's alone. New blocks are zeros, so that only
-//! the sectors which are written are written. What lies beyond an object's end in its last block is always zeros.
+//! What is written goes to new blocks, or in place where the blocks are the object's alone. New
+//! blocks are zeros, so that only the sectors which are written are written. What lies beyond an
+//! object's end in its last block is always zeros.
 
 use runtime::{Buf, Chain};
 use smallvec::SmallVec;
@@ -16,7 +17,8 @@ use crate::store::{BLOCK, Error, Id, MAX_LENGTH};
 
 /// Bytes that are moved at once where data has to be copied.
 const PIECE: u64 = 256 << 10;
-/// Bytes of data that a change may bring into the journal, with what surrounds them: the smallest segment holds them.
+/// Bytes of data that a change may bring into the journal, with what surrounds them: the smallest
+/// segment holds them.
 const MOST_LOGGED: usize = LOGGED + (32 << 10);
 
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
@@ -132,8 +134,8 @@ impl Txn {
         self.overwrite(work, id, at, data, in_place).await
     }
 
-    /// Before an object becomes longer, from `to` on: what a write that failed or was cut off has left beyond its end becomes
-    /// zeros.
+    /// Before an object becomes longer, from `to` on: what a write that failed or was cut off has
+    /// left beyond its end becomes zeros.
     async fn grow(&mut self, work: &mut Work, id: Id, to: u64, in_place: bool) -> Result<(), Error> {
         let (end, block) = (work.record.a, work.record.a / BLOCK);
         let until = to.min((block + 1) * BLOCK);
@@ -209,7 +211,8 @@ impl Txn {
         Ok(())
     }
 
-    /// Writes `data` to the arena, `skip` bytes after the start of block `to`, with whole sectors around it.
+    /// Writes `data` to the arena, `skip` bytes after the start of block `to`, with whole sectors
+    /// around it.
     async fn write_blocks(&mut self, to: u64, skip: u64, data: Chain, around: Around) -> Result<(), Error> {
         let unit = match around {
             // All of a block that is copied has to get there.
@@ -246,8 +249,9 @@ impl Txn {
         Ok(chain.to_vec().into())
     }
 
-    /// Writes to the arena, and to the journal what has to be there. Of the bytes, the first `head` and the last `tail` have some
-    /// of before among them, which may be durable and must not get lost whatever this change promises.
+    /// Writes to the arena, and to the journal what has to be there. Of the bytes, the first `head`
+    /// and the last `tail` have some of before among them, which may be durable and must not get
+    /// lost whatever this change promises.
     async fn put_bytes(&mut self, at: u64, bytes: Chain, head: usize, tail: usize) -> Result<(), Error> {
         let mut rest = bytes.clone();
         let middle = bytes.len() - head - tail;
@@ -273,7 +277,8 @@ impl Txn {
     /// Tells the journal of bytes on their way to the arena. Whether it has them.
     fn note(&mut self, at: u64, bytes: &Chain, keeps: bool) -> bool {
         let len = bytes.len();
-        // The journal has what is overwritten: to say that it is out of date, it has to be on the arena's medium.
+        // The journal has what is overwritten: to say that it is out of date, it has to be on the
+        // arena's medium.
         let meets = !self.logs_data && !keeps && self.inner.logged.meets(at, at + len as u64);
         let wanted = self.logs_data || keeps || meets;
         if wanted && self.logged + len <= MOST_LOGGED {
@@ -371,7 +376,7 @@ impl Txn {
                 self.map(work, id, Run { block: run.block - by, ..run })?;
             }
         } else {
-            // What moves keeps its old blocks until it has been copied.
+            // Moved data keeps its old blocks until it has been copied.
             let tail = self.mapped(work, id, from / BLOCK, length.div_ceil(BLOCK))?;
             // It may be durable where it was.
             let logs_data = std::mem::replace(&mut self.logs_data, true);

@@ -141,7 +141,8 @@ impl Database {
         result
     }
 
-    /// What the last checkpoint says, and its state for readers. No `Meta` of a store that was never finished.
+    /// What the last checkpoint says, and its state for readers. No `Meta` of a store that was
+    /// never finished.
     pub fn open(&self) -> Result<(Option<Meta>, Base), Error> {
         self.with(|database, _| {
             let transaction = database.begin_read()?;
@@ -156,8 +157,9 @@ impl Database {
         .and_then(|(meta, base)| Ok((meta.map(|bytes| Meta::decode(&bytes)).transpose()?, base)))
     }
 
-    /// Writes a layer as one transaction, durably, and gives the state after it. Without room for it, [`Error::NoSpace`]: then
-    /// the medium has the state before, and what readers see may be either.
+    /// Writes a layer as one transaction, durably, and gives the state after it. Without room for
+    /// it, [`Error::NoSpace`]: then the medium has the state before, and what readers see may be
+    /// either.
     pub fn write(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
         self.transaction(meta, |table| put(table, layer))
     }
@@ -195,7 +197,8 @@ impl Database {
         change: impl FnOnce(&mut Table<'_>) -> Result<(), redb::Error>,
     ) -> Result<Base, Error> {
         let written = self.with(|database, file| {
-            // What the last one has left comes first: this one may use pages that the medium still needs for the one before.
+            // Finish the previous commit first: this one may use pages that the medium still needs
+            // for it.
             if !file.settle()? {
                 return Ok(None);
             }

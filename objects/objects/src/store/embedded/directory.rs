@@ -1,7 +1,8 @@
 //! The partitions, in memory: where each one's content is, and its sums.
 //!
-//! A partition's content is found under its *home*, a number of its own, so that a refresh or a restore is one change of the
-//! partition's record, and a removal too: the old home is emptied afterwards. Sums are counted when the store is opened.
+//! A partition's content is found under its *home*, a number of its own, so that a refresh or a
+//! restore is one change of the partition's record, and a removal too: the old home is emptied
+//! afterwards. Sums are counted when the store is opened.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ pub(super) struct Directory {
     pub next_generation: u64,
 }
 
-/// What a change does to a partition's sums.
+/// The effect of a change on a partition's sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delta {
     pub objects: i64,
@@ -51,7 +52,8 @@ impl Delta {
     }
 }
 
-/// Ids from here on are not given out by counting on from them: an initiator may ask for the last one.
+/// Ids from here on are not given out by counting on from them: an initiator may ask for the last
+/// one.
 const UNCOUNTED: u64 = 1 << 63;
 
 impl Directory {
@@ -98,8 +100,8 @@ impl Partition {
     }
 }
 
-/// The next `count` ids that nothing has, after those that were given out already. As long as they are counted on, nothing has
-/// any from `next` on; `taken` is asked of the others only.
+/// The next `count` ids that nothing has, after those that were given out already. As long as they
+/// are counted on, nothing has any from `next` on; `taken` is asked of the others only.
 pub(super) fn reserve(
     next: &mut u64,
     count: u32,

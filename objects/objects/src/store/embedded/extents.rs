@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::record::{CHUNK_BLOCKS, Run};
 use super::space::Blocks;
 
-/// What a list of extents can do, whether it is in a record or in a chunk.
+/// Operations on a list of extents, in a record or in a chunk.
 pub(super) trait Runs {
     fn slice(&self) -> &[Run];
     fn splice_in(&mut self, at: usize, remove: usize, with: &[Run]);

@@ -1,12 +1,14 @@
 //! The journal: what changed since the last checkpoint, in the order in which it did.
 //!
-//! Two segments of one preallocated store take turns. Changes gather in `pending`; whoever needs one on the medium becomes the
-//! leader, writes all that has gathered as one frame, and wakes the others (so that one write, and one flush of the store
-//! beneath, serve many). A frame is whole or is not there: its checksum says so. Its number follows the one before, so that
-//! nothing is replayed behind a gap. When a segment has had enough, the leader freezes the layer of changes, the next frame
-//! goes to the other segment, and a checkpoint writes the frozen layer to redb.
+//! Two segments of one preallocated store take turns. Changes gather in `pending`; whoever needs
+//! one on the medium becomes the leader, writes all that has gathered as one frame, and wakes the
+//! others (so that one write, and one flush of the store beneath, serve many). A frame is whole or
+//! is not there: its checksum says so. Its number follows the one before, so that nothing is
+//! replayed behind a gap. When a segment has had enough, the leader freezes the layer of changes,
+//! the next frame goes to the other segment, and a checkpoint writes the frozen layer to redb.
 //!
-//! It must never call a change written that a kill of the process could take, nor go on after a write or a flush has failed.
+//! It must never call a change written that a kill of the process could take, nor go on after a
+//! write or a flush has failed.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -26,7 +28,8 @@ const DELETE: u8 = 2;
 const DATA: u8 = 3;
 const OVERWRITTEN: u8 = 4;
 
-/// After a frame that need not be durable, so many durable ones go through the page cache as it did.
+/// After a frame that need not be durable, so many durable ones go through the page cache as it
+/// did.
 const THROUGH_CACHE: u32 = 64;
 
 pub(super) struct Journal {
@@ -57,7 +60,8 @@ pub(super) struct Log {
     pub durable: u64,
     /// The frame that is being written will be durable when it is written.
     in_flight_durably: bool,
-    /// Durable frames that are still to go through the page cache, since others did lately that need not be durable.
+    /// Durable frames that are still to go through the page cache, since others did lately that
+    /// need not be durable.
     through_cache: u32,
     pub number: u64,
     pub side: u64,
@@ -88,7 +92,7 @@ pub(super) struct Frozen {
     pub freed: Vec<Blocks>,
 }
 
-/// What somebody who waits for the journal is to do.
+/// The next step of a task that waits for the journal.
 pub(super) enum Turn {
     Over(Result<(), Error>),
     /// Write this, then say [`Log::end_lead`].
@@ -107,8 +111,9 @@ impl Log {
         self.offset + frame <= journal.segment
     }
 
-    /// Whether change `ticket` is written, or who is to write it. `commit`: how durable whoever asks wants it; it may have to be
-    /// flushed all the same. `freeze` is called when the layer is to be frozen, after the frame that ends it was taken.
+    /// Whether change `ticket` is written, or who is to write it. `commit`: how durable whoever
+    /// asks wants it; it may have to be flushed all the same. `freeze` is called when the layer is
+    /// to be frozen, after the frame that ends it was taken.
     pub fn turn(
         &mut self,
         cx: &mut Context<'_>,
@@ -121,7 +126,8 @@ impl Log {
         if let Some(error) = self.failed {
             return Poll::Ready(Turn::Over(Err(error)));
         }
-        // A checkpoint that was asked for is begun here, by whoever comes; while another writes, it is waited for.
+        // A checkpoint that was asked for is begun here, by whoever comes; while another writes, it
+        // is waited for.
         if self.written >= ticket && !(self.rotate && self.frozen.is_none()) {
             return Poll::Ready(Turn::Over(Ok(())));
         }
@@ -152,8 +158,9 @@ impl Log {
             return Poll::Ready(Turn::Over(Ok(())));
         }
         self.writing = true;
-        // A frame that is durable must not lie behind one that a power cut takes: recovery would end before it.
-        // And one that goes past the page cache takes its page out of it, which the next that goes through would wait for.
+        // A frame that is durable must not lie behind one that a power cut takes: recovery would
+        // end before it. And one that goes past the page cache takes its page out of it, which the
+        // next that goes through would wait for.
         self.through_cache = match commit {
             Commit::Relaxed => THROUGH_CACHE,
             Commit::Durable => self.through_cache.saturating_sub(1),
@@ -163,7 +170,8 @@ impl Log {
         Poll::Ready(Turn::Lead { at: self.in_flight_at, frame: self.frame(journal), durable })
     }
 
-    /// The frame in flight, as bytes. Its changes are seen already: it cannot fail for want of a buffer.
+    /// The frame in flight, as bytes. Its changes are seen already: it cannot fail for want of a
+    /// buffer.
     fn frame(&self, journal: &Journal) -> Chain {
         let payload = &self.in_flight;
         let len = (HEADER + payload.len()).next_multiple_of(journal.sector);
@@ -187,7 +195,8 @@ impl Log {
         bytes.into()
     }
 
-    /// The leader's write has ended; `None` if its task was dropped before, and another has to do it again.
+    /// The leader's write has ended; `None` if its task was dropped before, and another has to do
+    /// it again.
     pub fn end_lead(&mut self, result: Option<Result<(), Error>>) {
         self.writing = false;
         match result {
@@ -235,7 +244,8 @@ pub(super) fn data(payload: &mut Vec<u8>, at: u64, bytes: &Chain) {
     bytes.copy_to_slice(&mut payload[start..]);
 }
 
-/// Appends to a payload that the arena was written there by itself: what the journal has for it before is out of date.
+/// Appends to a payload that the arena was written there by itself: what the journal has for it
+/// before is out of date.
 pub(super) fn overwritten(payload: &mut Vec<u8>, at: u64, len: u64) {
     payload.push(OVERWRITTEN);
     payload.extend_from_slice(&at.to_le_bytes());

@@ -1,11 +1,12 @@
 //! The metadata as a sorted map: what was changed lately in memory, the rest in redb.
 //!
-//! Three layers: `active` takes changes, `frozen` is on its way into redb, `base` is redb as of the last checkpoint. A key is
-//! looked for in that order. redb is only written by checkpoints, one transaction each, so that it is always exactly what it
-//! was after some change; what came later is in the journal. Nothing of redb's panics gets out of here.
+//! Three layers: `active` takes changes, `frozen` is on its way into redb, `base` is redb as of the
+//! last checkpoint. A key is looked for in that order. redb is only written by checkpoints, one
+//! transaction each, so that it is always exactly what it was after some change; what came later is
+//! in the journal. Nothing of redb's panics gets out of here.
 //!
-//! Keys that are deleted lie apart from those that have values: who walks over what there is meets none of the first, unless
-//! redb has it still, however many objects came and went lately.
+//! Keys that are deleted lie apart from those that have values: who walks over what there is meets
+//! none of the first, unless redb has it still, however many objects came and went lately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -133,15 +134,16 @@ impl Base {
         })
     }
 
-    /// Looks up the first `most` pairs between two keys. The last key that there can be no other than these up to. Keys that are
-    /// not in order, or not between the two, are damage, which redb does not look for: a scan would never end, or show what is
-    /// not asked for.
+    /// Looks up the first `most` pairs between two keys. The last key that there can be no other
+    /// than these up to. Keys that are not in order, or not between the two, are damage, which redb
+    /// does not look for: a scan would never end, or show what is not asked for.
     fn some(&self, (from, to): (Key, Key), most: usize, into: &mut Pairs) -> Result<Key, Error> {
         let Some(table) = &self.0 else { return Ok(to) };
         guarded(|| {
             for pair in table.range::<&Key>(&from..=&to).map_err(|e| redb_error(e.into()))?.take(most) {
                 let pair = pair.map_err(|e| redb_error(e.into()))?;
-                // Where a damaged page has neither redb panics: here, where that is caught. Its pages do not change.
+                // Where a damaged page has neither redb panics: here, where that is caught. Its
+                // pages do not change.
                 let (key, _) = (pair.0.value(), pair.1.value());
                 if !(from..=to).contains(key) || into.last().is_some_and(|(last, _)| last.value() >= key) {
                     return Err(Error::Damaged(Id::ROOT));
@@ -171,7 +173,8 @@ impl Layers {
         self.active_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether scans have met so many deleted keys since they last had, that a checkpoint is less work than to meet them again.
+    /// Whether scans have met so many deleted keys since they last had, that a checkpoint is less
+    /// work than to meet them again.
     pub(crate) fn is_untidy(&self) -> bool {
         self.passed.load(Ordering::Relaxed) >= MANY_PASSED && self.passed.swap(0, Ordering::Relaxed) > 0
     }
@@ -206,7 +209,8 @@ impl Layers {
         base.get(key, f)
     }
 
-    /// What redb has of a key, to be asked with [`Self::get_known`] under a lock that no redb is to be asked under.
+    /// What redb has of a key, to be asked with [`Self::get_known`] under a lock that no redb is to
+    /// be asked under.
     pub fn ask<R>(&self, key: &Key, f: impl FnOnce(&[u8]) -> R) -> Result<Known<R>, Error> {
         let view = self.read();
         let base = view.base.clone();
@@ -218,7 +222,8 @@ impl Layers {
         Ok(Known { base, found })
     }
 
-    /// As [`Self::get`]; asks redb only if a checkpoint has been written since `known` was looked up.
+    /// As [`Self::get`]; asks redb only if a checkpoint has been written since `known` was looked
+    /// up.
     pub fn get_known<R>(
         &self,
         key: &Key,
@@ -236,9 +241,10 @@ impl Layers {
         self.get(key, f)
     }
 
-    /// Shows up to `limit` pairs between two keys, both included, in order, until `each` says false. The key to go on with, if
-    /// the limit came first. Pieces of it are of one moment each. The lock is not held while redb is asked, and never for long.
-    /// `each` must not use the layers.
+    /// Shows up to `limit` pairs between two keys, both included, in order, until `each` says
+    /// false. The key to go on with, if the limit came first. Pieces of it are of one moment each.
+    /// The lock is not held while redb is asked, and never for long. `each` must not use the
+    /// layers.
     pub fn scan(
         &self,
         from: Key,
@@ -266,11 +272,12 @@ impl Layers {
             // Its pages are let go before it is.
             let mut below = Pairs::new();
             let until = base.some((from, to), most, &mut below)?;
-            // What did not suffice were deleted ones, of which there may be many more.
+            // The batch held deleted records only; there may be many more.
             most = BELOW_AT_ONCE;
             let view = self.read();
             if !Arc::ptr_eq(&base, &view.base) {
-                // A checkpoint was written meanwhile, and what it has is not in the layers any more.
+                // A checkpoint was written meanwhile, and what it has is not in the layers any
+                // more.
                 continue;
             }
             let mut until_now = Looked::default();
@@ -304,7 +311,7 @@ struct Looked {
 enum Scanned {
     /// All there is between the two keys was shown.
     All,
-    /// What is before this key was shown; others have their turn.
+    /// Keys before this one were shown; others have their turn.
     Some(Key),
     /// `each` has had enough, or the limit came and this is the next.
     Until(Option<Key>),
@@ -549,7 +556,8 @@ mod tests {
             (shown, looked, more.is_some())
         };
         layers.publish((0..3000).map(|n| (at(n), value(1))).collect());
-        // Others are created and removed among them and behind them, before and after the layer is frozen.
+        // Others are created and removed among them and behind them, before and after the layer is
+        // frozen.
         for round in 0..2 {
             for others in [10_000..40_000, 40_000..50_000] {
                 layers.publish(others.clone().map(|n| (at(n), value(2))).collect());
@@ -562,7 +570,7 @@ mod tests {
                     assert_eq!(looked(10_000), (2000, 2000, false));
                     layers.freeze();
                 }
-                // What is deleted is met where another layer has it.
+                // Deleted keys are met where another layer has them.
                 _ => assert_eq!(looked(10_000), (2000, 2000, false)),
             }
         }

@@ -1,7 +1,7 @@
 //! Who may change what at the same time: changes wait for one another by object and by partition.
 //!
-//! Objects and partitions are spread over a fixed number of locks, which are taken in one order, so that nobody waits in a
-//! circle. Waiting costs a core nothing. Readers do not come here.
+//! Objects and partitions are spread over a fixed number of locks, which are taken in one order, so
+//! that nobody waits in a circle. Waiting costs a core nothing. Readers do not come here.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

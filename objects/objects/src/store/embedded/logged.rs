@@ -1,7 +1,7 @@
 //! Which bytes of the arena the journal has, and the arena's own medium perhaps not.
 //!
-//! A replay writes them again. Whoever writes there without the journal says so in it, and then nothing is written again: so
-//! what the journal has must be on the arena's medium before.
+//! A replay writes them again. Whoever writes there without the journal says so in it, and then
+//! nothing is written again: so what the journal has must be on the arena's medium before.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use super::unpoisoned;
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// What of a range is not in here.
+    /// The parts of a range that are not in here.
     pub fn without(&self, at: u64, end: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         let mut next = at;
@@ -48,7 +48,7 @@ impl Ranges {
     }
 }
 
-/// What was logged since the arena was flushed last, and what was before a flush that has not ended.
+/// Ranges logged since the last flush of the arena, and those before a flush in progress.
 #[derive(Debug, Default)]
 pub(super) struct Logged(Mutex<[Ranges; 2]>);
 

@@ -1,12 +1,14 @@
 //! The store on a directory, `osd:DIR`, and on memory, `osd:mem:SIZE`.
 //!
-//! Object data lies in extents of one arena, which is a `backing` store, so that reads lend pages as a disk unit's do.
-//! Metadata lies in redb, behind a journal of its own that a change is appended to: one write makes it safe from the end of the
-//! process, one flush from a power cut, and both are shared by all who wait at the time. `docs/src/objects/store.md` says what each
-//! kind of commit promises.
+//! Object data lies in extents of one arena, which is a `backing` store, so that reads lend pages
+//! as a disk unit's do. Metadata lies in redb, behind a journal of its own that a change is
+//! appended to: one write makes it safe from the end of the process, one flush from a power cut,
+//! and both are shared by all who wait at the time. `docs/src/objects/store.md` says what each kind
+//! of commit promises.
 //!
-//! What it must never do: show an object the bytes of another, whatever was cut off in between; call something durable of
-//! which the system has not said so; block a core for a flush that has anything else to do (`backing` sees to that).
+//! What it must never do: show an object the bytes of another, whatever was cut off in between;
+//! call something durable of which the system has not said so; block a core for a flush that has
+//! anything else to do (`backing` sees to that).
 
 mod apply;
 mod attributes;
@@ -95,7 +97,8 @@ struct Inner {
     touched: Mutex<HashMap<Id, TimesUpdate>>,
     /// How many are in `touched`: none, mostly, and then nobody looks.
     touched_count: AtomicU64,
-    /// Damage was found, so that what is free is not known: nothing is changed until it is repaired.
+    /// Damage was found, so that what is free is not known: nothing is changed until it is
+    /// repaired.
     damaged: AtomicBool,
     /// Homes that are no partition's any more, to be emptied.
     dying: Mutex<Vec<u64>>,
@@ -132,7 +135,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// The error that everything which is to be durable gets, while a failed flush is not acknowledged.
+    /// The error that everything which is to be durable gets, while a failed flush is not
+    /// acknowledged.
     fn flush_refusal(&self) -> Result<(), Error> {
         self.health.flush_refusal().map_or(Ok(()), |error| {
             let errno = if let StoreError::Io(errno) = error { errno } else { libc::ENOSPC };
@@ -153,7 +157,8 @@ impl Inner {
 }
 
 impl EmbeddedStore {
-    /// Writes a checkpoint now, and gives back what has been given up. Done by itself from time to time.
+    /// Writes a checkpoint now, and gives back what has been given up. Done by itself from time to
+    /// time.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.inner.checkpoint().await
     }
@@ -190,7 +195,8 @@ impl ObjectStore for EmbeddedStore {
     fn touch(&self, id: Id, times: TimesUpdate) {
         let mut touched = unpoisoned(self.inner.touched.lock());
         if touched.len() >= MOST_TOUCHED && !touched.contains_key(&id) {
-            // Nobody waits for access times: those of this one are lost until the next sync has made room.
+            // Nobody waits for access times: those of this one are lost until the next sync has
+            // made room.
             return;
         }
         let entry = touched.entry(id).or_default();

@@ -17,13 +17,15 @@ use crate::store::{BLOCK, Error};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes that objects' data may occupy, of a new store; one that exists has its own. `None`: as many as its file system has.
+    /// Bytes that objects' data may occupy, of a new store; one that exists has its own. `None`: as
+    /// many as its file system has.
     pub capacity: Option<u64>,
     /// Whether to make a new store where there is none.
     pub create: bool,
     /// Bytes of metadata that are cached, beside what has changed lately.
     pub cache_bytes: usize,
-    /// Bytes of the journal, of a new store: a checkpoint is due each time that a quarter of them was written.
+    /// Bytes of the journal, of a new store: a checkpoint is due each time that a quarter of them
+    /// was written.
     pub journal_bytes: u64,
     /// How the arena is read and written; `None` for the default.
     pub engine: Option<Engine>,
@@ -39,7 +41,8 @@ impl Default for Options {
 const LEAST_JOURNAL: u64 = 256 << 10;
 /// The largest, in bytes.
 const MOST_JOURNAL: u64 = 4 << 30;
-/// The journal of a store in memory, in bytes: that of [`Options`], so that changes are bounded alike.
+/// The journal of a store in memory, in bytes: that of [`Options`], so that changes are bounded
+/// alike.
 const MEMORY_JOURNAL: u64 = 64 << 20;
 /// The cache of one, in bytes: what it caches is in memory already.
 const MEMORY_CACHE: usize = 16 << 20;
@@ -86,8 +89,8 @@ pub(super) struct Parts {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in the directory `path`, or makes one. Blocks until what a crash has left is put in order: for
-    /// start-up.
+    /// Opens the store in the directory `path`, or makes one. Blocks until what a crash has left is
+    /// put in order: for start-up.
     ///
     /// # Errors
     /// An [`OpenError`], whose text says what to do.
@@ -186,7 +189,8 @@ impl EmbeddedStore {
         })
     }
 
-    /// Starts the thread that recovers and then writes checkpoints, and waits until it has recovered.
+    /// Starts the thread that recovers and then writes checkpoints, and waits until it has
+    /// recovered.
     fn assemble(parts: Parts) -> Result<Self, Error> {
         let (said, hear) = std::sync::mpsc::sync_channel(1);
         let run = move || {
@@ -208,7 +212,7 @@ impl EmbeddedStore {
                 match recover::recover(parts).await {
                     Ok(inner) => {
                         let inner = Arc::new(inner);
-                        // Whoever asked is waiting.
+                        // The caller is waiting.
                         let _ = said.send(Ok(inner.clone()));
                         inner.write_checkpoints().await;
                     }
@@ -241,7 +245,8 @@ impl Database {
     }
 }
 
-/// Writes a journal of zeros, so that no later write has to allocate anything. One that exists is left as it is.
+/// Writes a journal of zeros, so that no later write has to allocate anything. One that exists is
+/// left as it is.
 fn make_journal(path: &Path, bytes: u64) -> io::Result<()> {
     if path.metadata().is_ok_and(|found| found.len() >= LEAST_JOURNAL) {
         return Ok(());

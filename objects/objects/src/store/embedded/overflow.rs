@@ -1,11 +1,13 @@
 //! redb's file, of which what finds no room waits in memory.
 //!
-//! redb gives a file up for good that it could not write, for readers too, who would find nothing of what is not in the journal
-//! any more. So what finds no room on the medium is kept here and redb takes it for written; whoever has it write a checkpoint
-//! asks afterwards whether all of it is really there ([`Overflow::settle`]), and lets it write no other before.
+//! redb gives a file up for good that it could not write, for readers too, who would find nothing
+//! of what is not in the journal any more. So what finds no room on the medium is kept here and
+//! redb takes it for written; whoever has it write a checkpoint asks afterwards whether all of it
+//! is really there ([`Overflow::settle`]), and lets it write no other before.
 //!
-//! From the first piece without room on, everything is kept here, flushes are not done, and the header, which makes a checkpoint
-//! count, goes to the file last: until then the file is what the checkpoint before has left, whose pages redb does not touch.
+//! From the first piece without room on, everything is kept here, flushes are not done, and the
+//! header, which makes a checkpoint count, goes to the file last: until then the file is what the
+//! checkpoint before has left, whose pages redb does not touch.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -48,7 +50,8 @@ impl Overflow {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings what waits into the file, durably. Whether there was room for all of it. Nobody writes meanwhile.
+    /// Brings what waits into the file, durably. Whether there was room for all of it. Nobody
+    /// writes meanwhile.
     pub fn settle(&self) -> io::Result<bool> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(true);
@@ -95,7 +98,8 @@ impl Overflow {
     }
 }
 
-/// The pieces that a range of `len` bytes at `offset` meets: which, where in it, and where in the range.
+/// The pieces that a range of `len` bytes at `offset` meets: which, where in it, and where in the
+/// range.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -148,7 +152,7 @@ impl StorageBackend for Opened {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // What was to be flushed before the rest is not in the file.
+        // The data to flush first is not in the file.
         if self.0.count.load(Ordering::Acquire) > 0 { Ok(()) } else { self.0.file.sync_data() }
     }
 

@@ -1,8 +1,9 @@
 //! What is done to partitions as a whole: creating, removing, duplicating.
 //!
-//! A duplicate is a copy of the records, and shares all data. The copy goes to a home of its own in many small commits while
-//! the source stands still; the last change lets a partition's record name it. Until then, and after a crash, it is nobody's,
-//! and is emptied like the home of a partition that was removed.
+//! A duplicate is a copy of the records, and shares all data. The copy goes to a home of its own in
+//! many small commits while the source stands still; the last change lets a partition's record name
+//! it. Until then, and after a crash, it is nobody's, and is emptied like the home of a partition
+//! that was removed.
 
 use std::sync::atomic::Ordering;
 
@@ -189,7 +190,8 @@ fn following(mut key: Key) -> Option<Key> {
 }
 
 impl Inner {
-    /// Bytes of puts after which a part ends: with the longest attribute after it, it fits into a segment.
+    /// Bytes of puts after which a part ends: with the longest attribute after it, it fits into a
+    /// segment.
     pub(super) fn part_bytes(&self) -> usize {
         usize::try_from(self.journal.segment / 8).unwrap_or(usize::MAX)
     }
@@ -227,7 +229,8 @@ impl Inner {
     pub(super) async fn empty_some(&self) -> Result<bool, Error> {
         let mut needed = Needed::default();
         needed.emptying();
-        // Not waited for: whoever has it may wait for a checkpoint, which is written by this very task.
+        // Not waited for: whoever has it may wait for a checkpoint, which is written by this very
+        // task.
         let Some(_emptying) = self.locks.try_take(needed) else {
             if self.has_thread {
                 runtime::sleep(LATER).await;
@@ -240,7 +243,7 @@ impl Inner {
             let to = key(kind, home, u64::MAX, u64::MAX);
             let left = AT_ONCE - part.puts.len();
             self.layers.scan(key(kind, home, 0, 0), to, left, |found, value| {
-                // What is damaged goes too; its blocks are found when the store is opened anew.
+                // Damaged records go too; the next open finds their blocks.
                 let _ = blocks_of(found, value, &mut part.used);
                 part.puts.insert(*found, None);
                 true
@@ -251,7 +254,7 @@ impl Inner {
         }
         if part.puts.is_empty() {
             unpoisoned(self.dying.lock()).retain(|other| *other != home);
-            // What it had is given back by the next checkpoint: now.
+            // The next checkpoint frees its space: do it now.
             let ticket = {
                 let mut log = self.log();
                 log.rotate = true;

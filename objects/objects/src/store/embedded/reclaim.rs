@@ -1,8 +1,10 @@
-//! Space that was given up, on its way to be free again: it waits until nobody reads there any more, becomes zeros, and can be
-//! taken. Owns who reads the arena, and the list of what waits; never decides that something is given up.
+//! Space that was given up, on its way to be free again: it waits until nobody reads there any
+//! more, becomes zeros, and can be taken. Owns who reads the arena, and the list of what waits;
+//! never decides that something is given up.
 //!
-//! Who reads is counted on two sides. When some space is to be freed, new readers go to the other side, and it waits for those
-//! who were there before: however long they take, and however many others come meanwhile.
+//! Who reads is counted on two sides. When some space is to be freed, new readers go to the other
+//! side, and it waits for those who were there before: however long they take, and however many
+//! others come meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -37,8 +39,9 @@ impl Holds {
         }
     }
 
-    /// Parts those who read now from those who begin from here on, and gives the side of the former. `None` while somebody is
-    /// left from the time before: the new ones would mix with them.
+    /// Parts those who read now from those who begin from here on, and gives the side of the
+    /// former. `None` while somebody is left from the time before: the new ones would mix with
+    /// them.
     fn part(&self) -> Option<usize> {
         let epoch = self.epoch.load(Ordering::SeqCst);
         if self.readers[((epoch + 1) % 2) as usize].load(Ordering::SeqCst) > 0 {
@@ -88,8 +91,9 @@ impl Inner {
         unpoisoned(self.limbo.lock())
     }
 
-    /// Makes what nobody uses any more zeros, and free. Waits so long for those who still read there; what is left then is left
-    /// for the next time. By one task at a time, which is the only one that takes any out of the list.
+    /// Makes what nobody uses any more zeros, and free. Waits so long for those who still read
+    /// there; what is left then is left for the next time. By one task at a time, which is the only
+    /// one that takes any out of the list.
     pub(super) async fn reclaim(&self, patience: Duration) {
         let mut waited = Duration::ZERO;
         loop {

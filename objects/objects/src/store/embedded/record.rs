@@ -1,8 +1,8 @@
 //! How metadata is written: keys, and one record for each object.
 //!
-//! Keys are 25 bytes: a kind and three numbers, big-endian, so that they sort as lists do. A record holds an object's times,
-//! sums, first extents and short attributes. Every value begins with a CRC32C of its key and of what follows: what does not
-//! match is damage, and is never guessed at.
+//! Keys are 25 bytes: a kind and three numbers, big-endian, so that they sort as lists do. A record
+//! holds an object's times, sums, first extents and short attributes. Every value begins with a
+//! CRC32C of its key and of what follows: what does not match is damage, and is never guessed at.
 
 use smallvec::SmallVec;
 
@@ -106,9 +106,11 @@ const RUN: usize = 20;
 const CHUNKED: u8 = 1;
 
 impl Record {
-    /// Which of the partitions a partition is that have had its id; 0 of those that were made before this was kept.
+    /// Which of the partitions a partition is that have had its id; 0 of those that were made
+    /// before this was kept.
     ///
-    /// A partition has no extents. In the place for them one that is none holds its generation and its source's.
+    /// A partition has no extents. In the place for them one that is none holds its generation and
+    /// its source's.
     pub fn generation(&self) -> u64 {
         self.runs.first().map_or(0, |lineage| lineage.block)
     }
@@ -187,7 +189,8 @@ fn seal(key: &[u8], bytes: &mut [u8]) {
     bytes[..4].copy_from_slice(&sum);
 }
 
-/// What a checksum covers beside the key, if it matches. One that covers no key has an empty one here.
+/// What a checksum covers beside the key, if it matches. One that covers no key has an empty one
+/// here.
 pub(super) fn unsealed<'a>(key: &[u8], bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     (*sum == checksum(key, rest)).then_some(rest)
@@ -202,7 +205,7 @@ pub(super) fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What was kept under `from`, to be kept under `to`. What was damaged stays so.
+/// Moves the record at `from` to `to`. A damaged one stays damaged.
 pub(super) fn moved(from: &[u8], to: &[u8], bytes: &[u8]) -> Vec<u8> {
     match unsealed(from, bytes) {
         Some(value) => sealed(to, value),

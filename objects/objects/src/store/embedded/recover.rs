@@ -1,5 +1,5 @@
-//! What is done when a store is opened: the journal is replayed onto the last checkpoint, everything is counted, and what is
-//! free becomes zeros.
+//! What is done when a store is opened: the journal is replayed onto the last checkpoint,
+//! everything is counted, and what is free becomes zeros.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -43,8 +43,8 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     }
     let journal = Journal { store: parts.journal.clone(), name: meta.name, segment: meta.segment, sector };
     let replayed = if fresh { Replayed::default() } else { replay(&journal, &meta, &*parts.arena).await? };
-    // Frames of this life have numbers that none of an earlier one had, though of that not one frame was found: what a cut has left
-    // behind a gap stays there.
+    // Frames of this life have numbers that none of an earlier one had, though of that not one
+    // frame was found: what a cut has left behind a gap stays there.
     let number = (meta.number + replayed.frames + 1) | 0xffff_ffff;
     let meta = Meta { number, side: 0, clean: false, ..meta };
     parts.arena.sync().await?;
@@ -59,7 +59,7 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     let clean = counted.was_clean(&replayed) && replayed.was_clean;
     let space = Space::new(meta.blocks, counted.used);
     if !clean && counted.damaged == 0 {
-        // What removed objects have left there must not become anybody's.
+        // Remains of removed objects there must not reach another object.
         for free in space.free() {
             parts.arena.discard(free.at * BLOCK, free.len * BLOCK).await?;
         }

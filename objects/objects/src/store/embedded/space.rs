@@ -1,8 +1,8 @@
 //! Which blocks of the arena are free, and which are used more than once.
 //!
-//! Both follow from the extents of all objects, and are counted anew when the store is opened: a counter that is kept can be
-//! wrong, one that is computed cannot. What is free reads as zeros, durably, so that new data that a power cut takes leaves
-//! zeros and never another object's bytes.
+//! Both follow from the extents of all objects, and are counted anew when the store is opened: a
+//! counter that is kept can be wrong, one that is computed cannot. What is free reads as zeros,
+//! durably, so that new data that a power cut takes leaves zeros and never another object's bytes.
 
 use std::collections::BTreeMap;
 
@@ -79,8 +79,8 @@ impl Space {
         self.free.iter().map(|(at, len)| Blocks { at: *at, len: *len })
     }
 
-    /// Takes `len` blocks, at `hint` if it can, in as few pieces as it finds. `None`, and nothing is taken, if there are not as
-    /// many.
+    /// Takes `len` blocks, at `hint` if it can, in as few pieces as it finds. `None`, and nothing
+    /// is taken, if there are not as many.
     pub fn allocate(&mut self, len: u64, hint: Option<u64>) -> Option<SmallVec<[Blocks; 4]>> {
         if len > self.free_blocks {
             return None;
@@ -165,7 +165,8 @@ impl Space {
         });
     }
 
-    /// Takes the range out of what is shared, and shows it piece by piece with the counts it had; 0 for once.
+    /// Takes the range out of what is shared, and shows it piece by piece with the counts it had; 0
+    /// for once.
     fn each_piece(&mut self, blocks: Blocks, mut each: impl FnMut(&mut Self, Blocks, u32)) {
         let (mut at, end) = (blocks.at, blocks.at + blocks.len);
         while at < end {

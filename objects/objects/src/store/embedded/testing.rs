@@ -1,4 +1,5 @@
-//! What the tests share: a redb in memory whose power can be cut, changes made of numbers, and the comparison of two stores.
+//! What the tests share: a redb in memory whose power can be cut, changes made of numbers, and the
+//! comparison of two stores.
 
 use std::io;
 use std::pin::pin;
@@ -312,7 +313,8 @@ pub fn describe(store: &dyn ObjectStore) -> String {
     while store.list(List::Partitions, partitions.last().map_or(0, |l| l + 1), 2, &mut partitions).unwrap() {}
     for p in partitions {
         let mut info = store.partition(p).unwrap();
-        // Which numbers generations have is the store's own; whether the source is the one that it was is not.
+        // Which numbers generations have is the store's own; whether the source is the one that it
+        // was is not.
         info.generation = 0;
         if let Some(origin) = &mut info.origin {
             let source = store.partition(origin.source);

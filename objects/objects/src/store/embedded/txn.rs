@@ -1,7 +1,8 @@
-//! One change on its way: what it has read, what it has made of it, and how that is committed.
+//! One change in progress: the records it read, the new ones, and their commit.
 //!
-//! Steps work on copies of the records that they touch. Nothing is seen by anybody before the commit, which appends all of it
-//! to the journal and to the active layer under one lock. What is dropped before gives back the blocks that it took.
+//! Steps work on copies of the records that they touch. Nothing is seen by anybody before the
+//! commit, which appends all of it to the journal and to the active layer under one lock. What is
+//! dropped before gives back the blocks that it took.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub(super) struct Txn {
     pub inner: Arc<Inner>,
     pub works: BTreeMap<Id, Work>,
     pub puts: BTreeMap<Key, Val>,
-    /// What of the payload is not puts.
+    /// The part of the payload that is not puts.
     pub payload: Vec<u8>,
     /// Blocks taken, given up, and used once more.
     pub added: Vec<Blocks>,
@@ -78,7 +79,8 @@ pub(super) struct Txn {
     pub logs_data: bool,
     /// Data was written to the arena that the journal does not have.
     pub unlogged: bool,
-    /// The arena has to be flushed before the commit, whatever that promises: bytes that may be durable are in it alone.
+    /// The arena has to be flushed before the commit, whatever that promises: bytes that may be
+    /// durable are in it alone.
     pub must_sync: bool,
     pub logged: usize,
     /// It is committed by the task that writes the checkpoints, which cannot wait for itself.
@@ -208,7 +210,8 @@ impl Txn {
             let partition = self.partition(id.partition).map_err(|_| Error::NotFound(id))?;
             let home = partition.home;
             if id.object > partition.highest {
-                // None of this id was ever committed, and what this change has made of it is in its works.
+                // None of this id was ever committed, and what this change has made of it is in its
+                // works.
                 (home, Of::Collection, None)
             } else {
                 match read(&key(USER, home, id.object, 0))? {
@@ -353,7 +356,7 @@ impl Txn {
         if payload.is_empty() && self.members.is_empty() && self.created.is_empty() && self.removed.is_empty()
         {
             self.committed = true;
-            // Whoever wants it durable may rely on that for what came before.
+            // A durable change makes all earlier ones durable.
             let ticket = self.inner.log().appended;
             return Ok((ticket, std::mem::take(&mut self.applied)));
         }

@@ -1,9 +1,10 @@
 //! Lists of attributes: looked up in pieces, and put as fast as the initiator takes them.
 //!
-//! A list's header says how long the list is, so a list is measured before any of it is put. Its first [`MAX_KEPT`] bytes are
-//! kept meanwhile, and the rest is looked up again when the initiator has room for it. A list that is no longer than that is
-//! therefore of one moment, as far as the command's isolation goes. A longer one is as its entries are when they are put; if
-//! they do not make up the length that was promised, the command ends with ABORTED COMMAND.
+//! A list's header says how long the list is, so a list is measured before any of it is put. Its
+//! first [`MAX_KEPT`] bytes are kept meanwhile, and the rest is looked up again when the initiator
+//! has room for it. A list that is no longer than that is therefore of one moment, as far as the
+//! command's isolation goes. A longer one is as its entries are when they are put; if they do not
+//! make up the length that was promised, the command ends with ABORTED COMMAND.
 
 use osd::AttributeId;
 use osd::attributes::Page;
@@ -27,12 +28,14 @@ const PIECE: usize = 1024;
 pub(in super::super) trait Entries: Clone {
     const MANY: bool;
 
-    /// Appends the next entries to `out`, a few times [`PIECE_BYTES`] at most. Whether there may be more.
+    /// Appends the next entries to `out`, a few times [`PIECE_BYTES`] at most. Whether there may be
+    /// more.
     async fn next(&mut self, task: &mut Task<'_>, out: &mut Vec<u8>) -> Result<bool, Failure>;
 }
 
 impl Task<'_> {
-    /// Puts a list at the retrieved attributes offset, with zeros before it, as much of it as there is room for.
+    /// Puts a list at the retrieved attributes offset, with zeros before it, as much of it as there
+    /// is room for.
     pub(crate) async fn put_list<E: Entries>(&mut self, mut entries: E) -> Result<(), Failure> {
         let Some(region) = self.parameters.retrieved else { return Ok(()) };
         let before = region.offset.saturating_sub(self.transfer.in_at());
@@ -42,7 +45,7 @@ impl Task<'_> {
         }
         let header = header_len(self.version());
         let (mut kept, mut piece) = (vec![0; header], Vec::new());
-        // What follows on what is kept.
+        // Stored attributes follow.
         let mut rest = None;
         let mut len = 0;
         loop {
@@ -114,8 +117,9 @@ impl Entries for OfOne<'_> {
 }
 
 impl Task<'_> {
-    /// The entries of `subject` in a list of many objects, or of LIST with attributes: whole ones only, of as many bytes as the
-    /// list's field for their length can say. `looked` is that of [`Values::look`].
+    /// The entries of `subject` in a list of many objects, or of LIST with attributes: whole ones
+    /// only, of as many bytes as the list's field for their length can say. `looked` is that of
+    /// [`Values::look`].
     pub(crate) async fn entries_of(
         &mut self,
         subject: &Subject,
@@ -143,8 +147,9 @@ impl Task<'_> {
     }
 }
 
-/// Looking up attributes of one object, in pieces: whoever does it lets others have their turn in between. However many
-/// attributes there are, few are known at a time: "all" goes on behind what it has seen.
+/// Looking up attributes of one object, in pieces: whoever does it lets others have their turn in
+/// between. However many attributes there are, few are known at a time: "all" goes on behind what
+/// it has seen.
 #[derive(Clone)]
 pub(super) struct Values<'w> {
     /// What is left of what was asked for.
@@ -165,7 +170,8 @@ pub(super) struct Values<'w> {
 }
 
 impl<'w> Values<'w> {
-    /// Those that `wanted` asks for, in its order: "all" is spread out, what is not defined has no value.
+    /// Those that `wanted` asks for, in its order: "all" is spread out, what is not defined has no
+    /// value.
     pub fn of(wanted: &'w [AttributeId]) -> Self {
         Self {
             wanted: wanted.iter(),
@@ -180,8 +186,9 @@ impl<'w> Values<'w> {
         }
     }
 
-    /// Shows the next attributes of `subject` to `each` until it says false; the next call goes on behind that attribute.
-    /// `looked` counts what was looked up since others had their turn: with [`PIECE`] of them the time has come again.
+    /// Shows the next attributes of `subject` to `each` until it says false; the next call goes on
+    /// behind that attribute. `looked` counts what was looked up since others had their turn: with
+    /// [`PIECE`] of them the time has come again.
     pub fn look(
         &mut self,
         unit: &OsdUnit,

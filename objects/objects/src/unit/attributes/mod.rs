@@ -1,7 +1,8 @@
-//! Attributes of commands: taking what is to be set and got out of a command's buffers, setting it ([`modify`]), and
-//! putting what was got. What attributes are worth is worked out in [`value`].
+//! Attributes of commands: taking what is to be set and got out of a command's buffers, setting it
+//! ([`modify`]), and putting what was got. What attributes are worth is worked out in [`value`].
 //!
-//! What is got may be asked for by lists with "all" in them: how those are looked up and put is in [`entries`].
+//! What is got may be asked for by lists with "all" in them: how those are looked up and put is in
+//! [`entries`].
 
 mod entries;
 mod modify;

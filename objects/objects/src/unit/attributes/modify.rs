@@ -1,5 +1,5 @@
-//! Setting attributes: what may be set, to what, and the steps of a change that this takes. Owns the rules of the
-//! standard's pages; applies nothing.
+//! Setting attributes: what may be set, to what, and the steps of a change that this takes. Owns
+//! the rules of the standard's pages; applies nothing.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use super::Setting;
 use super::value::{Memberships, quota_len};
 use crate::store::{Applied, Change, Kind, Step, TimesUpdate};
 
-/// What follows when a change has been applied.
+/// The steps after a change was applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Effects {
     /// Quotas or the manner of timestamps have changed.
@@ -29,8 +29,8 @@ pub(in super::super) struct Effects {
 }
 
 impl Task<'_> {
-    /// Adds what the command sets of the object at `id` to `change`, applies it, and sees to what follows from it: the step
-    /// that most commands end their function with.
+    /// Adds what the command sets of the object at `id` to `change`, applies it, and sees to what
+    /// follows from it: the step that most commands end their function with.
     pub(crate) async fn apply_with_attributes(
         &mut self,
         id: Id,
@@ -73,7 +73,8 @@ impl Task<'_> {
 }
 
 impl OsdUnit {
-    /// Adds the steps that set `settings` of the object at `id`, which may be one that the change creates, to `change`.
+    /// Adds the steps that set `settings` of the object at `id`, which may be one that the change
+    /// creates, to `change`.
     pub(in super::super) fn modify(
         &self,
         id: Id,
@@ -180,8 +181,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Sets or deletes a pointer of the Collections page: the object joins a collection, or leaves the one that it names by
-    /// this number.
+    /// Sets or deletes a pointer of the Collections page: the object joins a collection, or leaves
+    /// the one that it names by this number.
     fn modify_membership(
         &self,
         id: Id,
@@ -233,7 +234,7 @@ impl OsdUnit {
     }
 }
 
-/// What the settings before this one have done to an object's memberships and to its quota.
+/// The effect of earlier settings on an object's memberships and its quota.
 #[derive(Default)]
 struct Joined {
     max_length: Option<u64>,

@@ -1,5 +1,5 @@
-//! What attributes are worth: those of the standard pages are worked out here, the others are kept by the store. Owns
-//! which attributes an object has, in which order; sets none.
+//! What attributes are worth: those of the standard pages are worked out here, the others are kept
+//! by the store. Owns which attributes an object has, in which order; sets none.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,7 +26,7 @@ const BATCH: usize = 256;
 /// The last page of its own that any object may have.
 const LAST_PAGE: u32 = 0xFFFF_FFFD;
 
-/// What duplicates share until one of them is written: the one way of duplication that there is.
+/// Duplicates share data until one of them is written: the only method of duplication.
 const SHARED_COPY: u8 = 0x01;
 /// Duplicates are made when they are asked for: the one time of duplication that there is.
 const AT_ONCE: u8 = 0x01;
@@ -36,8 +36,9 @@ const UNLIMITED: u64 = u64::MAX;
 const ISOLATIONS: [Isolation; 4] =
     [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional];
 
-/// The collections that an object names, by the numbers that it names them by: [`MAX_COLLECTIONS`](super::super::limits::MAX_COLLECTIONS) of them at most, or what was
-/// kept before there was this limit.
+/// The collections that an object names, by the numbers that it names them by:
+/// [`MAX_COLLECTIONS`](super::super::limits::MAX_COLLECTIONS) of them at most, or what was kept
+/// before there was this limit.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Memberships(HashMap<u32, u64>);
 
@@ -146,7 +147,8 @@ impl OsdUnit {
                 }
                 out.extend(methods);
             }
-            // Data that is written over data may be torn by a power cut, as on any disk; attributes of a command are not.
+            // Data that is written over data may be torn by a power cut, as on any disk; attributes
+            // of a command are not.
             info::DATA_ATOMICITY | info::DATA_ATOMICITY_ALIGNMENT => out.extend(0u64.to_be_bytes()),
             info::ATTRIBUTES_ATOMICITY => out.extend(u64::from(MAX_LIST).to_be_bytes()),
             info::ATOMICITY_MULTIPLIER => out.push(1),
@@ -243,7 +245,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Attribute `number` of the directory: what page `number` is, if the object has it. Attribute 0 is its own, as of any page.
+    /// Attribute `number` of the directory: what page `number` is, if the object has it. Attribute
+    /// 0 is its own, as of any page.
     fn directory_value(&self, subject: &Subject, number: u32, out: &mut Vec<u8>) -> Result<bool, Failure> {
         let page = if number == 0 { Page::of(subject.object_type(), 0) } else { Page(number) };
         if !page.suits(subject.object_type()) || !self.has_page(subject, page)? {
@@ -252,7 +255,8 @@ impl OsdUnit {
         self.page_value(subject, page, out)
     }
 
-    /// The identification of a page of the object: the standard's, the one that was set, or one that says nothing.
+    /// The identification of a page of the object: the standard's, the one that was set, or one
+    /// that says nothing.
     fn page_value(&self, subject: &Subject, page: Page, out: &mut Vec<u8>) -> Result<bool, Failure> {
         if let Some(name) = page_name(page) {
             out.extend(page_id("INCITS", name));
@@ -346,8 +350,8 @@ impl OsdUnit {
         Ok(standard.into_iter().chain(stored).min())
     }
 
-    /// Some numbers of the attributes of a page that are defined, in ascending order: the first from `from` on, and where to
-    /// go on behind them, if there may be more.
+    /// Some numbers of the attributes of a page that are defined, in ascending order: the first
+    /// from `from` on, and where to go on behind them, if there may be more.
     pub(super) fn numbers_of(
         &self,
         subject: &Subject,
@@ -365,7 +369,7 @@ impl OsdUnit {
             return self.pages_from(subject, from);
         }
         let mut numbers = BTreeSet::new();
-        // What lies behind the last of a full batch is not known yet.
+        // Attributes behind a full batch are not known yet.
         let mut last = u32::MAX;
         self.store.attributes(subject.id, Attributes::From(page.0, from), &mut |attribute| {
             numbers.insert(attribute.number);

@@ -27,7 +27,8 @@ const PARTITION: &[u32] = &[0x1, 0x2, 0x3, 0x4, 0x5, 0x7FFF];
 const WORKING: std::ops::RangeInclusive<u32> = 0x8000..=0x800F;
 
 impl OsdUnit {
-    /// Appends the value of an attribute of a security page that is worked out rather than kept by the store. False for others.
+    /// Appends the value of an attribute of a security page that is worked out rather than kept by
+    /// the store. False for others.
     pub(in super::super) fn security_value(
         &self,
         subject: &Subject,

@@ -1,4 +1,5 @@
-//! SET KEY and SET MASTER KEY. Owns what the two do to the hierarchy, and whose key signs for which command.
+//! SET KEY and SET MASTER KEY. Owns what the two do to the hierarchy, and whose key signs for which
+//! command.
 
 use device::NexusId;
 use osd::cdb::{KeyToSet, SetKey, SetMasterKey};
@@ -47,7 +48,8 @@ pub(in super::super) struct Exchange {
     new: KeyPair,
 }
 
-/// The algorithm that derives a key: the one that the command is proved with, or else the strongest of its form.
+/// The algorithm that derives a key: the one that the command is proved with, or else the strongest
+/// of its form.
 fn algorithm(task: &Task<'_>) -> Algorithm {
     match &task.proof {
         Some(proof) => proof.algorithm,
@@ -55,8 +57,8 @@ fn algorithm(task: &Task<'_>) -> Algorithm {
     }
 }
 
-/// SET KEY: derives a key from the one above it and the seed. Keys below the one that is replaced are in force no more. The
-/// new key is on the medium when the command ends.
+/// SET KEY: derives a key from the one above it and the seed. Keys below the one that is replaced
+/// are in force no more. The new key is on the medium when the command ends.
 pub(in super::super) async fn set_key(task: &mut Task<'_>, set: SetKey) -> Result<(), Failure> {
     let (id, unit) = (task.cdb.command.id(), task.unit);
     let name = match set.key {
@@ -65,7 +67,8 @@ pub(in super::super) async fn set_key(task: &mut Task<'_>, set: SetKey) -> Resul
         KeyToSet::Working => Name::Working(set.partition, set.version),
     };
     let of_type = if id.is_root() { ObjectType::Root } else { ObjectType::Partition };
-    // No other command that keeps or removes keys comes between the look at the key above and the new one.
+    // No other command that keeps or removes keys comes between the look at the key above and the
+    // new one.
     task.mutate(
         |_| {
             if set.key == KeyToSet::Root && set.partition != 0 {
@@ -91,7 +94,8 @@ pub(in super::super) async fn set_key(task: &mut Task<'_>, set: SetKey) -> Resul
     .await
 }
 
-/// SET MASTER KEY: step 0 exchanges public values, step 1 changes the key if the initiator proves that it has the same.
+/// SET MASTER KEY: step 0 exchanges public values, step 1 changes the key if the initiator proves
+/// that it has the same.
 pub(in super::super) async fn set_master_key(task: &mut Task<'_>, set: SetMasterKey) -> Result<(), Failure> {
     if set.step > 1 {
         return Err(Failure::cdb_bit(11, 1));
@@ -138,7 +142,8 @@ fn change(task: &Task<'_>, set: SetMasterKey, data: &[u8], change: &mut Change) 
     let nexus = task.command.nexus.nexus.id;
     let exchange = {
         let mut pending = task.unit.security.exchange.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only by who began it, and of the key that it was begun for; whether it succeeds or not, it is over then.
+        // Only by who began it, and of the key that it was begun for; whether it succeeds or not,
+        // it is over then.
         pending.take_if(|exchange| {
             exchange.nexus == nexus && exchange.group == set.group && exchange.id == set.key_id
         })

@@ -1,8 +1,9 @@
-//! Where keys are kept: as attributes of a reserved page of the root and of partitions, which no client can name. Owns
-//! their form and which of them are in force; what signs what is told by `permissions`.
+//! Where keys are kept: as attributes of a reserved page of the root and of partitions, which no
+//! client can name. Owns their form and which of them are in force; what signs what is told by
+//! `permissions`.
 //!
-//! A key remembers the mark of the key it was derived from. When that one is replaced, all keys below are in force no
-//! more, without being looked for.
+//! A key remembers the mark of the key it was derived from. When that one is replaced, all keys
+//! below are in force no more, without being looked for.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use super::super::OsdUnit;
 use super::super::failure::Failure;
 use crate::store::{Attributes, Change, Step, TimesUpdate};
 
-/// The page of keys: of the range that is reserved, so that neither lists nor commands of clients reach it.
+/// The page of keys: of the range that is reserved, so that neither lists nor commands of clients
+/// reach it.
 pub(super) const PAGE: u32 = 0xC000_0005;
 /// The master key; on the root.
 const MASTER: u32 = 1;
@@ -26,7 +28,7 @@ const PARTITION: u32 = 3;
 const WORKING: u32 = 0x100;
 
 const MARK: usize = 8;
-/// What tells a key from the one that takes its place.
+/// Distinguishes a key from its successor.
 pub(super) type Mark = [u8; MARK];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,7 @@ impl Name {
 pub(in super::super) struct Kept {
     pub id: [u8; KEY_ID_LEN],
     pub pair: KeyPair,
-    /// What keys that are derived from it remember.
+    /// Its mark, which keys derived from it remember.
     mark: [u8; MARK],
     /// The mark of the key it was derived from.
     parent: [u8; MARK],
@@ -80,7 +82,7 @@ impl Kept {
         Self { id, pair, mark, parent: parent.map_or([0; MARK], |parent| parent.mark) }
     }
 
-    /// What tells it from the one that takes its place.
+    /// Distinguishes it from its successor.
     pub fn mark(&self) -> Mark {
         self.mark
     }
@@ -133,8 +135,9 @@ impl OsdUnit {
         change.set_attribute(id, PAGE, number, &key.to_bytes());
     }
 
-    /// Adds the steps that leave `partition` its security when it gets the attributes of `content`: methods, tags, limits, keys and
-    /// the time of its creation are no content, and nobody brings those of another time back with it.
+    /// Adds the steps that leave `partition` its security when it gets the attributes of `content`:
+    /// methods, tags, limits, keys and the time of its creation are no content, and nobody brings
+    /// those of another time back with it.
     pub(in super::super) fn security_stays(
         &self,
         partition: u64,
@@ -165,7 +168,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Adds the steps that put back what is kept of security at the root: after FORMAT the same manager governs.
+    /// Adds the steps that put back what is kept of security at the root: after FORMAT the same
+    /// manager governs.
     pub(in super::super) fn security_keep(&self, change: &mut Change) -> Result<(), Failure> {
         let names = [Name::Master, Name::Root, Name::Partition(0)]
             .into_iter()

@@ -1,9 +1,10 @@
-//! What security asks of a command before it runs, and how its end is sealed. The unit calls these; a unit without a
-//! security method (NOSEC) lets everything through and looks at no capability.
+//! What security asks of a command before it runs, and how its end is sealed. The unit calls these;
+//! a unit without a security method (NOSEC) lets everything through and looks at no capability.
 //!
-//! Owns the order of the checks: who signed the capability, whether the client holds its key, whether the request is new,
-//! whether the capability is still good, and last what it permits. Whoever has not proved to hold the key learns nothing
-//! of the rest. The computations are `osd::security`'s; `docs/src/objects/security.md` describes the whole.
+//! Owns the order of the checks: who signed the capability, whether the client holds its key,
+//! whether the request is new, whether the capability is still good, and last what it permits.
+//! Whoever has not proved to hold the key learns nothing of the rest. The computations are
+//! `osd::security`'s; `docs/src/objects/security.md` describes the whole.
 
 mod attributes;
 mod commands;
@@ -44,8 +45,8 @@ use keyring::{Mark, Name};
 
 /// Request nonces that are remembered of each partition.
 const NONCES: usize = 65_536;
-/// Bytes of Data-Out that one command under ALLDATA may bring: all of them are held until their integrity is proved, so
-/// that nothing altered reaches an object.
+/// Bytes of Data-Out that one command under ALLDATA may bring: all of them are held until their
+/// integrity is proved, so that nothing altered reaches an object.
 pub(super) const MAX_SEALED: u64 = 8 << 20;
 const CAPABILITY: u16 = 80;
 
@@ -65,8 +66,8 @@ impl Security {
     /// Of a unit that starts at `now` on `store`.
     pub fn new(store: &dyn ObjectStore, now: u64) -> Self {
         let mut secret = [0; 32];
-        // Without randomness tokens would be guessable; nonces and signatures do not depend on it. Such a system has no
-        // security to lose: it makes no session keys either.
+        // Without randomness tokens would be guessable; nonces and signatures do not depend on it.
+        // Such a system has no security to lose: it makes no session keys either.
         if getrandom::fill(&mut secret).is_err() {
             tracing::error!("the system has no randomness: security tokens can be guessed");
             secret[..8].copy_from_slice(&now.to_be_bytes());
@@ -82,8 +83,9 @@ impl Security {
         }
     }
 
-    /// Whether there is anything in the unit that not everybody may read. A page that was lent shows what lies in it when it is
-    /// sent, and a reader may stall until its object is gone and another has its place: such a unit lends none.
+    /// Whether there is anything in the unit that not everybody may read. A page that was lent
+    /// shows what lies in it when it is sent, and a reader may stall until its object is gone and
+    /// another has its place: such a unit lends none.
     pub fn has_secrets(&self) -> bool {
         self.demanded.load(Ordering::Relaxed)
     }
@@ -123,7 +125,7 @@ fn demands(store: &dyn ObjectStore) -> bool {
     }
 }
 
-/// What a client has proved with a command, and what seals the answer to it.
+/// The proof of a command, and the key that seals its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     method: Method,
@@ -167,8 +169,9 @@ fn refused(code: (u8, u8)) -> Failure {
 }
 
 impl OsdUnit {
-    /// Whether `task` may run, before anything of it does: capability, integrity check value, nonce. The CDB is as it came in
-    /// `task.command.cdb.bytes()`, a CDB continuation in `task.continuation`.
+    /// Whether `task` may run, before anything of it does: capability, integrity check value,
+    /// nonce. The CDB is as it came in `task.command.cdb.bytes()`, a CDB continuation in
+    /// `task.continuation`.
     pub(super) async fn authorize(&self, task: &mut Task<'_>) -> Result<(), Failure> {
         let functions = function::COMMAND_CAPABILITY | function::SET_CAPABILITY | function::GET_CAPABILITY;
         let sets_keys = task.cdb.command.sets_keys();
@@ -200,9 +203,10 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Whether `task` may still do what [`Self::authorize`] found that it may: to be asked whenever it has waited, for its
-    /// initiator most of all, which may take as long as it likes. Meanwhile an object or a partition may have come to be where
-    /// none was, and methods, keys, tags and times may be others.
+    /// Whether `task` may still do what [`Self::authorize`] found that it may: to be asked whenever
+    /// it has waited, for its initiator most of all, which may take as long as it likes. Meanwhile
+    /// an object or a partition may have come to be where none was, and methods, keys, tags and
+    /// times may be others.
     pub(super) fn still_permitted(&self, task: &mut Task<'_>) -> Result<(), Failure> {
         let sets_keys = task.cdb.command.sets_keys();
         if task.proof.is_none() && !sets_keys && !self.security.demanded.load(Ordering::Relaxed) {
@@ -229,7 +233,8 @@ impl OsdUnit {
         Ok(proved >= self.default_method(partition)?)
     }
 
-    /// Whether what `task` proved is what every partition of the unit demands: it is about all that there is.
+    /// Whether what `task` proved is what every partition of the unit demands: it is about all that
+    /// there is.
     pub(super) async fn permitted_everywhere(&self, task: &mut Task<'_>) -> Result<(), Failure> {
         let mut walk = Walk::new(List::Partitions, 0);
         let mut ids = Vec::new();
@@ -253,7 +258,7 @@ impl OsdUnit {
         let command = &task.cdb.command;
         let mut touched: SmallVec<[u64; 4]> = SmallVec::new();
         match *command {
-            // What does not exist yet is the root's.
+            // An object that does not exist yet belongs to the root.
             Command::CreatePartition { .. } => touched.push(0),
             Command::CreateClone { source, .. } | Command::CreateSnapshot { source, .. } => {
                 touched.extend([0, source]);
@@ -281,18 +286,19 @@ impl OsdUnit {
             demanded = demanded.max(self.default_method(partition)?);
         }
         if command.sets_keys() && self.key(Name::Master)?.is_some() {
-            // Once there is a master key, nobody else changes keys, whatever the rest of the unit is open to.
+            // Once there is a master key, nobody else changes keys, whatever the rest of the unit
+            // is open to.
             return Ok(demanded.max(Method::CmdRsp));
         }
         Ok(demanded)
     }
 
-    /// The default security method of a partition, of 0 the root's. One that does not exist has the root's or that of new ones,
-    /// whichever is stronger.
+    /// The default security method of a partition, of 0 the root's. One that does not exist has the
+    /// root's or that of new ones, whichever is stronger.
     fn default_method(&self, partition: u64) -> Result<Method, Failure> {
         let method = |id: Id, attribute: AttributeId| -> Result<Method, Failure> {
             let code = self.stored_number(id, attribute)?.unwrap_or(0);
-            // What is kept was checked when it was set; anything else demands the most.
+            // The stored method was checked when set; any other value demands the strongest.
             Ok(u8::try_from(code).ok().and_then(Method::from_code).unwrap_or(Method::AllData))
         };
         let root = || method(Id::ROOT, root_security::DEFAULT_METHOD);
@@ -359,7 +365,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Takes the request's nonce, and checks what the integrity check value of a CDB continuation covers.
+    /// Takes the request's nonce, and checks what the integrity check value of a CDB continuation
+    /// covers.
     fn take_nonce(&self, task: &Task<'_>, proof: &Proof) -> Result<(), Failure> {
         if !task.continuation.is_empty() {
             let value = security::continuation(proof.algorithm, &proof.key, &proof.nonce, &task.continuation);
@@ -378,7 +385,8 @@ impl OsdUnit {
         })
     }
 
-    /// How old and how new a nonce may be in a partition: as it says, or else the root, or else the default.
+    /// How old and how new a nonce may be in a partition: as it says, or else the root, or else the
+    /// default.
     fn nonce_window(&self, partition: u64) -> Result<Window, Failure> {
         let default = Window::default();
         let of = |number: AttributeId, root: AttributeId, default: u64| -> Result<u64, Failure> {
@@ -437,7 +445,7 @@ impl OsdUnit {
             task.transfer.serve(before, data);
             task.transfer.wanted_out = end;
         }
-        // What a tunnelled command puts is known by it alone.
+        // Only a tunnelled command itself knows the data it returns.
         let tunnels =
             matches!(task.cdb.command, Command::PerformScsiCommand { .. }) && task.transfer.room() > 0;
         let wants = task.cdb.command.data_in_len() > 0 || task.cdb.retrieved().is_some() || tunnels;
@@ -471,7 +479,7 @@ impl OsdUnit {
         if capability.partition != id.partition {
             return Err(capability_field(partition_at));
         }
-        // What the command itself has created is to it as if it were not there yet.
+        // Objects that the command created count as not yet existing.
         let info = match id.object {
             0 => None,
             _ if task.created => None,
@@ -487,7 +495,8 @@ impl OsdUnit {
                 Kind::Collection(_) => ObjectType::Collection,
             })
         });
-        // An object that is not there has no type; the capability's will do, and the command finds out.
+        // An object that is not there has no type; the capability's will do, and the command finds
+        // out.
         let suits = match kind {
             Some(kind) => kind.code() == capability.object_type,
             None => [ObjectType::User, ObjectType::Collection]
@@ -502,7 +511,8 @@ impl OsdUnit {
         if capability.object != id.object && (capability.object != 0 || partition_itself) {
             return Err(capability_field(object_at));
         }
-        // What a command reads or fills besides its own object: only whoever may use every object of the partition.
+        // What a command reads or fills besides its own object: only whoever may use every object
+        // of the partition.
         let others = match cdb.command {
             Command::CopyUserObjects { .. } => true,
             Command::CreateUserTrackingCollection { source, .. } => source != 0,
@@ -534,7 +544,7 @@ impl OsdUnit {
             return Err(capability_field(49));
         }
         task.progress.done(function::COMMAND_CAPABILITY);
-        // What is got is seen when the lists are there: what the command did itself, everybody may ask.
+        // Retrieval is checked once the lists are there; the command's own attributes are open to all.
         if cdb.attributes.sets() && !capability.permissions.contains(Permissions::SET_ATTR) {
             return Err(capability_field(49));
         }
@@ -558,8 +568,8 @@ impl OsdUnit {
         self.stored_number(id, attribute)
     }
 
-    /// Whether the attributes that a command names may be got and set by its capability; to be called when its lists have been
-    /// taken.
+    /// Whether the attributes that a command names may be got and set by its capability; to be
+    /// called when its lists have been taken.
     pub(super) fn check_attributes(&self, task: &Task<'_>) -> Result<(), Failure> {
         if task.proof.is_none() {
             return Ok(());
@@ -622,7 +632,8 @@ impl OsdUnit {
         }
     }
 
-    /// The security token of VPD page B1h for a nexus: nobody else's, and another one after a start.
+    /// The security token of VPD page B1h for a nexus: nobody else's, and another one after a
+    /// start.
     pub(super) fn security_token(&self, nexus: &Nexus) -> Vec<u8> {
         let parts: [&[u8]; 3] = [b"security token", &nexus.id.0.to_be_bytes(), nexus.initiator.as_bytes()];
         security::mac(Algorithm::HmacSha256, &self.security.boot, &parts).bytes().to_vec()
@@ -655,13 +666,14 @@ fn is_security(page: Page) -> bool {
     ObjectType::ALL.into_iter().any(|of| page == Page::of(of, 5))
 }
 
-/// Whether who sets attributes of a page decides about others' access: the Policy/Security pages, and the lists that capabilities
-/// name.
+/// Whether who sets attributes of a page decides about others' access: the Policy/Security pages,
+/// and the lists that capabilities name.
 fn decides_access(page: Page) -> bool {
     is_security(page) || page == attributes_access::PAGE
 }
 
-/// Whether a command touches data within `allowed` only. One that touches data at a place that is not known before does not.
+/// Whether a command touches data within `allowed` only. One that touches data at a place that is
+/// not known before does not.
 fn within(task: &Task<'_>, allowed: ObjectRange) -> bool {
     let inside = |range: ObjectRange| {
         let end = allowed.start.saturating_add(allowed.len);

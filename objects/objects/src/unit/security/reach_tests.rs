@@ -1,4 +1,5 @@
-//! How far a permission reaches: over which partitions, for how long, and over which attributes and bytes.
+//! How far a permission reaches: over which partitions, for how long, and over which attributes and
+//! bytes.
 
 use osd::attributes::numbers::{
     attributes_access, partition_information, partition_security, root_security, user_information,

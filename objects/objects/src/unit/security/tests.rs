@@ -1,4 +1,5 @@
-//! A security manager, its clients, and those who would like to be: each attack is refused, with the sense that says why.
+//! A security manager, its clients, and those who would like to be: each attack is refused, with
+//! the sense that says why.
 
 use osd::attributes::numbers::{
     attributes_access, collection_security, current_command, partition_security, root_security,
@@ -37,7 +38,8 @@ pub(super) struct Manager {
 pub(super) const SEED: [u8; 20] = [0x31; 20];
 
 impl Manager {
-    /// Agrees on a master key with a unit that has none, makes all keys below, and has the partition demand `method`.
+    /// Agrees on a master key with a unit that has none, makes all keys below, and has the
+    /// partition demand `method`.
     pub fn new(client: &Client, method: Method) -> Self {
         // Nothing that is as old as the unit is new.
         client.tick(10);
@@ -131,7 +133,8 @@ fn agree(client: &Client, old: Option<&Manager>, algorithm: Algorithm) -> Result
     Ok(new)
 }
 
-/// A command with its capability, integrity check values and all: what a client sends that holds `credential`.
+/// A command with its capability, integrity check values and all: what a client sends that holds
+/// `credential`.
 pub(super) struct Sealed {
     pub cdb: Vec<u8>,
     pub out: Vec<u8>,
@@ -425,7 +428,8 @@ fn a_key_that_is_replaced_takes_all_keys_below_it_along() {
 #[test]
 fn keys_are_changed_by_nobody_but_their_manager() {
     let (client, manager) = protected(Method::NoSec);
-    // Nothing demands a method, yet: neither the master key nor one below is changed without the key above.
+    // Nothing demands a method, yet: neither the master key nor one below is changed without the
+    // key above.
     let refused = agree(&client, None, manager.algorithm).unwrap_err();
     refused.bad_field(82);
     let set = SetKey { key: KeyToSet::Root, partition: 0, version: 0, key_id: *b"mine---", seed: SEED };

@@ -1,4 +1,5 @@
-//! GET ATTRIBUTES and SET ATTRIBUTES in every format, every standard page, directories, "all", and collections.
+//! GET ATTRIBUTES and SET ATTRIBUTES in every format, every standard page, directories, "all", and
+//! collections.
 
 use osd::attributes::list::{ValueList, entry_len};
 use osd::attributes::numbers::{

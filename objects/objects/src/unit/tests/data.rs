@@ -1,4 +1,5 @@
-//! READ, WRITE, APPEND, CREATE AND WRITE, CLEAR, PUNCH, FLUSH, and their data in buffers with attributes.
+//! READ, WRITE, APPEND, CREATE AND WRITE, CLEAR, PUNCH, FLUSH, and their data in buffers with
+//! attributes.
 
 use osd::attributes::numbers::{current_command, user_information as info};
 use osd::cdb::FlushScope;

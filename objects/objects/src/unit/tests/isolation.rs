@@ -1,4 +1,5 @@
-//! Isolation: commands that wait for each other and commands that do not, and what threads see of each other's work.
+//! Isolation: commands that wait for each other and commands that do not, and what threads see of
+//! each other's work.
 
 use std::sync::Mutex;
 
@@ -444,8 +445,8 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
     }
 }
 
-/// Whether a functionally isolated command waits, for its last function, for somebody who came while it was at work on the one before it,
-/// and has not changed the object until then.
+/// Whether a functionally isolated command waits, for its last function, for somebody who came
+/// while it was at work on the one before it, and has not changed the object until then.
 fn waits_for_its_last_function(it: &Client, ask: Ask<'_>, part: Part) {
     let name = format!("{:?}", ask.cdb.command.action());
     let key = Key { id: ID, part };

@@ -1,4 +1,5 @@
-//! LIST and LIST COLLECTION: what fits, where to go on, and whether something has changed meanwhile.
+//! LIST and LIST COLLECTION: what fits, where to go on, and whether something has changed
+//! meanwhile.
 
 use osd::cdb::{List, ListCollection};
 use osd::data::{self, ListHeader, Listed};

@@ -1,4 +1,5 @@
-//! Long replies: put piece by piece as the initiator takes them, true to one time, and of a length that is what was promised.
+//! Long replies: put piece by piece as the initiator takes them, true to one time, and of a length
+//! that is what was promised.
 
 use std::sync::Mutex;
 
@@ -66,8 +67,8 @@ fn start(
     }
 }
 
-/// Runs a command whose initiator stops to read after so many pieces, until `meanwhile` is done. Gives what it was put, and the
-/// most that was put without asking.
+/// Runs a command whose initiator stops to read after so many pieces, until `meanwhile` is done.
+/// Gives what it was put, and the most that was put without asking.
 #[track_caller]
 fn stalled(it: &Client, ask: Ask<'_>, patience: usize, meanwhile: impl FnOnce()) -> (Ran, usize) {
     let (cdb, out, retrieved) = ask.build();

@@ -192,7 +192,8 @@ impl Ran {
         self.fails(SenseKey::DataProtect, sense::code::QUOTA);
     }
 
-    /// The functions that were not begun and those that were done, and the object that sense data names.
+    /// The functions that were not begun and those that were done, and the object that sense data
+    /// names.
     #[track_caller]
     pub fn functions(&self) -> (u32, u32, Id) {
         for descriptor in sense::Descriptor::parse_all(&self.sense().descriptors) {
@@ -380,7 +381,8 @@ impl Client {
         Ran { outcome, data, version: self.form.version(), retrieved: 0 }
     }
 
-    /// Runs any CDB, whose first wait for the initiator lasts until `meanwhile` is done. A READ asks twice before it waits.
+    /// Runs any CDB, whose first wait for the initiator lasts until `meanwhile` is done. A READ
+    /// asks twice before it waits.
     pub fn raw_stalled(&self, cdb: &[u8], out: &[u8], meanwhile: impl FnOnce()) -> Ran {
         let Execution::Running(mut future) = self.start(cdb, out, 64 << 20, 2) else {
             panic!("it did not wait")
@@ -548,7 +550,8 @@ impl Ask<'_> {
         }
     }
 
-    /// How often it lets others have their turn, of 1000 times. Its mover is asked for data `asked` times before.
+    /// How often it lets others have their turn, of 1000 times. Its mover is asked for data `asked`
+    /// times before.
     pub fn pauses(self, asked: usize) -> usize {
         let room = self.room;
         let (mover, outcome) = block_on(self.begin(room, asked, 1000));

@@ -1,7 +1,8 @@
-//! Random sequences of commands on a directory's store whose power is cut, between two commands or in the middle of one: at any
-//! operation on the journal. What is there then is what there was after one of the unit's changes, none of those that a command has
-//! promised being lost; and commands and plain maps agree from there on. `STAG_MODEL_SEEDS` and `STAG_MODEL_SEED` are as in the
-//! model test, whose commands these are.
+//! Random sequences of commands on a directory's store whose power is cut, between two commands or
+//! in the middle of one: at any operation on the journal. What is there then is what there was
+//! after one of the unit's changes, none of those that a command has promised being lost; and
+//! commands and plain maps agree from there on. `STAG_MODEL_SEEDS` and `STAG_MODEL_SEED` are as in
+//! the model test, whose commands these are.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -64,7 +65,8 @@ impl Recorder {
     }
 }
 
-/// What a store says, without when anything was looked at: nobody waits for that to be on the medium.
+/// What a store says, without when anything was looked at: nobody waits for that to be on the
+/// medium.
 fn said(store: &dyn ObjectStore) -> String {
     const LOOKED_AT: &str = "accessed: ";
     let text = describe(store);
@@ -158,7 +160,8 @@ struct Seen {
     took: u64,
 }
 
-/// Runs commands until the power is cut within one of them and leaves what no plain maps know, or to the end.
+/// Runs commands until the power is cut within one of them and leaves what no plain maps know, or
+/// to the end.
 fn sequence(seed: u64, seen: &mut Seen) {
     let mut chance = Chance::new(seed);
     let rig = Rig::new(BLOCKS, JOURNAL);

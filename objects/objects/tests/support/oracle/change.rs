@@ -11,7 +11,8 @@ use osd::Id;
 impl State {
     pub(super) fn apply(&mut self, change: Change, capacity: u64) -> Result<Applied, Error> {
         let whole = change.is_whole()?;
-        // One step fails before it modifies anything; only after that there is something to put back.
+        // One step fails before it modifies anything; only after that there is something to put
+        // back.
         let before = (change.steps.len() > 1).then(|| self.clone());
         let used = self.used();
         let mut applied = Applied::default();

@@ -1,4 +1,5 @@
-//! Rare turns: a waiter while another writes, parts that are too large, damage that comes later, bytes beyond an end.
+//! Rare turns: a waiter while another writes, parts that are too large, damage that comes later,
+//! bytes beyond an end.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -1,4 +1,5 @@
-//! Full media, failing media, damaged metadata: typed errors, nothing half done, and nothing invented.
+//! Full media, failing media, damaged metadata: typed errors, nothing half done, and nothing
+//! invented.
 
 use backing::StoreError;
 use backing::faulty::{Action, Operations, Rule};

@@ -1,4 +1,5 @@
-//! What is on the medium: older layouts and later ones, and records that are where they do not belong.
+//! What is on the medium: older layouts and later ones, and records that are where they do not
+//! belong.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Relaxed and durable writes side by side: a power cut takes nothing that was durable, whoever wrote beside it later.
+//! Relaxed and durable writes side by side: a power cut takes nothing that was durable, whoever
+//! wrote beside it later.
 
 use backing::model::Random;
 

@@ -69,7 +69,8 @@ proptest! {
             let commit = if raw.len() % 2 == 0 { Commit::Durable } else { Commit::Relaxed };
             let found = now(store.apply(change(raw), commit));
             let wanted = now(model.apply(change(raw), commit));
-            // Which of several reasons is told first does not matter, as long as it is one that the change has.
+            // Which of several reasons is told first does not matter, as long as it is one that the
+            // change has.
             let kind = |e| matches!(e, Error::NoSpace | Error::Io(_) | Error::Damaged(_) | Error::NoMemory);
             prop_assert_eq!(found.map_err(kind), wanted.map_err(kind), "{:?}", change(raw));
             match (reopen >> (at % 60)) & 7 {

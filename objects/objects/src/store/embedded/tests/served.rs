@@ -120,7 +120,8 @@ fn a_check_leaves_its_core_to_others() {
                 }
             }
         });
-        // A core that was not running meanwhile finds a check at its end: then the next one shows it.
+        // A core that was not running meanwhile finds a check at its end: then the next one shows
+        // it.
         for _ in 0..50 {
             let report = store.check(0, true).await.unwrap();
             assert_eq!((report.objects, report.wrong), (10_000, 0));

@@ -1,6 +1,6 @@
-//! Random sequences of OSD commands against a unit, beside a model of plain maps: every answer and every refusal is compared,
-//! and now and then everything that the unit holds. `STAG_MODEL_SEEDS` is how many sequences are run of each kind, instead
-//! of a few; `STAG_MODEL_SEED` runs one alone.
+//! Random sequences of OSD commands against a unit, beside a model of plain maps: every answer and
+//! every refusal is compared, and now and then everything that the unit holds. `STAG_MODEL_SEEDS`
+//! is how many sequences are run of each kind, instead of a few; `STAG_MODEL_SEED` runs one alone.
 
 pub mod harness;
 pub mod model;
@@ -40,8 +40,8 @@ struct Ended {
     namesakes: u64,
 }
 
-/// Runs a sequence. Now and then the unit ends, and with it all that holds its store, and what `open` opens has to hold what
-/// was there.
+/// Runs a sequence. Now and then the unit ends, and with it all that holds its store, and what
+/// `open` opens has to hold what was there.
 async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, ended: &mut Ended) {
     let clock = Arc::new(Hands::default());
     let mut chance = Chance::new(seed);
@@ -64,7 +64,8 @@ async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, end
     ended.namesakes += pair.namesakes;
 }
 
-/// Every command but those on keys and tasks has ended well: a sequence that only meets refusals proves little.
+/// Every command but those on keys and tasks has ended well: a sequence that only meets refusals
+/// proves little.
 fn prove(ended: &Ended) {
     for action in Action::ALL {
         let others = matches!(action, Action::SetKey | Action::SetMasterKey | Action::PerformTmf);
@@ -94,7 +95,8 @@ fn a_unit_on_a_directory_does_what_plain_maps_do_and_still_has_it_when_it_is_ope
         println!("seed {seed}");
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("objects");
-        // Little of everything: so that what is written is not all found in memory, and the journal goes round.
+        // Little of everything: so that what is written is not all found in memory, and the journal
+        // goes round.
         let options = Options {
             capacity: Some(256 << 20),
             create: true,

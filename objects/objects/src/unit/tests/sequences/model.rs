@@ -1,5 +1,6 @@
-//! What a unit should hold, in simple maps: nothing of the store is used here. Each function does what its command does, or
-//! says which sense data it ends with; the order of the checks is the order in which a unit finds what is wrong.
+//! What a unit should hold, in simple maps: nothing of the store is used here. Each function does
+//! what its command does, or says which sense data it ends with; the order of the checks is the
+//! order in which a unit finds what is wrong.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ pub type Attributes = BTreeMap<(u32, u32), Vec<u8>>;
 pub struct User {
     pub data: Vec<u8>,
     pub attributes: Attributes,
-    /// Collections that it is in, each with the number by which it names it; 0 for one that it does not name.
+    /// Collections that it is in, each with the number by which it names it; 0 for one that it does
+    /// not name.
     pub memberships: BTreeMap<u64, u32>,
 }
 
@@ -308,7 +310,8 @@ impl Model {
         Ok(())
     }
 
-    /// Sets attributes of any object; of one that is being `created` before it is known whether it can be.
+    /// Sets attributes of any object; of one that is being `created` before it is known whether it
+    /// can be.
     pub fn set(&mut self, id: Id, set: &[Setting], created: bool) -> Result<(), Fault> {
         let of_type = self.type_of(id)?;
         let before = self.clone();

@@ -1,5 +1,5 @@
-//! Random commands, each sent to the unit and done to the model; what both say is compared. Here is what is chosen, and how
-//! answers are compared; each kind of command has a file of its own.
+//! Random commands, each sent to the unit and done to the model; what both say is compared. Here is
+//! what is chosen, and how answers are compared; each kind of command has a file of its own.
 
 mod objects;
 mod sets;
@@ -229,7 +229,8 @@ impl Pair {
                 }
                 _ => (free, value),
             };
-            // One pointer and one length a list: what several of them do to each other is another test's.
+            // One pointer and one length a list: what several of them do to each other is another
+            // test's.
             let twice = set.iter().any(|(attribute, _)| attribute.page == one.0.page && one.0.page.0 < 0x100);
             if !twice {
                 set.push(one);

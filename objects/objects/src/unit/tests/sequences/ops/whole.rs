@@ -47,7 +47,8 @@ impl Pair {
         }
     }
 
-    /// Makes another partition with the id of one that duplicates were made of: neither may get the other's content.
+    /// Makes another partition with the id of one that duplicates were made of: neither may get the
+    /// other's content.
     async fn remake(&mut self) {
         let made = |(id, found): (&u64, &Partition)| Some((*id, found.origin?.source));
         let duplicates: Vec<(u64, u64)> = self.model.partitions.iter().filter_map(made).collect();
