@@ -1,10 +1,13 @@
 """Linux's dm-multipath over two portals of one target in different target port groups: asymmetric access seen by sg3_utils and
-scsi_dh_alua, and failover under I/O that is verified: by hand, and by multipathd."""
+scsi_dh_alua, and failover under I/O that is verified: by hand, and by multipathd. And over two machines that have given their disks
+the same paths and names: Linux must not take these for one disk."""
 
 import json
+import os
 
 from lab import proc, uml
-from lab.target import IQN, Unit
+from lab.report import expect, tell
+from lab.target import IQN, Stag, Unit
 
 SECOND = "10.99.0.3"
 
@@ -123,7 +126,7 @@ case_ "the multipath device is sound after all" eval 'same_file_system $m; code=
 # Linux would take a group out of standby as soon as multipathd prefers it; so here the daemon alone sets states.
 IMPLICIT = ALUA.replace("explicit = true", "explicit = false")
 
-DAEMON = PATHS + r"""
+MULTIPATHD = r"""
 # What it reads lies in /etc, which is the host's.
 cp -a /etc /run/etc && mount --bind /run/etc /etc && mount -t tmpfs tmpfs /etc/iscsi || exit 1
 rm -rf /etc/multipath && mkdir -p /etc/multipath/conf.d
@@ -144,10 +147,13 @@ defaults {
 }
 END
 /lib/systemd/systemd-udevd --daemon && udevadm trigger && udevadm settle -t 30
+multipathd_up() { udevadm settle -t 30; multipathd -d -v2 >/tmp/multipathd 2>&1 & daemon=$!; }
+"""
+
+DAEMON = PATHS + MULTIPATHD + r"""
 initiator_up node.session.timeo.replacement_timeout=3 || exit 1
 case_ "multipathd: login by two portals" both
-udevadm settle -t 30
-multipathd -d -v2 >/tmp/multipathd 2>&1 & daemon=$!
+multipathd_up
 
 m=/dev/mapper/mpatha
 told() { timeout 10 multipathd show paths format "%d %t %T %p"; dmsetup status mpatha; tail -5 /tmp/multipathd; }
@@ -175,6 +181,65 @@ case_ "multipathd: what was written meanwhile is all verified (a portal lost)" v
 case_ "multipathd finds the path again, and fails back by itself" wait_for goes_by $one
 case_ "multipathd: the device is sound after all" same_file_system $m
 told
+kill $daemon
+"""
+
+# Two machines: one target name, and behind each portal a file of the same path and a memory unit of the same LUN.
+MACHINES = MULTIPATHD + r"""
+initiator_up node.session.timeo.replacement_timeout=60 || exit 1
+# at ADDRESS LUN: the disk there.
+at() {
+  local disk where session
+  for disk in /sys/block/sd*; do
+    where=$(readlink -f $disk/device); session=${where#*/session}; session=${session%%/*}
+    [ "$(cat /sys/class/iscsi_connection/connection$session:0/persistent_address)" = $1 ] && [ "${where##*:}" = $2 ] && echo /dev/${disk##*/} && return
+  done
+  return 1
+}
+wait_at() { for _ in $(seq 400); do [ -b "$(at $1 $2)" ] && return; sleep 0.1; done; lsblk; return 1; }
+name() { /lib/udev/scsi_id --whitelisted --replace-whitespace --device=$(at $1 $2); }
+names() { for host in $HOST $SECOND; do for lun in 0 1; do name $host $lun || return; done; done; }
+# The target is served anew, and the session is there again.
+again() { for _ in $(seq 600); do sg_turs $(at $1 0) >/dev/null 2>&1 && return; sleep 0.1; done; return 1; }
+login_both() {
+  for host in $HOST $SECOND; do timeout 90 iscsiadm -m discovery -t sendtargets -p $host:3260 || return; done
+  timeout 90 iscsiadm -m node -T $IQN -l || return
+  for host in $HOST $SECOND; do for lun in 0 1; do wait_at $host $lun || return; done; done
+}
+# How many paths the devices have: "1 1 1 1" for four disks of one path each.
+grouped() { timeout 10 multipathd show paths raw format "%w" | sort | uniq -c | awk '{print $1}' | xargs; }
+tables() { dmsetup ls --target multipath | grep -c mpath; }
+wait_grouped() { for _ in $(seq 600); do [ "$(grouped)" = "$1" ] && [ "$(tables)" = $2 ] && return; sleep 0.1; done; grouped; dmsetup ls; tail -5 /tmp/multipathd; return 1; }
+map_of() { ls /sys/block/$(basename $(at $1 $2))/holders | head -1; }
+
+case_ "two machines: login to both" login_both
+case_ "scsi_id: disks of the same path and of the same LUN on two machines are four disks" eval 'names | tee /tmp/names && [ $(sort -u /tmp/names | wc -l) = 4 ]'
+case_ "scsi_id: all names are NAA 6 and random" eval '[ $(grep -c "^36025354" /tmp/names) = 4 ]'
+multipathd_up
+case_ "multipathd makes four devices of one path each" wait_grouped "1 1 1 1" 4
+write_read() {
+  head -c 1M /dev/urandom >/tmp/data
+  dd if=/tmp/data of=/dev/$(map_of $HOST 0) bs=1M oflag=direct conv=fsync status=none || return
+  cmp /tmp/data <(dd if=/dev/$(map_of $HOST 0) bs=1M count=1 iflag=direct status=none) || return
+  cmp /dev/zero -n 1M <(dd if=/dev/$(map_of $SECOND 0) bs=1M count=1 iflag=direct status=none)
+}
+case_ "what is written to one machine's disk is not on the other's" write_read
+
+first=$(name $HOST 0)
+ask_and_wait move
+case_ "a file that was moved is the same disk" eval 'again $HOST && [ "$(name $HOST 0)" = "$first" ]'
+case_ "and so is memory after a restart" eval 'names >/tmp/now && cmp /tmp/now /tmp/names'
+ask_and_wait refuse_copy
+ask_and_wait serve_copy
+scan_copy() { again $HOST; timeout 60 iscsiadm -m session --rescan; wait_at $HOST 2 || return; name $HOST 2 >>/tmp/now; [ $(sort -u /tmp/now | wc -l) = 5 ]; }
+case_ "a copy that got a name of its own is a fifth disk" scan_copy
+case_ "multipathd makes a device of it" wait_grouped "1 1 1 1 1" 5
+
+# The other choice, by which this would find what it looks for.
+timeout 90 iscsiadm -m node -T $IQN -u; multipath -F
+ask_and_wait derive
+case_ "names that are derived on purpose: scsi_id sees two disks" eval 'login_both && names | tee /tmp/names && [ $(sort -u /tmp/names | wc -l) = 2 ]'
+case_ "and multipathd two devices of two paths" wait_grouped "2 2" 2
 kill $daemon
 """
 
@@ -224,7 +289,82 @@ def portals(lab, alua, script, programs):
             proc.run("ip", "address", "del", f"{SECOND}/24", "dev", "tap0", ok=None)
 
 
+class Machine(Stag):
+    """A daemon with a state directory of its own, which sees its own folder where another machine's daemon sees another."""
+
+    def __init__(self, lab, number, host, seen):
+        folder = lab.new_folder(f"machine {number}")
+        self.disks, self.seen = os.path.join(folder, "disks"), seen
+        os.makedirs(self.disks)
+        super().__init__(folder, [], host, 3260, None, {})
+
+    def alone(self, *words):
+        """A command as this machine runs it."""
+        script = 'mount --bind "$1" "$2" && export STATE_DIRECTORY="$3" && shift 3 && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", script, "sh", self.disks, self.seen, os.path.join(self.folder, "state"), *words]
+
+    def command(self):
+        return self.alone(*super().command())
+
+    def serve(self, *files, memory=True, options=""):
+        """Serves these files of its folder, and memory as LUN 1."""
+        if self.process:
+            self.stop()
+        units = [Unit(path=os.path.join(self.seen, name), options=options) for name in files]
+        units[1:1] = [Unit(memory=True, options=options)] if memory else []
+        self.units = units
+        self.start()
+
+
+def machines(lab):
+    if lab.kind != "stag":
+        return
+    for program in ("dmsetup", "multipathd", "sg_turs"):
+        proc.need(program)
+    uml.network_up()
+    proc.run("ip", "address", "add", f"{SECOND}/24", "dev", "tap0")
+    seen = lab.new_folder("disks")
+    one, two = Machine(lab, 1, uml.HOST, seen), Machine(lab, 2, SECOND, seen)
+    copy = os.path.join(seen, "copy.img")
+
+    def moved():
+        one.stop()
+        one.process = None
+        os.rename(os.path.join(one.disks, "disk.img"), os.path.join(one.disks, "moved.img"))
+        one.serve("moved.img")
+
+    def refuse_copy():
+        proc.run("cp", "-a", *(os.path.join(one.disks, name) for name in ("moved.img", "copy.img")))
+        said = proc.run(*one.alone(one.binary, "serve", "--listen", f"{uml.HOST}:3261", "--control", "none", copy), ok=(4,), timeout=60)
+        expect("it is a copy of" in said and "stag identity --new" in said, said)
+
+    def serve_copy():
+        proc.run(*one.alone(one.binary, "identity", "--new", copy), timeout=60)
+        one.serve("moved.img", "copy.img")
+
+    def derive():
+        for machine in (one, two):
+            machine.serve("derived.img", options="identity=derived")
+
+    requests = {"move": moved, "refuse_copy": refuse_copy, "serve_copy": serve_copy, "derive": derive}
+    try:
+        one.serve("disk.img")
+        two.serve("disk.img")
+        uml.run_cases(lab, "multipath", MACHINES, 900, requests, SECOND=SECOND, IQN=IQN)
+        one.stop()
+        two.stop()
+    except BaseException as reason:
+        tell(reason, f"{one.last_words()}\n{two.last_words()}")
+        raise
+    finally:
+        for machine in (one, two):
+            if machine.process and machine.alive():
+                machine.kill()
+        proc.run("ip", "address", "del", f"{SECOND}/24", "dev", "tap0", ok=None)
+
+
 CASES = [
     ("multipath: the script ran to its end", multipath),
     ("multipath: multipathd's script ran to its end", multipathd),
+    ("multipath: the script of two machines ran to its end", machines),
 ]
