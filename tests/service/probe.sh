@@ -2,9 +2,11 @@
 # probe.sh: runs as a service of a systemd booted for it, beside stag.service, and tries what peers/service.py names.
 # Each step writes a line to /probe/results: "ok NAME", or "failed NAME" and why, in one line.
 #
-# /probe holds: stag (the program), stag.service, stag.sysusers (as dist/ has them), results.
+# /probe holds: stag (the program), stag.service, stag.sysusers (as dist/ has them), results, journal (what it has logged, as JSON).
 cd /root || exit 1
 url=iscsi://127.0.0.1:3260/iqn.2026-01.org.example:service/0
+secret=alices-secret-1
+locked=127.0.0.1:3260/iqn.2026-01.org.example:locked/0
 
 record() { # record NAME COMMAND...
   name=$1; shift
@@ -34,6 +36,8 @@ install_all() {
 document() {
   printf '[[portal]]\nlisten = "127.0.0.1:3260"\n[[target]]\niqn = "iqn.2026-01.org.example:service"\n'
   printf '[[target.unit]]\nlun = 0\npath = "/srv/disk.img"\n%s' "$1"
+  printf '[[target]]\niqn = "iqn.2026-01.org.example:locked"\n[target.auth]\nusers = [{ name = "alice", secret = "%s" }]\n' $secret
+  printf '[[target.unit]]\nlun = 0\npath = "/srv/locked.img"\nsize = "8M"\n'
 }
 
 starts() {
@@ -48,6 +52,14 @@ confined() {
     is "$(stat -c %U "/proc/$pid")" stag user && journalctl -u stag --no-pager | grep -q 'landlock, seccomp'
 }
 
+# Whom the journal has seen come and go is judged by peers/service.py.
+audits() {
+  iscsi-inq -i iqn.2026-01.org.example:alice "iscsi://alice%$secret@$locked" || return 1
+  ! iscsi-inq -i iqn.2026-01.org.example:mallory "iscsi://alice%wrong-secret-1@$locked" || return 1
+  until_ok 10 seen warning refused && seen info login && ! seen warning login && ! seen err refused
+}
+seen() { journalctl -u stag --no-pager -o cat -p "$1" | grep -q "stag::audit: .*what=\"$2\""; }
+
 managed() {
   /opt/stag status --control /run/stag/control.sock && /opt/stag apply --control /run/stag/control.sock /etc/stag/stag.toml
 }
@@ -60,6 +72,53 @@ path = \"/srv/more.img\"
 size = \"8M\"
 " >/etc/stag/stag.toml
   systemctl reload stag && until_ok 10 iscsi-inq "${url%/0}/1" && is "$(main)" "$before" 'main process'
+}
+
+# QEMU writes and reads back until it is told to end; it connects again by itself.
+foreign_load() {
+  rm -f /root/enough
+  n=0
+  while [ ! -e /root/enough ] && [ $n -lt 2000 ]; do
+    n=$((n + 1)); at=$((n % 8))M; pattern=$((n % 255 + 1))
+    echo "write -P $pattern $at 1M"; echo "read -P $pattern $at 1M"; echo "$n" >/root/rounds
+    sleep 0.02
+  done | qemu-io -f raw "${url%/0}/1" >/root/foreign 2>&1
+}
+foreign_load_ends() { # It has gone on until now, and each answer was right.
+  : >/root/enough; wait "$1" || { tail -5 /root/foreign; return 1; }
+  rounds=$(cat /root/rounds)
+  if grep -qiE 'fail|error' /root/foreign; then grep -iE 'fail|error' /root/foreign; return 1; fi
+  is "$(grep -c 'wrote 1048576/1048576' /root/foreign)" "$rounds" writes && is "$(grep -c 'read 1048576/1048576' /root/foreign)" "$rounds" reads &&
+    [ "$rounds" -ge 20 ]
+}
+
+foreign_reload() {
+  before=$(main)
+  foreign_load & foreign=$!
+  sleep 1
+  systemctl reload stag || { : >/root/enough; return 1; }
+  sleep 1
+  foreign_load_ends $foreign && is "$(main)" "$before" 'main process' && until_ok 10 seen info apply
+}
+
+# The program is replaced, and systemd has it upgrade itself.
+foreign_upgrade() {
+  before=$(main)
+  foreign_load & foreign=$!
+  sleep 1
+  install -m 755 /probe/stag /opt/stag.new && mv /opt/stag.new /opt/stag || return 1
+  systemctl reload stag || { journalctl -u stag --no-pager -n 20; : >/root/enough; return 1; }
+  sleep 1
+  foreign_load_ends $foreign && until_ok 10 moved "$before" && until_ok 10 seen info takeover && confined &&
+    is "$(systemctl show -p NRestarts --value stag)" 0 restarts
+}
+
+# What root types at a shell would leave the service.
+upgrade_outside() {
+  before=$(main)
+  if /opt/stag upgrade --control /run/stag/control.sock >/root/said 2>&1; then cat /root/said; return 1; fi
+  grep -q 'systemctl reload stag.service' /root/said || { cat /root/said; return 1; }
+  is "$(main)" "$before" 'main process' && iscsi-inq "$url"
 }
 
 upgrades() {
@@ -94,14 +153,30 @@ restarts_what_hangs() {
 
 stops() { systemctl stop stag && is "$(systemctl show -p Result --value stag)" success result; }
 
+refuses() { # What keeps it from starting is an error in the journal, and systemd does not try again.
+  document '[[target.unit]]
+lun = 1
+path = "/srv/missing.img"
+' >/etc/stag/stag.toml
+  ! systemctl start stag || return 1
+  until_ok 10 is_told && is "$(systemctl is-active stag)" failed state
+}
+is_told() { journalctl -u stag --no-pager -o cat -p err | grep missing.img; }
+
 record installed install_all
 record starts starts
 record confined confined
+record audits audits
 record managed managed
 record reloads reloads
+record foreign-reload foreign_reload
+record upgrade-outside upgrade_outside
+record foreign-upgrade foreign_upgrade
 record upgrades upgrades
 record lives-on lives_on
 record survives-kill survives_kill
 record restarts-what-hangs restarts_what_hangs
 record stops stops
+record refuses refuses
+journalctl -u stag --no-pager -o json >/probe/journal
 echo done >>/probe/results

@@ -158,8 +158,8 @@ pub struct Drain {
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Replace a running daemon with this program, without refusing a client.\n\n\
     Starts this program with the running daemon's arguments and --takeover, and waits until it serves. The new daemon inherits sockets, \
-    reservations and access states; initiators reconnect by themselves. If it cannot serve, the old one continues. As the reload \
-    command of dist/stag.service it upgrades the service in place after a new package was installed.")]
+    reservations and access states; initiators reconnect by themselves. If it cannot serve, the old one continues. A service \
+    is only upgraded from within: under systemd run `systemctl reload`, which runs this.")]
 #[command(after_long_help = "Examples:\n  stag upgrade\n  stag upgrade --if-replaced")]
 pub struct Upgrade {
     #[command(flatten)]

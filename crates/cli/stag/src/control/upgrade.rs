@@ -4,7 +4,8 @@
 //! `--takeover`, in the process group of nobody else, and waits until the new daemon answers at the
 //! control socket. What becomes of sessions and units is [`super::handover`]'s. Run by a service
 //! manager's reload command, the new daemon stays within the service and its sandbox; the old one
-//! names it as the service's main process before it ends.
+//! names it as the service's main process before it ends. Run by anybody else it would leave both:
+//! so a service is only upgraded from within.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -29,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(150);
 pub struct Program {
     path: Option<PathBuf>,
     file: Option<(u64, u64)>,
+    /// The control group in which a service manager has started it.
+    service: Option<String>,
 }
 
 /// A running daemon's program, as it describes it.
@@ -43,6 +46,9 @@ struct Described {
     directory: PathBuf,
     /// What its service manager's watchdog expects, microseconds.
     watchdog_us: Option<String>,
+    /// The control group in which a service manager has started it.
+    #[serde(default)]
+    service: Option<String>,
 }
 
 fn file(about: &Metadata) -> (u64, u64) {
@@ -55,7 +61,8 @@ impl Program {
         let path = std::env::current_exe().ok();
         // The file itself, whatever has its name by now.
         let file = std::fs::metadata("/proc/self/exe").ok().map(|about| file(&about));
-        Self { path, file }
+        let service = std::env::var_os("NOTIFY_SOCKET").and_then(|_| control_group());
+        Self { path, file, service }
     }
 
     fn is_replaced(&self) -> bool {
@@ -71,8 +78,22 @@ impl Program {
             arguments: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
             directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             watchdog_us: std::env::var("WATCHDOG_USEC").ok(),
+            service: self.service.clone(),
         }
     }
+}
+
+/// The control group of this process: that of version 2, or of systemd's own hierarchy.
+fn control_group() -> Option<String> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let of =
+        |hierarchy: &str| groups.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(hierarchy));
+    of("name=systemd:").or_else(|| of(":")).map(str::to_owned)
+}
+
+/// Whether a process of the control group `own` is one of `service`: of its reload command, or started by one of its processes.
+fn is_within(own: &str, service: &str) -> bool {
+    own.strip_prefix(service).is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || service == "/")
 }
 
 pub fn command(args: &args::Upgrade) -> Exit {
@@ -87,6 +108,16 @@ fn upgrade(args: &args::Upgrade) -> Result<Exit, CallError> {
     let old: Described = Client::connect(at)?.ask(VERB)?;
     if args.if_replaced && !old.replaced {
         return Ok(Exit::Done);
+    }
+    if let Some(service) =
+        old.service.as_deref().filter(|service| !control_group().is_some_and(|own| is_within(&own, service)))
+    {
+        let unit = service.rsplit('/').find(|part| part.ends_with(".service")).unwrap_or("UNIT");
+        say!(
+            "stag: the daemon is a service ({service}); a daemon started here would leave it and its sandbox. \
+             Run: systemctl reload {unit} (it upgrades after the program was replaced)"
+        );
+        return Ok(Exit::Failed);
     }
     let mut new = start(args, &old)?;
     let started = Instant::now();
@@ -128,4 +159,24 @@ fn start(args: &args::Upgrade, old: &Described) -> std::io::Result<Child> {
 fn answers(at: Option<&Path>, pid: u32) -> bool {
     let asked = Client::connect(at).and_then(|mut client| client.ask::<Described>(VERB));
     asked.is_ok_and(|described| described.pid == pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_of_a_service_if_its_control_group_is_or_lies_below() {
+        let service = "/system.slice/stag.service";
+        for (own, within) in [
+            ("/system.slice/stag.service", true),
+            ("/system.slice/stag.service/.control", true),
+            ("/system.slice/stag.service2", false),
+            ("/user.slice/user-0.slice", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_within(own, service), within, "{own}");
+        }
+        assert!(is_within("/user.slice", "/"));
+    }
 }
