@@ -27,7 +27,7 @@ use crate::exports::{self, Trees};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
-use crate::{advice, convert, iqn, log, naming, out, secret, state};
+use crate::{advice, convert, identity, iqn, log, naming, out, secret, state};
 
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -110,6 +110,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(nfs) => nfs,
         Err(error) => return failed(error, None),
     };
+    identity::sweep();
     let running = Running { config, units, trees };
     let empty =
         running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none())

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
-use support::command::{Server, done, fails, path, stag};
+use support::command::{Server, done, fails, path, stag, wait_until};
 
 /// A worldwide name and a serial number.
 type Names = (String, String);
@@ -79,6 +79,84 @@ fn memory_keeps_its_identity_in_the_state_directory() {
     let (one, other) = (Server::start_on(dir.path(), &words, 1), Server::start_on(dir.path(), &words, 1));
     assert_eq!(names(&one.urls[0]), first);
     assert_ne!(names(&other.urls[0]), first);
+}
+
+/// The files that a state directory has of units in memory.
+fn records(state: &Path) -> Vec<String> {
+    let kinds = ["identities", "reservations"].into_iter().flat_map(|kind| fs::read_dir(state.join(kind)));
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<String> =
+        kinds.flatten().map(name).filter(|name| name.starts_with("memory:")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn memory_that_is_taken_out_leaves_no_identity_and_no_reservations() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, socket) = (dir.path().join("state"), path(dir.path(), "control.sock"));
+    let file = path(dir.path(), "stag.toml");
+    let serve = |luns: &[u16]| {
+        let units: String =
+            luns.iter().map(|lun| format!("[[target.unit]]\nlun = {lun}\npath = \"mem:1M\"\n")).collect();
+        fs::write(&file, format!("[[target]]\niqn = \"iqn.2026-01.org.example:m\"\n{units}")).unwrap();
+    };
+    let apply = |luns: &[u16]| {
+        serve(luns);
+        done(&["apply", "--control", &socket, &file]);
+    };
+    serve(&[0, 1]);
+    let server =
+        Server::start_on(&state, &["--listen", "127.0.0.1:0", "--config", &file, "--control", &socket], 2);
+    let [kept, out] = [0, 1].map(|unit| names(&server.urls[unit]));
+    let of = |lun: u16| format!("memory:iqn.2026-01.org.example:m%2f{lun}");
+    // As a registration with APTPL leaves it.
+    fs::write(state.join("reservations").join(of(1)), scsi::reservation::Reservations::new().to_bytes())
+        .unwrap();
+    assert_eq!(records(&state).len(), 5, "{:?}", records(&state));
+    apply(&[0]);
+    wait_until("its records are gone", || records(&state) == [of(0), format!("{}.lock", of(0))]);
+    apply(&[0, 1]);
+    assert_ne!(names(&server.urls[1]), out, "an empty disk is not taken for the one that was lost");
+    assert_eq!(names(&server.urls[0]), kept);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert_eq!(records(&state).len(), 4, "the end of the daemon takes nothing out");
+}
+
+#[test]
+fn records_of_memory_that_nobody_has_served_for_90_days_are_removed_at_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit =
+        |name: &str| ["--iqn".to_owned(), format!("iqn.2026-01.org.example:{name}"), "mem:1M".to_owned()];
+    let start = |name: &str| {
+        let unit = unit(name);
+        let words: Vec<&str> =
+            ["--listen", "127.0.0.1:0"].into_iter().chain(unit.iter().map(String::as_str)).collect();
+        Server::start_on(dir.path(), &words, 1)
+    };
+    let old = |name: &str, days: u64| {
+        for ending in ["", ".lock"] {
+            let file = dir
+                .path()
+                .join("identities")
+                .join(format!("memory:iqn.2026-01.org.example:{name}%2f0{ending}"));
+            let then = std::time::SystemTime::now() - std::time::Duration::from_secs(days * 86_400);
+            fs::File::options().write(true).open(file).unwrap().set_modified(then).unwrap();
+        }
+    };
+    for name in ["gone", "young"] {
+        assert_eq!(start(name).end(Signal::TERM), Some(0));
+    }
+    let served = start("served");
+    old("gone", 91);
+    old("young", 89);
+    old("served", 91);
+    assert_eq!(start("other").end(Signal::TERM), Some(0));
+    let left = records(dir.path());
+    for (name, kept) in [("gone", 0), ("young", 2), ("served", 2), ("other", 2)] {
+        assert_eq!(left.iter().filter(|file| file.contains(name)).count(), kept, "{name}: {left:?}");
+    }
+    drop(served);
 }
 
 #[test]

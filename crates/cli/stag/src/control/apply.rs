@@ -171,6 +171,8 @@ pub fn apply(
     disks(&units).for_each(|disk| disk.revalidate());
     // What waits for the next start stays as it is, so that the next change says so again.
     let config = config.until_next_start(&running.config);
+    let in_memory = |place| units.open.get(place).is_some_and(|unit| unit.spec.backing.path().is_none());
+    running.units.open.iter().filter(|(place, _)| !in_memory(place)).for_each(|(_, out)| out.settled.end());
     daemon.set_running(Running { config, units, trees });
     tracing::info!(
         target: iscsi_server::audit::TARGET,

@@ -6,18 +6,17 @@
 
 mod choice;
 pub mod command;
+mod memory;
 mod record;
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use device::{Identity, Names};
-use rustix::fs::FlockOperation;
 
 use crate::block_device;
 use crate::image;
@@ -25,6 +24,8 @@ use crate::state::{self, hex};
 use crate::unit::{Backing, Options, UnitSpec};
 use crate::units::Place;
 pub use choice::Choice;
+use memory::Claim;
+pub use memory::sweep;
 use record::{Home, Kept, Origin, Record};
 
 /// Serial numbers of units that the daemon which this one replaces has served.
@@ -38,7 +39,16 @@ pub struct Settled {
     /// Where its persistent reservations are kept, where no other place is configured.
     pub reservations: Option<PathBuf>,
     /// What is in memory holds its key for as long as it is open.
-    _claim: Option<Arc<File>>,
+    claim: Option<Arc<Claim>>,
+}
+
+impl Settled {
+    /// It is taken out for good. What is in memory is lost by that; so no later unit is to be taken for it.
+    pub fn end(&self) {
+        if let Some(claim) = &self.claim {
+            claim.end();
+        }
+    }
 }
 
 /// Settles who a unit is. Its medium is open, and locked, so that no other daemon does the same.
@@ -50,7 +60,7 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
     let (key, claim) = match &spec.backing {
         Backing::Memory(_) | Backing::ObjectMemory(_) => {
             let key = memory_key(place);
-            match claim(&key) {
+            match Claim::take(&key) {
                 Ok(claim) => (Some(key), Some(Arc::new(claim))),
                 Err(why) => return Ok(for_this_run(spec, place, derived, &why)),
             }
@@ -59,7 +69,7 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
         Backing::Path(_) | Backing::Objects(_) => (None, None),
     };
     let reservations = reservations(spec, key.as_deref());
-    let settled = |names| Settled { names, reservations, _claim: claim };
+    let settled = |names| Settled { names, reservations, claim };
     if spec.options.identity == Some(Choice::Derived) {
         // Whether it has been served before is not known: a client may have written what looks like an image.
         if let Some(why) = image(spec) {
@@ -95,7 +105,7 @@ pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -
     let derived = Names::derived(&seed(spec, place));
     let names = match (choice(spec), &spec.backing) {
         (Choice::Derived, _) => derived,
-        (Choice::Own, Backing::Memory(_) | Backing::ObjectMemory(_)) if before._claim.is_none() => {
+        (Choice::Own, Backing::Memory(_) | Backing::ObjectMemory(_)) if before.claim.is_none() => {
             random().map_err(|error| error.to_string())?
         }
         (Choice::Own, backing) => {
@@ -307,7 +317,7 @@ fn for_this_run(spec: &UnitSpec, place: &Place, derived: Names, why: &str) -> Se
             random().unwrap_or(derived)
         }
     };
-    Settled { names, reservations: None, _claim: None }
+    Settled { names, reservations: None, claim: None }
 }
 
 /// Where the record of a unit may be.
@@ -355,7 +365,7 @@ pub fn is_device(path: &Path) -> bool {
 }
 
 fn memory_key((iqn, lun): &Place) -> String {
-    format!("memory:{iqn}/{lun}")
+    format!("{}{iqn}/{lun}", memory::PREFIX)
 }
 
 /// What a block device is known by in the state directory, whatever it is called next time.
@@ -367,20 +377,4 @@ pub fn device_key(path: &Path) -> String {
             format!("device:path:{}", path.display())
         }
     }
-}
-
-/// Takes a key of the state directory. Whoever has it lets go of it when it ends.
-fn claim(key: &str) -> Result<File, String> {
-    let path = beside(&state::path("identities", key)?, "lock");
-    state::make_folder(&path)?;
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = open.map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
-    // One that hands over, or was killed, may still be closing its files.
-    for _ in 0..20 {
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(file);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err("another daemon serves memory as the same unit of the same target".into())
 }
