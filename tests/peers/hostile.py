@@ -272,6 +272,53 @@ def crowded_logins(lab):
         expect(since < 32, f"memory grew by {since:.0f} MiB after the first 5,000 of {begun[0]}")
 
 
+def flood_of_texts(lab):
+    """32,768 logins of 1,024 addresses, each with 16 KiB of a text that goes on: what they hold is bounded, and a session is served."""
+    if lab.kind != "stag":
+        return
+    text, count = b"".join(b"X-%d=%s\0" % (number, b"v" * 200) for number in range(39)), 32768
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with under_attack(lab) as target, wire.session(target, GOOD, source=apart(target)) as session:
+        before, held, took, most = target.status("VmRSS"), [], [], 0
+
+        def goes(function, *arguments):
+            try:
+                function(*arguments)
+            except (Closed, OSError, Failed):
+                return False
+            return True
+
+        def read():
+            nonlocal most
+            start = time.monotonic()
+            expect(session.read(0, 8) == b"\xc3" * 4096, "reads other data")
+            took.append((time.monotonic() - start) * 1000)
+            most = max(most, target.status("VmRSS"))
+
+        try:
+            for number in range(count):
+                address = f"127.1.{number % 1024 // 250}.{number % 1024 % 250 + 1}"
+                if connection := quietly(Connection, target, 1, None, address):
+                    for _ in range(2):
+                        quietly(connection.send, *connection.login_pdu(text, flags=0x44))
+                    held.append(connection)
+                if len(held) > min(hard - 500, 20000):
+                    held.pop(0).close()
+                if number % 64 == 0:
+                    read()
+            good = sum(goes(serves, target) for _ in range(20))
+        finally:
+            for connection in held:
+                connection.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        took.sort()
+        grown = (most - before) / 1024
+        print(f"       {count} logins from 1024 addresses; a READ of a session took {took[len(took) // 2]:.1f} ms (median), "
+              f"{took[-1]:.1f} ms (longest); {good} of 20 new logins got in; memory grew by {grown:.1f} MiB")
+        expect(grown < 112, f"logins take {grown:.0f} MiB")
+
+
 def dripping(lab):
     """A login and a command that come one byte at a time are served like any other."""
     with under_attack(lab) as target:
@@ -719,6 +766,7 @@ CASES = [
     ("hostile: texts announced and withheld", announced_and_withheld),
     ("hostile: logins that stall", stalled_login),
     ("hostile: one address begins logins without end", crowded_logins),
+    ("hostile: logins of a thousand addresses with endless texts", flood_of_texts),
     ("hostile: one byte at a time", dripping),
     ("hostile: thousands of half-open connections", half_open),
     ("hostile: more connections than descriptors", out_of_descriptors),

@@ -4,19 +4,24 @@ Each write is one number over and over, so that two numbers in what must be whol
 longer ones each 4 KiB that begin at a multiple of 4 KiB."""
 
 import contextlib
+import os
 import struct
 import threading
 import time
+import types
 
-from lab import iser, wire
+from lab import iser, proc, uml, wire
 from lab.report import expect
 from lab.target import Unit
 
 PIECE = 4096
 LONG = 65536
 WRITER, READER = "iqn.2026-01.example.lab:writer", "iqn.2026-01.example.lab:reader"
+# LIO proposes these if the initiator does not, and wants an answer.
+KEYS = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "Yes", "ImmediateData": "No", "FirstBurstLength": 65536, "DefaultTime2Wait": 2,
+        "DefaultTime2Retain": 0, "MaxOutstandingR2T": 1, "ErrorRecoveryLevel": 0}
 # Seconds that each unit is tried for, at least.
-TRIED = 1.0
+TRIED = float(os.environ.get("WHOLE_SECONDS", "1"))
 # What a reader asks for before it takes anything: more than sockets hold.
 AHEAD = 24
 
@@ -47,7 +52,7 @@ def write_on(session, lba, length, ended, wrote):
 @contextlib.contextmanager
 def writer(target, lun, lba, length):
     ended, wrote = threading.Event(), []
-    with wire.session(target, WRITER) as session:
+    with wire.session(target, WRITER, **KEYS) as session:
         session.lun = lun
         session.test_unit_ready()
         thread = threading.Thread(target=write_on, args=(session, lba, length, ended, wrote), daemon=True)
@@ -81,7 +86,7 @@ def slow_reads(target, lun, lba, length):
     """What a reader gets that asks for much, and takes it late and through a small window."""
     with wire.Connection(target, receive_buffer=16384) as reader:
         reader.lun = lun
-        reader.login(wire.unit_of(target)[0], READER, MaxRecvDataSegmentLength=65536, MaxBurstLength=262144)
+        reader.login(wire.unit_of(target)[0], READER, MaxRecvDataSegmentLength=65536, MaxBurstLength=262144, **KEYS)
         reader.test_unit_ready()
         end, read = time.monotonic() + TRIED, 0
         while time.monotonic() < end or read < 4 * AHEAD:
@@ -104,13 +109,18 @@ def tears(lab, lba, length):
     found = []
     with lab.serve(*UNITS) as target:
         for lun, unit in enumerate(UNITS, wire.unit_of(target)[1]):
-            with writer(target, lun, lba, length):
-                read = [(torn(data, PIECE), torn(data, 512)) for data in slow_reads(target, lun, lba, length)]
-            pieces, sectors = (sum(column) for column in zip(*read))
-            print(f"       {name_of(unit)}: of {len(read)} reads of {length} bytes {pieces} had 4 KiB torn, {sectors} a sector")
-            if pieces:
+            if torn_of(target, lun, name_of(unit), lba, length):
                 found.append(name_of(unit))
     expect(lab.kind != "stag" or not found, f"torn blocks: {', '.join(found)}")
+
+
+def torn_of(target, lun, name, lba, length):
+    """Tries a unit; how many READs had a torn piece."""
+    with writer(target, lun, lba, length):
+        read = [(torn(data, PIECE), torn(data, 512)) for data in slow_reads(target, lun, lba, length)]
+    pieces, sectors = (sum(column) for column in zip(*read))
+    print(f"       {name}: of {len(read)} reads of {length} bytes {pieces} had 4 KiB torn, {sectors} a sector")
+    return pieces
 
 
 def short_commands(lab):
@@ -143,8 +153,76 @@ def over_iser(lab):
                 expect(not found, f"{name_of(unit)}: {found} of {read} reads of {length} bytes are torn")
 
 
+STEP = 8192  # Blocks: 4 MiB.
+
+
+def zero_on(session, how, ended, zeroed):
+    """UNMAPs, or zeroes by WRITE SAME (16), the first half of a unit of 64 MiB, in steps of 4 MiB, over and over."""
+    while not ended.is_set():
+        lba = len(zeroed) % 8 * STEP
+        if how == "UNMAP":
+            command = struct.pack(">BBIBHB", 0x42, 0, 0, 0, 24, 0)
+            data = struct.pack(">HHIQII", 22, 16, 0, lba, STEP, 0)
+        else:
+            command, data = struct.pack(">BBQIBB", 0x93, 0, lba, STEP, 0, 0), bytes(512)
+        status, _, _ = session.run(command, out=data)
+        expect(status == 0, f"{how} ends with status {status}")
+        zeroed.append(lba)
+
+
+def beside_zeroing(lab):
+    """What a reader of 4 KiB waits for alone, and beside long UNMAPs and WRITE SAMEs of these blocks and of others: told, not judged."""
+    units = [Unit(memory=True, thin=True), Unit(thin=True)]
+    with lab.serve(*units) as target:
+        for lun, unit in enumerate(units, wire.unit_of(target)[1]):
+            with wire.session(target, READER) as reader, wire.session(target, WRITER, isid=b"\x40\0\0\2\0\0") as other:
+                reader.lun = other.lun = lun
+                for session in (reader, other):
+                    session.test_unit_ready()
+                for lba in range(0, 131072, 128):
+                    reader.write(lba, bytes(65536))
+                for how in ("nothing", "UNMAP", "WRITE SAME"):
+                    for where in ("the same", "other") if how != "nothing" else ("",):
+                        ended, zeroed, took = threading.Event(), [], []
+                        thread = threading.Thread(target=zero_on, args=(other, how, ended, zeroed), daemon=True)
+                        if how != "nothing":
+                            thread.start()
+                        end = time.monotonic() + 2 * TRIED
+                        while time.monotonic() < end or len(took) < 100:
+                            start = time.monotonic()
+                            reader.read((len(took) * 8 * 37) % 65536 + (65536 if where == "other" else 0), 8)
+                            took.append((time.monotonic() - start) * 1e3)
+                        ended.set()
+                        if how != "nothing":
+                            thread.join(60)
+                            expect(zeroed, f"no {how} ended")
+                        took.sort()
+                        beside = f"{len(zeroed)} {how} of {where} blocks" if where else "nothing"
+                        print(f"       {unit.memory and 'memory' or 'file'}, {len(took)} READs beside {beside}: {took[len(took) // 2]:.2f} ms by the median, "
+                              f"{took[len(took) * 99 // 100]:.2f} ms 99 of 100, {took[-1]:.2f} ms the longest")
+
+
+def beside_lio(lab):
+    """Linux's own target in the lab's kernel: what it tears is told, for comparison, and not judged."""
+    if lab.kind != "stag":
+        return
+    proc.need("ip")
+    uml.network_up()
+    for kind, backing in (("a file in memory", "/run/disk"), ("memory", "64")):
+        def clients(kind=kind):
+            target = types.SimpleNamespace(host=uml.GUEST, port=3260, urls=[f"iscsi://{uml.GUEST}:3260/iqn.2026-01.example.lab:lio/0"])
+            for lba, length in ((19, PIECE), (256, LONG)):
+                torn_of(target, 0, f"LIO, {kind}", lba, length)
+
+        script = f"truncate -s 64M /run/disk\nlio_up {backing} tcp && ready"
+        code, output = uml.Guest(lab.new_folder("guest"), script, memory_mib=512).run(300, {"ready": clients})
+        expect(code == 0, f"the guest's script ended with {code}:\n{output}")
+
+
 CASES = [
     ("commands of 4 KiB beside each other are whole, read slowly, on every engine", short_commands),
     ("of commands of 64 KiB beside each other each 4 KiB are whole, read slowly, on every engine", long_commands),
     ("the same over iSER", over_iser),
+    ("READs beside long UNMAPs and WRITE SAMEs: told, not judged", beside_zeroing),
+    ("Linux's own target beside it: told, not judged", beside_lio),
 ]

@@ -1,4 +1,5 @@
 //! Gives every fuzz target its seeds, mutations of them, and what guided fuzzing found, on any toolchain. What fails here is printed as an input.
+//! `FUZZ_TARGET` names one target to look at alone, `FUZZ_SEED` is a number that makes other mutations.
 
 use stag_fuzz_entry::mutate::{Rng, mutate};
 use stag_fuzz_entry::{TARGETS, Target};
@@ -32,11 +33,16 @@ fn run(target: &Target, input: &[u8]) {
 #[test]
 fn every_seed_and_thousands_of_mutations_are_survived() {
     let mutations = std::env::var("FUZZ_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(MUTATIONS);
+    let only = std::env::var("FUZZ_TARGET").ok();
+    let more = std::env::var("FUZZ_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
     for (number, target) in (1..).zip(TARGETS) {
+        if only.as_ref().is_some_and(|name| name != target.name) {
+            continue;
+        }
         let seeds: Vec<_> = seeds(target).into_values().collect();
         seeds.iter().for_each(|seed| run(target, seed));
         run(target, &[]);
-        let mut rng = Rng::new(number);
+        let mut rng = Rng::new(number.wrapping_add(more << 32));
         let share = if SLOW.0.contains(&target.name) { SLOW.1 } else { 1 };
         for _ in 0..mutations / share {
             let seed = &seeds[rng.below(seeds.len())];
