@@ -3,6 +3,11 @@
 //! A call that is not listed answers ENOSYS, as if the kernel were older: libraries then fall back to
 //! one that is. Arguments are looked at where a call can do more than serving needs. System call
 //! numbers are the machine's own; the list names what its kernel has.
+//!
+//! io_uring_setup stays: a store of objects that `stag apply` adds or renames later needs a ring
+//! of its own. The filter does not see whether a ring is made with limits. What one without them
+//! could do beyond this list: sockets of other families, and commands to devices that are open
+//! (IORING_OP_URING_CMD). It runs no program and signals no process; Landlock bounds its files.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +46,7 @@ const ANY: &[c_long] = &[
     SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep, SYS_nanosleep, SYS_gettimeofday,
     SYS_times, SYS_getrusage, SYS_sysinfo, SYS_uname, SYS_getrandom, SYS_getuid, SYS_geteuid,
     SYS_getgid, SYS_getegid, SYS_getgroups, SYS_umask,
-    // The ring, and what else is waited for.
+    // Rings, and what else is waited for.
     SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_ppoll, SYS_epoll_create1,
     SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2, SYS_signalfd4, SYS_timerfd_create,
     SYS_timerfd_settime, SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch,
