@@ -42,6 +42,6 @@ pub use error::Error;
 pub use file::File;
 pub use message::Room;
 pub use nfs::v4::Status;
-pub use options::{Auth, Options, Sys, Transport};
+pub use options::{Auth, Crc, Options, Sys, Transport};
 pub use types::{Attributes, Cursor, Entry, FileType, Handle, SetAttributes, Space, Time};
 pub use url::{Url, UrlError, Version};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use rdma::Crc;
+
 /// Settings of calls: who calls, and how long to wait.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -20,6 +22,8 @@ pub struct Options {
     pub give_up: Duration,
     /// The longest reply that is accepted, bytes, without record marks.
     pub max_reply: usize,
+    /// Over RDMA, whether what is sent carries a CRC32C.
+    pub rdma_crc: Crc,
 }
 
 /// What carries calls.
@@ -72,6 +76,7 @@ impl Default for Options {
             call_timeout: Duration::from_secs(30),
             give_up: Duration::from_secs(120),
             max_reply: (1 << 20) + (64 << 10),
+            rdma_crc: Crc::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! reach for memory that is not theirs, and vanish.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use nfs_client::{Caller, Error, Options, Room, Transport};
@@ -31,9 +32,15 @@ struct Peer(QueuePair);
 
 impl Peer {
     async fn accept(listener: &mut Listener) -> Self {
-        let own = PrivateData { remote_invalidation: true, send: 4096, receive: 4096 };
+        Self::accept_as(listener, 4096).await
+    }
+
+    /// Says that messages have at most so many bytes.
+    async fn accept_as(listener: &mut Listener, message: usize) -> Self {
+        let own = PrivateData { remote_invalidation: true, send: message, receive: message };
         let incoming = listener.accept().await.expect("a client");
-        assert_eq!(PrivateData::decode(incoming.private_data()), own);
+        let client = PrivateData { remote_invalidation: true, send: 8192, receive: 8192 };
+        assert_eq!(PrivateData::decode(incoming.private_data()), client);
         Peer(incoming.accept(&own.encode(), &rdma::Options::default()).await.expect("it is let in"))
     }
 
@@ -108,6 +115,14 @@ fn rpc(xid: u32, results: &[u8]) -> Vec<u8> {
 
 /// Runs a server beside a client, on a ring each.
 fn with<T>(server: impl AsyncFnOnce(Listener) + Send + 'static, client: impl AsyncFnOnce(Caller) -> T) -> T {
+    with_many(server, async |connect| client(connect().await).await)
+}
+
+/// The same for a client that connects as often as it likes.
+fn with_many<T>(
+    server: impl AsyncFnOnce(Listener) + Send + 'static,
+    client: impl AsyncFnOnce(&dyn Fn() -> Pin<Box<dyn Future<Output = Caller>>>) -> T,
+) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     let server = std::thread::spawn(move || {
         Runtime::new(Config::default()).expect("a ring").block_on(async {
@@ -117,10 +132,12 @@ fn with<T>(server: impl AsyncFnOnce(Listener) + Send + 'static, client: impl Asy
         });
     });
     let output = Runtime::new(Config::default()).expect("a ring").block_on(async {
-        let options = Options { transport: Transport::Rdma, ..Options::default() };
         let port = told.recv().expect("it listens");
-        let caller = Caller::connect("127.0.0.1", port, options).await.expect("it listens");
-        runtime::timeout(Duration::from_secs(60), client(caller)).await.expect("it ends in time")
+        let connect = || -> Pin<Box<dyn Future<Output = Caller>>> {
+            let options = Options { transport: Transport::Rdma, ..Options::default() };
+            Box::pin(async move { Caller::connect("127.0.0.1", port, options).await.expect("it listens") })
+        };
+        runtime::timeout(Duration::from_secs(60), client(&connect)).await.expect("it ends in time")
     });
     server.join().expect("the server saw what it wanted");
     output
@@ -376,5 +393,33 @@ fn data_and_long_calls_are_offered_and_withdrawn() {
         let long = |to: &mut Writer<'_>| (0..1250).for_each(|_| to.u32(0x0808_0808));
         caller.call(PROGRAM, long, Chain::new()).await.expect("a reply");
         caller.call(PROGRAM, number, data(3)).await.expect("a reply");
+    });
+}
+
+#[test]
+fn data_of_4_kib_need_no_chunk_where_messages_are_long_enough() {
+    let server = async |mut listener: Listener| {
+        for message in [8192, 4096] {
+            let peer = Peer::accept_as(&mut listener, message).await;
+            let short = message < 8192;
+            let called = peer.call().await.expect("a READ");
+            assert_eq!(called.write.is_some(), short);
+            let data = if short { vec![] } else { vec![7; 4096] };
+            peer.reply(called.xid, &[], None, &rpc(called.xid, &data));
+            let called = peer.call().await.expect("a WRITE");
+            assert_eq!(called.reads.is_empty(), !short);
+            assert_eq!(called.arguments.len(), if short { 4 } else { 4100 });
+            peer.reply(called.xid, &[], None, &rpc(called.xid, b"ok"));
+            assert!(peer.call().await.is_none());
+        }
+    };
+    with_many(server, async |connect| {
+        for message in [8192, 4096] {
+            let caller = connect().await;
+            let found = ask(&caller, Room::read(4096)).await.expect("a reply");
+            assert!(found == if message < 8192 { vec![] } else { vec![7; 4096] });
+            let data = Chain::from(vec![8; 4096]);
+            caller.call(PROGRAM, |to| to.u32(4096), data).await.expect("a reply");
+        }
     });
 }

@@ -10,7 +10,7 @@ use nfs::v3::{
 use rdma::Stag;
 use rpc::message::Versions;
 use rpcrdma::reply::written;
-use rpcrdma::{Body, Failure, ReadSegment, Segment, WriteChunk};
+use rpcrdma::{Body, Failure, PrivateData, ReadSegment, Segment, WriteChunk};
 use support::rdma::{Chunks, LINUX, Message, RdmaClient, run};
 use support::{Served, fragment, handle, nfs3, of, served};
 
@@ -67,7 +67,7 @@ fn data_goes_by_chunks_both_ways() {
     let (served, _, file) = with_file();
     run(async {
         let mut client = RdmaClient::connect(served.address()).await;
-        assert_eq!(client.server, LINUX);
+        assert_eq!(client.server, PrivateData { send: 8192, receive: 8192, ..LINUX });
         for (len, parts) in [(1, 1), (4097, 3), (300_001, 1), (1 << 20, 4)] {
             let data = pattern(len);
             let message = write_by_chunk(&mut client, &file, &data, parts).await;

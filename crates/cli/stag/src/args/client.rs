@@ -47,7 +47,7 @@ pub struct Connect {
     /// CRC32C of PDU data
     #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub data_digest: Digest,
-    /// With iser://, CRC32C of data that software iWARP sends; digests apply to iscsi:// only
+    /// With iser:// and nfs+rdma://, CRC32C of data that software iWARP sends; digests apply to iscsi:// only
     #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
     pub rdma_crc: RdmaCrc,
     /// With iser://, require markers in data that software iWARP receives (RFC 5044 §4.3)
@@ -173,6 +173,16 @@ pub enum RdmaCrc {
     Prefer,
     /// Always; without it, the connection fails
     Require,
+}
+
+impl From<RdmaCrc> for rdma::Crc {
+    fn from(crc: RdmaCrc) -> Self {
+        match crc {
+            RdmaCrc::Never => Self::Never,
+            RdmaCrc::Prefer => Self::Prefer,
+            RdmaCrc::Require => Self::Require,
+        }
+    }
 }
 
 /// How data is moved.

@@ -8,12 +8,12 @@ use iscsi::chap::{Credential, Hash};
 use iscsi::keys::DigestChoice;
 use iscsi::login::initiator::Chap;
 use iscsi_client::tune::Tune;
-use iscsi_client::{Crc, Error, Options, Provider, Session, Url};
+use iscsi_client::{Error, Options, Provider, Session, Url};
 use runtime::Chain;
 
 use super::copy::{Disk, RemoteError};
 use super::nfs::{Intent, OpenFile};
-use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Remote, Spread, Tuning};
+use crate::args::{ChapHash, Connect, Digest, Rdma, Remote, Spread, Tuning};
 use crate::secret::{self, Whose};
 
 /// Why there is no session.
@@ -114,11 +114,7 @@ pub fn options_without_chap(args: &Connect) -> Options {
         initiator: args.initiator.clone(),
         header_digest: digest(args.header_digest),
         data_digest: digest(args.data_digest),
-        iser_crc: match args.rdma_crc {
-            RdmaCrc::Never => Crc::Never,
-            RdmaCrc::Prefer => Crc::Prefer,
-            RdmaCrc::Require => Crc::Require,
-        },
+        iser_crc: args.rdma_crc.into(),
         iser_markers: args.rdma_markers,
         iser_unsolicited: u32::try_from(args.iser_unsolicited).unwrap_or(u32::MAX),
         iser_provider: match args.rdma {

@@ -22,7 +22,13 @@ pub fn options(args: &Connect) -> Options {
         gids: gids.into_iter().map(rustix::process::Gid::as_raw).collect(),
     };
     let timeout = Duration::from_secs(args.timeout.into());
-    Options { auth: Auth::Sys(sys), connect_timeout: timeout, call_timeout: timeout, ..Options::default() }
+    Options {
+        auth: Auth::Sys(sys),
+        connect_timeout: timeout,
+        call_timeout: timeout,
+        rdma_crc: args.rdma_crc.into(),
+        ..Options::default()
+    }
 }
 
 /// Connects to the server of `url`.

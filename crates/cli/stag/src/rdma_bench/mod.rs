@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use rdma::{Completion, Crc, Options, Provider, QueuePair};
+use rdma::{Completion, Options, Provider, QueuePair};
 
+use crate::args::Rdma;
 use crate::args::rdma_bench::{RdmaBench, Wire};
-use crate::args::{Rdma, RdmaCrc};
 use crate::exit::Exit;
 use crate::out::{self, OutError};
 
@@ -133,11 +133,7 @@ fn options(wire: &Wire, receives: u32, receive_size: u32, outstanding: u16) -> O
         receive_size,
         send_high_water: 8 << 20,
         setup_timeout: Duration::from_secs(wire.timeout.into()),
-        crc: match wire.rdma_crc {
-            RdmaCrc::Never => Crc::Never,
-            RdmaCrc::Prefer => Crc::Prefer,
-            RdmaCrc::Require => Crc::Require,
-        },
+        crc: wire.rdma_crc.into(),
         max_fpdu: usize::try_from(wire.fpdu).unwrap_or(65_536),
         ..Options::default()
     }

@@ -37,8 +37,9 @@ use crate::reply::{Parts, Reply};
 use crate::shared::Shared;
 use fetch::Fetches;
 
-/// The longest message either way, in bytes, as Linux has it too.
-const MESSAGE: usize = 4096;
+/// The longest message either way, in bytes: 4 KiB of data go with their call or reply, and need no
+/// chunk. Linux has 4096, and gets no longer ones.
+const MESSAGE: usize = 8192;
 /// What the chunks of a call may be.
 const LIMITS: Limits = Limits { read_segments: 64, write_chunks: 8, segments: 64, call: MOST };
 /// Credits that a client gets at most.
