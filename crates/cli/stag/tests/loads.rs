@@ -224,6 +224,42 @@ fn files_are_loaded_and_verified_in_every_version_over_tcp_and_rdma() {
 }
 
 #[test]
+fn directories_are_loaded_without_data_in_every_version_over_tcp_and_rdma() {
+    let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
+    let export = server.urls[0].as_str();
+    assert!(fails(&["bench", export, "--pattern", "lookup", "--count", "1"], 2).contains("is empty"));
+    for name in ["a", "b", "c"] {
+        stag_with(&["write", &format!("{export}/{name}")], &[1; 10]);
+    }
+    let load = ["--pattern", "null,getattr,lookup,create,readdirplus", "--depth", "8", "--count", "100"];
+    for scheme in ["nfs", "nfs+rdma"] {
+        for version in ["3", "4.1", "4.2"] {
+            let url = format!("{}?vers={version}", export.replace("nfs://", &format!("{scheme}://")));
+            let found =
+                runs(&[&["bench", &url, "--json", "--destroy", "--sessions", "2"], &load[..]].concat());
+            let names: Vec<_> = found.iter().map(|run| run["pattern"].as_str().unwrap()).collect();
+            assert_eq!(names, ["null", "getattr", "lookup", "create", "readdirplus"]);
+            for run in &found {
+                assert_eq!(
+                    (&run["ios"], &run["errors"], &run["bs"]),
+                    (&100.into(), &0.into(), &0.into()),
+                    "{run}"
+                );
+                let writes = if run["pattern"] == "create" { 100 } else { 0 };
+                assert_eq!(run["writes"], writes, "{run}");
+            }
+            assert_eq!(found[4]["entries_per_io"], 3.0);
+        }
+    }
+    // Nothing is left of what was made.
+    let listed = said(&["ls", export]);
+    assert!(!listed.contains("stag-bench") && listed.lines().count() == 3, "{listed}");
+    let file = format!("{export}/a");
+    assert!(fails(&["bench", &file, "--pattern", "getattr", "--count", "1"], 1).contains("not a directory"));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn a_file_that_somebody_else_writes_to_is_found_wrong() {
     let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
     let file = format!("{}/file", server.urls[0]);
@@ -260,6 +296,10 @@ fn what_is_of_units_alone_or_of_files_alone_is_refused() {
         (&["bench", file, "--initiators", "2"], "--sessions"),
         (&["bench", file, "--pattern", "write"], "writes over the file"),
         (&["bench", unit, "--file-sync"], "of files"),
+        (&["bench", unit, "--pattern", "lookup"], "of a directory of NFS"),
+        (&["bench", file, "--pattern", "lookup,read"], "a file and some a directory"),
+        (&["bench", file, "--pattern", "create"], "makes files"),
+        (&["bench", file, "--pattern", "null", "--verify", "--destroy"], "that move data"),
     ] {
         let said = fails(words, 2);
         assert!(said.contains(says), "{said}");

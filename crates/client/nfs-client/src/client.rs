@@ -98,6 +98,14 @@ impl Client {
         Err(failed)
     }
 
+    /// Calls the procedure that does nothing.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn null(&self) -> Result<(), Error> {
+        either!(self, wire => wire.null().await)
+    }
+
     /// The names of exports that the server tells, by MOUNT. A server of version 4 alone tells none.
     ///
     /// # Errors

@@ -80,8 +80,7 @@ fn room(arguments: &Arguments<'_>) -> Room {
 impl V3 {
     /// Mounts the longest part of the URL's path that the server exports.
     pub async fn mount(calls: Caller, url: &Url) -> Result<Self, Error> {
-        let null = (v3::PROGRAM, v3::VERSION, v3::Procedure::Null.code());
-        calls.call(null, |_| {}, Chain::new()).await?;
+        null(&calls).await?;
         let mounts = mount_service(&calls, url).await?;
         let components: Vec<&[u8]> = url.components().collect();
         // The directory above the last name first, so that the name can be removed or made in it. The
@@ -136,6 +135,10 @@ impl V3 {
 
     async fn done(&self, arguments: Arguments<'_>) -> Result<(), Error> {
         self.call(arguments, Chain::new()).await.map(drop)
+    }
+
+    pub async fn null(&self) -> Result<(), Error> {
+        null(&self.calls).await
     }
 
     pub async fn attributes(&self, of: &Handle) -> Result<Attributes, Error> {
@@ -299,6 +302,11 @@ impl V3 {
         let done = self.call(Arguments::Commit(what), Chain::new()).await?;
         ok!(done, Commit).map(|done| done.verifier)
     }
+}
+
+async fn null(calls: &Caller) -> Result<(), Error> {
+    let number = (v3::PROGRAM, v3::VERSION, v3::Procedure::Null.code());
+    calls.call(number, |_| {}, Chain::new()).await.map(drop)
 }
 
 /// Version 4 has the numbers of version 3, and more.

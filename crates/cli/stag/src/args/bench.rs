@@ -18,7 +18,10 @@ use super::{Connect, url};
     it are read once more.\n\n\
     A load that writes creates a missing NFS file, and extends one shorter than --span. Writes \
     are UNSTABLE, with a COMMIT after every 64 MiB and at the end; with --file-sync or --verify each is FILE_SYNC. \
-    Errors count a file in blocks of 512 bytes.")]
+    Errors count a file in blocks of 512 bytes.\n\n\
+    The patterns null, getattr, lookup, create and readdirplus load an NFS server with calls without data; the URL names a \
+    directory, of which getattr and lookup take the existing entries. In version 4 create opens a file and closes it, \
+    and readdirplus is READDIR with attributes.")]
 #[command(after_long_help = EXAMPLES)]
 pub struct Bench {
     /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or files:
@@ -144,6 +147,7 @@ Examples:
   stag bench iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0
   stag bench URL --bs 512..1M --time 2 --csv > sweep.csv
   stag bench nfs://192.0.2.1/data/file --span 1G --fill --destroy --pattern randread,randwrite
+  stag bench nfs://192.0.2.1/data/directory --pattern getattr,lookup,readdirplus
   stag bench URL --pattern randrw --read-percent 70 --zipf 0.99 --depth 1,8,32 --destroy
   stag bench URL --pattern randwrite --verify --destroy --time 60     (restart the target meanwhile)
   stag bench URL --rate 20000 --time 30 --target-comm tgtd --json | jq '.runs[0].lat_us.p99'
@@ -167,6 +171,16 @@ pub enum Pattern {
     Randwrite,
     /// Random reads and writes
     Randrw,
+    /// NFS: the null procedure
+    Null,
+    /// NFS: attributes of a directory's entries, at random
+    Getattr,
+    /// NFS: lookups of a directory's names, at random
+    Lookup,
+    /// NFS: new files in a directory, which are removed at the end
+    Create,
+    /// NFS: the first entries of a directory with their attributes, up to 32 KiB of names
+    Readdirplus,
 }
 
 impl Pattern {
@@ -179,19 +193,30 @@ impl Pattern {
             Self::Randread => "randread",
             Self::Randwrite => "randwrite",
             Self::Randrw => "randrw",
+            Self::Null => "null",
+            Self::Getattr => "getattr",
+            Self::Lookup => "lookup",
+            Self::Create => "create",
+            Self::Readdirplus => "readdirplus",
         }
+    }
+
+    /// Whether it moves no data: it needs a directory, and has no block size.
+    pub fn is_metadata(self) -> bool {
+        matches!(self, Self::Null | Self::Getattr | Self::Lookup | Self::Create | Self::Readdirplus)
     }
 
     /// Whether addresses are random.
     pub fn is_random(self) -> bool {
-        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw | Self::Getattr | Self::Lookup)
     }
 
     /// Of 100 I/Os, how many read, where `mixed` of a mixed pattern do.
     pub fn read_percent(self, mixed: u8) -> u8 {
         match self {
             Self::Read | Self::Randread => 100,
-            Self::Write | Self::Randwrite => 0,
+            Self::Null | Self::Getattr | Self::Lookup | Self::Readdirplus => 100,
+            Self::Write | Self::Randwrite | Self::Create => 0,
             Self::Rw | Self::Randrw => mixed,
         }
     }

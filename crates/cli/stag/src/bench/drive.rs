@@ -14,6 +14,7 @@ use super::medium::{self, End, Lost, Medium};
 use super::plan::{Part, Run, Source};
 use super::tally::Tally;
 use super::verify::Verifier;
+use crate::args::Pattern;
 use crate::interrupt;
 
 /// How often an I/O is tried again that met a unit attention or a busy unit.
@@ -62,6 +63,7 @@ pub struct Driver<M: Medium> {
     pub medium: M,
     pub shared: Rc<Shared>,
     pub url: String,
+    pattern: Pattern,
     bs: u32,
     part: Part,
     source: Source,
@@ -98,6 +100,7 @@ impl<M: Medium> Driver<M> {
     ) -> Result<Self, Lost> {
         let idle = Io { place: 0, write: false, generation: 0, tries: 0 };
         Ok(Self {
+            pattern: run.pattern,
             bs: run.bs,
             data: random_data(run.bs)?,
             ios: vec![idle; run.depth.into()],
@@ -349,6 +352,9 @@ impl<M: Medium> Driver<M> {
                 }
                 self.shared.errors.fetch_add(1, Ordering::Relaxed);
                 tally.error(|| {
+                    if self.pattern.is_metadata() {
+                        return format!("{}: {}: {reason}", self.url, self.pattern.name());
+                    }
                     let what = if io.write { "write" } else { "read" };
                     let blocks = self.bs / self.medium.block_len();
                     format!("{}: {what} of {blocks} blocks at LBA {}: {reason}", self.url, self.lba(io.place))

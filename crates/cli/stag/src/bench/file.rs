@@ -1,12 +1,11 @@
 //! A load's way to a file: a connection of NFS, and an open file.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nfs_client::{Client, Error, FileType, SetAttributes, Status, Url};
-use runtime::Notify;
 
+use super::ends::{Ended as AnyEnded, Ends};
 use super::medium::{End, Io, Lost, Medium, Outcome};
 use super::plan::{Run, Seat};
 use super::tally::Tally;
@@ -25,32 +24,12 @@ pub struct File {
     file: Rc<nfs_client::File>,
     bytes: u64,
     stable: bool,
-    ends: Rc<Ends>,
+    ends: Rc<Ends<Came>>,
 }
 
-/// Ends that nobody has taken yet.
-#[derive(Default)]
-struct Ends {
-    waiting: RefCell<Vec<Ended>>,
-    came: Notify,
-    in_flight: Cell<usize>,
-}
-
-/// How a call ended.
-pub struct Ended {
-    index: u16,
-    at: Instant,
-    /// The bytes that came, and of a read that is looked at what they are.
-    outcome: Result<(usize, Option<Vec<u8>>), Error>,
-}
-
-impl From<Error> for Lost {
-    fn from(error: Error) -> Self {
-        let unreachable =
-            matches!(error, Error::Resolve { .. } | Error::Connect { .. } | Error::Silent { .. });
-        Self { reason: error.to_string(), unreachable }
-    }
-}
+/// The bytes that came, and of a read that is looked at what they are.
+type Came = (usize, Option<Vec<u8>>);
+type Ended = AnyEnded<Came>;
 
 impl File {
     /// Finds the file, or makes it if the load writes.
@@ -117,7 +96,7 @@ impl Medium for File {
 
     fn submit(&mut self, index: u16, offset: u64, bs: u32, io: Io) -> Result<(), Lost> {
         let (file, ends, stable) = (self.file.clone(), self.ends.clone(), self.stable);
-        ends.in_flight.set(ends.in_flight.get() + 1);
+        ends.begin();
         // The task ends with its call, which the connection ends at the latest.
         drop(runtime::spawn(async move {
             let outcome = match io {
@@ -128,8 +107,7 @@ impl Medium for File {
                 Io::Write(data) if stable => file.write_stable(offset, data).await.map(|()| (0, None)),
                 Io::Write(data) => file.write(offset, data).await.map(|()| (0, None)),
             };
-            ends.waiting.borrow_mut().push(Ended { index, at: Instant::now(), outcome });
-            ends.came.notify();
+            ends.end(index, outcome);
         }));
         Ok(())
     }
@@ -137,21 +115,15 @@ impl Medium for File {
     fn flush(&mut self) {}
 
     fn in_flight(&self) -> usize {
-        self.ends.in_flight.get()
+        self.ends.in_flight()
     }
 
     fn take(&mut self, into: &mut Vec<Ended>) -> usize {
-        let mut waiting = self.ends.waiting.borrow_mut();
-        let count = waiting.len();
-        self.ends.in_flight.set(self.ends.in_flight.get() - count);
-        into.append(&mut waiting);
-        count
+        self.ends.take(into)
     }
 
     async fn completions(&mut self, into: &mut Vec<Ended>) -> Result<(), Lost> {
-        let ends = self.ends.clone();
-        ends.came.until(|| (!ends.waiting.borrow().is_empty()).then_some(())).await;
-        self.take(into);
+        self.ends.some(into).await;
         Ok(())
     }
 

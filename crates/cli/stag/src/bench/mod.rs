@@ -1,7 +1,9 @@
 //! `stag bench`: loads units or files, measures, and checks what they keep. This file runs the runs
 //! and prints; a run's threads are in [`run`].
 
+mod directory;
 mod drive;
+mod ends;
 mod file;
 mod generations;
 mod medium;
@@ -126,8 +128,25 @@ fn check(args: &Bench) -> Result<(), BenchError> {
         let what = "--connections and --initiators are of units: load files over several --sessions";
         return Err(BenchError::Usage(what.into()));
     }
+    let metadata = args.load.pattern.iter().filter(|pattern| pattern.is_metadata()).count();
+    if metadata > 0 && files == 0 {
+        let pattern = args.load.pattern.iter().find(|pattern| pattern.is_metadata());
+        let name = pattern.map_or("", |pattern| pattern.name());
+        return Err(BenchError::Usage(format!("{name} is of a directory of NFS")));
+    }
+    if metadata > 0 && metadata < args.load.pattern.len() {
+        let what = "some of these patterns need a file and some a directory: run them one after the other";
+        return Err(BenchError::Usage(what.into()));
+    }
+    if metadata > 0 && (args.load.fill || args.load.verify) {
+        return Err(BenchError::Usage("--fill and --verify are of patterns that move data".into()));
+    }
     if files == 0 && args.load.file_sync {
         return Err(BenchError::Usage("--file-sync is of files".into()));
+    }
+    if metadata > 0 && plan::destroys(args) && !args.load.destroy {
+        let what = "create makes files and removes them again: add --destroy if that may be";
+        return Err(BenchError::Usage(what.into()));
     }
     if plan::destroys(args) && !args.load.destroy {
         let units = match (files, args.urls.len()) {
@@ -150,7 +169,9 @@ fn check(args: &Bench) -> Result<(), BenchError> {
         return Err(BenchError::Usage(what.into()));
     }
     if args.load.zipf.is_some() && args.load.pattern.iter().any(|pattern| !pattern.is_random()) {
-        return Err(BenchError::Usage("--zipf needs random patterns: randread, randwrite or randrw".into()));
+        return Err(BenchError::Usage(
+            "--zipf needs random patterns: randread, randwrite, randrw, getattr or lookup".into(),
+        ));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ pub struct Run {
     pub pattern: Pattern,
     /// Of 100 I/Os, how many read.
     pub read_percent: u8,
-    /// Bytes of an I/O.
+    /// Bytes of an I/O; 1 if it moves no data, so that its places are entries of a directory.
     pub bs: u32,
     /// Commands in flight on each session.
     pub depth: u16,
@@ -23,9 +23,13 @@ pub struct Run {
 pub fn runs(args: &Bench) -> Vec<Run> {
     let load = &args.load;
     let mut runs = Vec::new();
-    for &bs in &load.bs.0 {
+    for (turn, &bs) in load.bs.0.iter().enumerate() {
         for &depth in &load.depth.0 {
             for &pattern in &load.pattern {
+                if pattern.is_metadata() && turn > 0 {
+                    continue;
+                }
+                let bs = if pattern.is_metadata() { 1 } else { bs };
                 let read_percent = pattern.read_percent(load.read_percent);
                 runs.push(Run { pattern, read_percent, bs, depth });
             }
@@ -184,6 +188,15 @@ mod tests {
         assert_eq!(runs.len(), 12);
         assert_eq!((runs[0].bs, runs[0].depth, runs[0].read_percent), (4096, 1, 100));
         assert_eq!((runs[11].bs, runs[11].depth, runs[11].read_percent), (8192, 4, 70));
+    }
+
+    #[test]
+    fn patterns_without_data_run_once_a_depth_whatever_the_sizes() {
+        let found = runs(&args("nfs://h/data --bs 4k,8k --depth 1,2 --pattern lookup,create"));
+        let found: Vec<_> =
+            found.iter().map(|run| (run.pattern, run.bs, run.depth, run.read_percent)).collect();
+        let of = |depth| [(Pattern::Lookup, 1, depth, 100), (Pattern::Create, 1, depth, 0)];
+        assert_eq!(found, [of(1), of(2)].concat());
     }
 
     #[test]

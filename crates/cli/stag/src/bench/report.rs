@@ -59,7 +59,7 @@ pub struct Report {
     pattern: &'static str,
     read_percent: u8,
     zipf: Option<f64>,
-    /// Bytes.
+    /// Bytes; 0 if no data moves.
     bs: u32,
     /// Commands in flight of each session.
     depth: u16,
@@ -103,6 +103,8 @@ pub struct Report {
     replaced_connections: u64,
     /// Blocks that were held against their stamp.
     verified_blocks: u64,
+    /// Entries of a directory that one I/O lists; `null` if it lists none.
+    entries_per_io: Option<f64>,
     /// Where the first session has come to by tuning itself; `null` if it was not to.
     tuning: Option<Tuned>,
 }
@@ -155,13 +157,15 @@ impl Report {
         let seconds = outcome.seconds.max(1e-9);
         let iops = tally.ios() as f64 / seconds;
         let cpu = outcome.cpu.unwrap_or_default();
+        let bs = if run.pattern.is_metadata() { 0 } else { run.bs };
+        let (listings, entries) = tally.listed;
         let (us, percent) = (|used| round(cpu.each_us(used, iops), 3), |used| round(cpu.percent(used), 2));
         Self {
             urls: args.urls.iter().map(ToString::to_string).collect(),
             pattern: run.pattern.name(),
             read_percent: run.read_percent,
             zipf: args.load.zipf,
-            bs: run.bs,
+            bs,
             depth: run.depth,
             connections: args.connect.connections,
             sessions,
@@ -174,7 +178,7 @@ impl Report {
             reads: tally.reads,
             writes: tally.writes,
             iops: round(iops, 1),
-            mb_s: round(iops * f64::from(run.bs) / 1e6, 3),
+            mb_s: round(iops * f64::from(bs) / 1e6, 3),
             lat_us: Latency::of(&tally.latency),
             client_us: us(cpu.own),
             client_cpu_percent: percent(cpu.own),
@@ -189,6 +193,7 @@ impl Report {
             reassigns: tally.recovered.reassigns,
             replaced_connections: tally.recovered.connections,
             verified_blocks: tally.verified,
+            entries_per_io: (listings > 0).then(|| round(entries as f64 / listings as f64, 1)),
             tuning: tally.tuning.as_ref().map(Tuned::from),
         }
     }
@@ -204,7 +209,7 @@ pub fn json(runs: &[Report]) -> String {
 const COLUMNS: &str = "urls,pattern,read_percent,zipf,bs,depth,connections,sessions,initiators,threads,rate,verify,seconds,\
     ios,reads,writes,iops,mb_s,lat_min_us,lat_mean_us,lat_p50_us,lat_p90_us,lat_p99_us,lat_p999_us,lat_p9999_us,lat_max_us,\
     client_us,client_cpu_percent,target_us,target_cpu_percent,unsent,errors,first_error,reconnects,verified_blocks,\
-    retries,snacks,reassigns,replaced_connections\n";
+    retries,snacks,reassigns,replaced_connections,entries_per_io\n";
 
 /// The first line of the CSV (RFC 4180).
 pub fn csv_head() -> &'static str {
@@ -239,7 +244,7 @@ fn quoted(text: &str) -> String {
 
 pub fn table_head(target: bool) -> String {
     let mut line = format!(
-        "{:<9} {:>6} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",
+        "{:<11} {:>6} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",
         "pattern",
         "bs",
         "depth",
@@ -264,7 +269,7 @@ pub fn table_head(target: bool) -> String {
 pub fn table(run: &Report, target: bool) -> String {
     let lat = &run.lat_us;
     let mut line = format!(
-        "{:<9} {:>6} {:>5} {:>9.0} {:>9.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>9.1} {:>9.1} {:>9.2}",
+        "{:<11} {:>6} {:>5} {:>9.0} {:>9.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>9.1} {:>9.1} {:>9.2}",
         run.pattern,
         size(run.bs),
         run.depth,
@@ -296,6 +301,7 @@ pub fn table(run: &Report, target: bool) -> String {
     say("commands sent again", run.retries);
     say("SNACKs", run.snacks);
     say("blocks verified", run.verified_blocks);
+    say("entries of a listing", run.entries_per_io.unwrap_or(0.0) as u64);
     say("ERRORS", run.errors);
     line
 }
@@ -303,6 +309,7 @@ pub fn table(run: &Report, target: bool) -> String {
 /// Bytes in the unit that divides them.
 fn size(bytes: u32) -> String {
     match bytes {
+        0 => "-".to_owned(),
         b if b % (1 << 20) == 0 => format!("{}M", b >> 20),
         b if b % (1 << 10) == 0 => format!("{}k", b >> 10),
         b => b.to_string(),

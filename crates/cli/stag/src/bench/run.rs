@@ -18,6 +18,7 @@ use load::random::mix;
 use runtime::JoinHandle;
 
 use super::BenchError;
+use super::directory::Directory;
 use super::drive::{Driver, Outcome, Phase, Shared};
 use super::file::File;
 use super::generations::BYTES_OF_PLACE;
@@ -199,6 +200,9 @@ fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Mess
         // Late timers would be late I/Os at a fixed rate. A kernel that refuses leaves them a little later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         match common.args.urls.first() {
+            Some(Remote::File(_)) if common.run.pattern.is_metadata() => {
+                runtime.block_on(sessions::<Directory>(common, index, &mine, sender))
+            }
             Some(Remote::File(_)) => runtime.block_on(sessions::<File>(common, index, &mine, sender)),
             _ => runtime.block_on(sessions::<Unit>(common, index, &mine, sender)),
         }

@@ -24,6 +24,8 @@ pub struct Tally {
     pub messages: Vec<String>,
     /// Blocks that were held against their stamp.
     pub verified: u64,
+    /// Listings of directories, and the entries in them.
+    pub listed: (u64, u64),
     /// How often a session was made anew.
     pub reconnects: u64,
     /// What sessions recovered from without that.
@@ -89,6 +91,7 @@ impl Tally {
         self.unsent += other.unsent;
         self.errors += other.errors;
         self.verified += other.verified;
+        self.listed = (self.listed.0 + other.listed.0, self.listed.1 + other.listed.1);
         self.reconnects += other.reconnects;
         self.tuning = self.tuning.take().or_else(|| other.tuning.clone());
         self.recovered.retries += other.recovered.retries;

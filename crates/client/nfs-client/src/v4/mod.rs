@@ -89,6 +89,10 @@ impl V4 {
         self.session.run(operations, Chain::new(), keep).await
     }
 
+    pub async fn null(&self) -> Result<(), Error> {
+        self.session.calls().call((v4::PROGRAM, v4::VERSION, 0), |_| {}, Chain::new()).await.map(drop)
+    }
+
     pub async fn attributes(&self, of: &Handle) -> Result<Attributes, Error> {
         let done = self.run(&[Arguments::PutFh(of.v4()), Arguments::GetAttr(WANTED)], false).await?;
         Attributes::try_from(&attributes(&done.results()?)?)
