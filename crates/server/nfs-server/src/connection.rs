@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use nfs::v4::state::Callback;
 use runtime::{Gather, Keepalive, Lender, Lent, Notify, Pooled, TcpStream};
 use server_core::{ConnectionId, Core, TcpAccount};
+use tree::Batch;
 
 use crate::client::Client;
 use crate::dispatch;
@@ -132,6 +133,7 @@ impl Connection {
             if let Some(begun) = begun.take() {
                 begun();
             }
+            let batch = Batch::begin();
             if let Err(end) = self.execute(record) {
                 break end;
             }
@@ -142,6 +144,7 @@ impl Connection {
                     break 'calls end;
                 }
             }
+            drop(batch);
             self.to_send.notify();
             self.room.until(|| (self.has_room() || self.phase.get() != Phase::Open).then_some(())).await;
         };

@@ -1,12 +1,14 @@
 //! [`Base`]: what all operations on a folder stand on. Owns the open files, and how attributes are
 //! read from them.
 
+use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
-use tree::{Attributes, Caller, Changed, Kind, NodeId, Permissions, Time, TreeError, TreeLimits};
+use tree::{Attributes, Batch, Caller, Changed, Kind, NodeId, Permissions, Time, TreeError, TreeLimits};
 
 use crate::cache::Cache;
 use crate::durable::Durability;
@@ -14,6 +16,25 @@ use crate::locator::Locator;
 use crate::node::{Descriptors, Node};
 use crate::permit::Permit;
 use crate::stat::{Changes, Stat};
+
+thread_local! {
+    /// The last file, and the last directory.
+    static SEEN: RefCell<[Option<Seen>; 2]> = const { RefCell::new([None, None]) };
+}
+
+fn saw(batch: NonZeroU64, node: &Node, written: u64, file: Attributes) {
+    let place = usize::from(node.kind == Kind::Directory);
+    SEEN.with_borrow_mut(|seen| seen[place] = Some(Seen { batch, id: node.id, written, file }));
+}
+
+/// A file as one call of a batch found it.
+struct Seen {
+    batch: NonZeroU64,
+    id: NodeId,
+    /// Writes that had ended.
+    written: u64,
+    file: Attributes,
+}
 
 /// What was found out about calls that must not wait.
 #[derive(Default)]
@@ -91,6 +112,34 @@ impl Base {
         }
     }
 
+    /// A file's attributes for a call that only reads: as they were at some time since its batch of
+    /// calls came, and after the last write of this server.
+    pub(crate) fn attributes_in_batch(&self, node: &Node) -> Result<Attributes, TreeError> {
+        let Some(batch) = Batch::current() else { return self.attributes(node) };
+        let written = node.written();
+        let known = SEEN.with_borrow(|seen| {
+            let seen = seen[usize::from(node.kind == Kind::Directory)].as_ref()?;
+            ((seen.batch, seen.written) == (batch, written) && seen.id == node.id).then_some(seen.file)
+        });
+        match known {
+            Some(file) => Ok(file),
+            None => {
+                let file = self.attributes(node)?;
+                saw(batch, node, written, file);
+                Ok(file)
+            }
+        }
+    }
+
+    /// The same from what statx(2) has just said.
+    pub(crate) fn shown_in_batch(&self, node: &Node, stat: &Stat) -> Attributes {
+        let file = self.shown(node, stat);
+        if let Some(batch) = Batch::current() {
+            saw(batch, node, node.written(), file);
+        }
+        file
+    }
+
     /// A file after a change by this server, which found `before`. Somebody else may have changed
     /// it in between, so what it was before is not said.
     pub(crate) fn changed(&self, node: &Node, before: Time) -> Result<Changed, TreeError> {
@@ -115,7 +164,26 @@ impl Base {
         node: &Node,
         wanted: Permissions,
     ) -> Result<Attributes, TreeError> {
-        let attributes = self.attributes(node)?;
+        self.permitted(caller, node, self.attributes(node)?, wanted)
+    }
+
+    /// The same for a call that only reads.
+    pub(crate) fn directory_in_batch(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        wanted: Permissions,
+    ) -> Result<Attributes, TreeError> {
+        self.permitted(caller, node, self.attributes_in_batch(node)?, wanted)
+    }
+
+    fn permitted(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        attributes: Attributes,
+        wanted: Permissions,
+    ) -> Result<Attributes, TreeError> {
         if node.kind != Kind::Directory {
             return Err(TreeError::NotDirectory);
         }

@@ -77,11 +77,17 @@ pub(crate) fn read_at_once(
             }
         }
     }
-    let file = match readable(base, caller, node) {
+    let end = at.saturating_add(data.len() as u64);
+    let file = match base.attributes_in_batch(node) {
+        // It has grown since.
+        Ok(file) if file.size < end => base.attributes(node),
+        other => other,
+    };
+    let file = match file.and_then(|file| readable(base, caller, node, file)) {
         Ok(file) => file,
         Err(error) => return Some(Err(error)),
     };
-    let eof = at.saturating_add(data.len() as u64) >= file.size;
+    let eof = end >= file.size;
     if ended && !eof {
         return None;
     }
@@ -89,8 +95,7 @@ pub(crate) fn read_at_once(
 }
 
 /// A file's attributes, if the caller may read its data.
-fn readable(base: &Base, caller: &Caller, node: &Node) -> Result<Attributes, TreeError> {
-    let file = base.attributes(node)?;
+fn readable(base: &Base, caller: &Caller, node: &Node, file: Attributes) -> Result<Attributes, TreeError> {
     base.permit.check_read(caller, node, &file)?;
     Ok(file)
 }
@@ -114,7 +119,7 @@ pub(crate) async fn read(
 ) -> Result<Read, TreeError> {
     let node = find(&base, id).await?;
     let reader = node.reader(&base.descriptors)?;
-    let size = readable(&base, &caller, &node)?.size;
+    let size = readable(&base, &caller, &node, base.attributes(&node)?)?.size;
     let len = len.min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
     let mut data = Chain::new();
     while data.len() < len {
@@ -315,7 +320,7 @@ pub(crate) fn seek(
 ) -> Result<u64, TreeError> {
     let node = locate::find(base, id)?;
     let reader = node.reader(&base.descriptors)?;
-    readable(base, caller, &node)?;
+    readable(base, caller, &node, base.attributes(&node)?)?;
     if i64::try_from(at).is_err() {
         return Err(TreeError::NoEntry);
     }
@@ -341,7 +346,7 @@ pub(crate) fn copy(
 ) -> Done<u64> {
     let source = locate::find(base, &from.0)?;
     let reader = source.reader(&base.descriptors)?;
-    let there = readable(base, caller, &source)?.size.saturating_sub(from.1);
+    let there = readable(base, caller, &source, base.attributes(&source)?)?.size.saturating_sub(from.1);
     let target = locate::find(base, &to.0)?;
     let writer = target.writer(&base.descriptors)?;
     let len = if len == 0 { there } else { len };

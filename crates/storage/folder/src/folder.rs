@@ -98,7 +98,7 @@ impl Tree for Folder {
     }
 
     fn attributes(&self, node: &NodeId) -> Answer<Attributes> {
-        self.at_once(node, |base, node, _| base.attributes(node))
+        self.at_once(node, |base, node, _| base.attributes_in_batch(node))
     }
 
     fn set_attributes(

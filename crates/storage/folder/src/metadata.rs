@@ -14,7 +14,7 @@ pub(crate) fn lookup(
     name: &[u8],
     cached: bool,
 ) -> Result<Found, TreeError> {
-    let above = base.directory(caller, directory, Permissions::EXECUTE)?;
+    let above = base.directory_in_batch(caller, directory, Permissions::EXECUTE)?;
     let (node, attributes) = match name {
         b"." => (directory.id, above),
         b".." => {
@@ -23,7 +23,7 @@ pub(crate) fn lookup(
         }
         _ => {
             let (node, stat) = locate::child(base, directory, checked(name)?, cached)?;
-            (node.id, base.shown(&node, &stat))
+            (node.id, base.shown_in_batch(&node, &stat))
         }
     };
     Ok(Found { node, attributes, directory: above })

@@ -10,7 +10,7 @@ use common::{
 };
 use runtime::Buf;
 use tree::{
-    Caller, Contents, Device, Kind, New, NewFile, Permissions, RemovedKind, SetAttributes, SetTime,
+    Batch, Caller, Contents, Device, Kind, New, NewFile, Permissions, RemovedKind, SetAttributes, SetTime,
     Stability, Time, Tree, TreeError,
 };
 
@@ -54,6 +54,39 @@ fn files_made_through_the_folder_are_files_of_the_host() {
             assert_eq!(names(list(&folder, &inner, ROOM).await), [&b"fifo"[..], b"link"]);
             let up = find(&folder, &inner, b"..").await.unwrap();
             assert_eq!(up.node, root);
+        });
+    });
+}
+
+#[test]
+fn a_batch_sees_what_this_server_wrote_and_what_has_grown() {
+    both_ways(|ground, as_itself| {
+        let folder = ground.open_as(as_itself);
+        run(async {
+            let file = make(&folder, &folder.root(), b"a").await.node;
+            write(&folder, &file, 0, b"hello").await;
+            let size = async || {
+                let read = folder.read(&Caller::root(), &file, 0, 3).await.unwrap();
+                read.attributes.size
+            };
+            let batch = Batch::begin();
+            assert_eq!(size().await, 5);
+            write(&folder, &file, 5, b", world").await;
+            assert_eq!(size().await, 12);
+            fs::write(ground.path("a"), b"hello, host's world").unwrap();
+            assert_eq!(read(&folder, &file, 0, 100).await, (b"hello, host's world".to_vec(), true));
+            fs::write(ground.path("a"), b"short").unwrap();
+            assert_eq!(read(&folder, &file, 0, 100).await, (b"short".to_vec(), true));
+            assert_eq!(folder.attributes(&file).await.unwrap().size, 5);
+            write(&folder, &file, 5, b"er").await;
+            assert_eq!(folder.attributes(&file).await.unwrap().size, 7);
+            fs::write(ground.path("a"), b"shortest").unwrap();
+            let found = find(&folder, &folder.root(), b"a").await.unwrap();
+            assert_eq!((found.node, found.attributes.size), (file, 8));
+            drop(batch);
+            fs::write(ground.path("a"), b"").unwrap();
+            let _batch = Batch::begin();
+            assert_eq!(folder.attributes(&file).await.unwrap().size, 0);
         });
     });
 }

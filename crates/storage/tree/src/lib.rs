@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod batch;
 mod caller;
 mod error;
 mod node;
@@ -19,6 +20,7 @@ pub mod testing;
 mod tree;
 
 pub use attributes::{Attributes, Before, Changed, Device, Kind, SetAttributes, SetTime, Time};
+pub use batch::Batch;
 pub use caller::{Caller, Permissions};
 pub use error::TreeError;
 pub use node::{NodeId, TooLong};
