@@ -11,7 +11,7 @@ mod ranges;
 mod sessions;
 mod xattrs;
 
-use nfs::v4::state::{Current, Running, Sequenced};
+use nfs::v4::state::{Running, Sequenced};
 use nfs::v4::{
     self, Arguments, Asked, Fore, Handle, Item, Items, Operation, Outcome, Refused as Unread, Results,
     Sequence, SequenceOk, Status,
@@ -122,20 +122,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
     let received = Received::new(record, accepted.body);
     let body = received.head.as_slice().and_then(|it| it.get(accepted.body..)).unwrap_or_default();
     let asked = v4::Call::<Fore>::read(body)?;
-    let mut c = Compound {
-        client,
-        model: client.model(),
-        identity: &accepted.identity,
-        minor: asked.minor,
-        running: None,
-        current: None,
-        saved: None,
-        stateids: Current::default(),
-        apart: None,
-        reducible: 0,
-        cache: false,
-        limit: usize::MAX,
-    };
+    let mut c = Compound::new(client, &accepted.identity, asked.minor);
     let mut out = Reply::begun(accepted.xid);
     let mut to = Writer::new(&mut out);
     let mut reply = compound::Results::new(&mut to, asked.tag);
@@ -325,8 +312,7 @@ async fn execute(
             Ok(())
         }
         Arguments::PutFh(handle) => {
-            let place = c.of_handle(handle.bytes())?;
-            c.go_to(place);
+            c.go_to_handle(handle.bytes())?;
             to.push(&Results::PutFh(Outcome::Ok(())));
             Ok(())
         }
@@ -336,14 +322,12 @@ async fn execute(
             Ok(())
         }
         Arguments::SaveFh(()) => {
-            c.saved = c.current.clone();
-            c.stateids.save();
+            c.save();
             to.push(&Results::SaveFh(Outcome::Ok(())));
             Ok(())
         }
         Arguments::RestoreFh(()) => {
-            c.current = c.saved.clone();
-            c.stateids.restore();
+            c.restore();
             to.push(&Results::RestoreFh(Outcome::Ok(())));
             Ok(())
         }
