@@ -18,7 +18,7 @@ use crate::state;
 /// Prefix of the keys of units in memory.
 pub const PREFIX: &str = "memory:";
 /// For so long the records of a unit that no daemon serves are kept.
-const KEPT: Duration = Duration::from_hours(90 * 24);
+const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// The right to serve memory under a key of the state directory; no other daemon has it meanwhile.
 #[derive(Debug)]
