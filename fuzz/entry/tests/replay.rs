@@ -35,7 +35,7 @@ fn every_seed_and_thousands_of_mutations_are_survived() {
     let mutations = std::env::var("FUZZ_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(MUTATIONS);
     let only = std::env::var("FUZZ_TARGET").ok();
     let more = std::env::var("FUZZ_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
-    for (number, target) in (1..).zip(TARGETS) {
+    for (number, target) in (1u64..).zip(TARGETS) {
         if only.as_ref().is_some_and(|name| name != target.name) {
             continue;
         }
