@@ -37,7 +37,7 @@ pub(crate) async fn call(
             match &found {
                 Ok(handle) => {
                     // A client that mounts again and again fills no log.
-                    if mounts.add(client, path.bytes()) {
+                    if mounts.add(client, path.bytes(), runtime::now()) {
                         let path = path.bytes().escape_ascii().to_string();
                         tracing::info!(target: audit::TARGET, what = "mount", %client, path, "mounted");
                     }

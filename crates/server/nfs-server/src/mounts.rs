@@ -1,36 +1,81 @@
 //! [`Mounts`]: which client has mounted what, as far as it was said. For people only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Mounts that are remembered for DUMP. They are for people only (`showmount -a`).
+/// Mounts that are remembered for DUMP, and those whose log lines are. They are for people only
+/// (`showmount -a`).
 const MOST_MOUNTS: usize = 1024;
+/// How long a mount that is made again is not told again: so many lines come in this time at most
+/// as mounts are remembered.
+const TOLD: Duration = Duration::from_secs(60);
+
+type Mount = (IpAddr, Vec<u8>);
 
 /// Who has mounted what, as far as it was said.
 #[derive(Default)]
-pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, Vec<u8>)>>);
+pub(crate) struct Mounts(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    now: BTreeSet<Mount>,
+    /// When the mounts of the last time were told.
+    told: BTreeMap<Mount, Instant>,
+}
 
 impl Mounts {
-    /// A client has mounted a path. Whether that was not known.
-    pub(crate) fn add(&self, client: IpAddr, path: &[u8]) -> bool {
-        let mut all = self.lock();
-        all.len() < MOST_MOUNTS && all.insert((client, path.to_vec()))
+    /// A client has mounted a path. Whether that is to be told.
+    pub(crate) fn add(&self, client: IpAddr, path: &[u8], now: Instant) -> bool {
+        let mut known = self.lock();
+        let mount = (client, path.to_vec());
+        if known.now.len() < MOST_MOUNTS {
+            known.now.insert(mount.clone());
+        }
+        if known.told.len() >= MOST_MOUNTS || known.told.contains_key(&mount) {
+            known.told.retain(|_, at| now.saturating_duration_since(*at) < TOLD);
+        }
+        if known.told.len() >= MOST_MOUNTS || known.told.contains_key(&mount) {
+            return false;
+        }
+        known.told.insert(mount, now);
+        true
     }
 
     /// A client has unmounted a path, or all.
     pub(crate) fn remove(&self, client: IpAddr, path: Option<&[u8]>) {
-        let gone =
-            |(other, known): &(IpAddr, Vec<u8>)| *other == client && path.is_none_or(|path| known == path);
-        self.lock().retain(|mount| !gone(mount));
+        let gone = |(other, known): &Mount| *other == client && path.is_none_or(|path| known == path);
+        self.lock().now.retain(|mount| !gone(mount));
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<(IpAddr, Vec<u8>)>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All, in order.
-    pub(crate) fn all(&self) -> Vec<(IpAddr, Vec<u8>)> {
-        self.lock().iter().cloned().collect()
+    pub(crate) fn all(&self) -> Vec<Mount> {
+        self.lock().now.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_mount_and_unmount_all_the_time_fill_no_log() {
+        let (mounts, begun, client) = (Mounts::default(), runtime::clock(), IpAddr::from([192, 0, 2, 1]));
+        let cycle = |number: usize, seconds: u64| {
+            let path = number.to_string();
+            let told = mounts.add(client, path.as_bytes(), begun + Duration::from_secs(seconds));
+            mounts.remove(client, None);
+            usize::from(told)
+        };
+        assert_eq!((0..100).map(|_| cycle(7, 0)).sum::<usize>(), 1, "one path");
+        assert_eq!((0..100_000).map(|n| cycle(n, 1)).sum::<usize>(), MOST_MOUNTS - 1, "as many as it likes");
+        assert_eq!(mounts.lock().told.len(), MOST_MOUNTS);
+        assert_eq!(cycle(7, 62), 1, "later it is news again");
+        assert!(mounts.all().is_empty());
     }
 }

@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rpc::xdr::{List, Malformed, Reader, Writer};
@@ -307,8 +308,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
     ///
     /// # Errors
     /// STALE_CLIENTID, CLIENTID_BUSY.
-    pub fn destroy_client(&mut self, now: Duration, client: ClientId) -> Result<(), Status> {
-        self.members.may_destroy(client)?;
+    pub fn destroy_client(&mut self, now: Duration, host: IpAddr, client: ClientId) -> Result<(), Status> {
+        self.members.may_destroy(client, host)?;
         if self.holdings.has_client(client) {
             return Err(Status::ClientIdBusy);
         }

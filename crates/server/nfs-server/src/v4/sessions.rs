@@ -95,7 +95,8 @@ pub(super) fn destroy_session(c: &Compound<'_>, session: SessionId, to: &mut Rep
 }
 
 pub(super) fn destroy_client(c: &Compound<'_>, client: ClientId, to: &mut Reply<'_, '_>) -> Done {
-    c.client.shared.state.with(|state, now| state.destroy_client(now, client))?;
+    let host = c.client.peer.ip().to_canonical();
+    c.client.shared.state.with(|state, now| state.destroy_client(now, host, client))?;
     to.push(&Results::DestroyClientId(Outcome::Ok(())));
     Ok(())
 }

@@ -302,6 +302,11 @@ impl Clients {
         self.clients.get(&id).map(|it| it.renewed)
     }
 
+    /// Whether the host has sent the client's name and verifier.
+    pub(super) fn is_of(&self, id: ClientId, host: IpAddr) -> bool {
+        self.clients.get(&id).is_some_and(|it| it.hosts.contains(&host))
+    }
+
     pub(super) fn is_confirmed(&self, id: ClientId) -> bool {
         self.clients.get(&id).is_some_and(|it| it.confirmed)
     }

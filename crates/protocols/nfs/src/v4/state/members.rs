@@ -198,8 +198,11 @@ impl Members {
     }
 
     /// Whether DESTROY_CLIENTID may remove the client (RFC 8881 §18.50).
-    pub(super) fn may_destroy(&self, id: ClientId) -> Result<(), Status> {
-        self.clients.renewed(id).ok_or(Status::StaleClientId)?;
+    pub(super) fn may_destroy(&self, id: ClientId, host: IpAddr) -> Result<(), Status> {
+        // The call needs no session, and client IDs can be guessed: other hosts know of no such client.
+        if !self.clients.is_of(id, host) {
+            return Err(Status::StaleClientId);
+        }
         if self.sessions.of(id).next().is_none() { Ok(()) } else { Err(Status::ClientIdBusy) }
     }
 

@@ -183,16 +183,27 @@ fn another_principal_does_not_confirm_a_client() {
 fn a_client_is_destroyed_only_without_sessions_and_state() {
     let mut server = Server::new();
     let client = server.client(b'c');
-    assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::ClientIdBusy));
+    assert_eq!(server.state.destroy_client(server.now, HOST, client.id), Err(Status::ClientIdBusy));
     let opened = server.open(client, 1, ShareAccess::Write).unwrap();
     server.state.destroy_session(client.connection, client.session, None).unwrap();
-    assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::ClientIdBusy));
+    assert_eq!(server.state.destroy_client(server.now, HOST, client.id), Err(Status::ClientIdBusy));
     server.state.close(client.id, opened.stateid).unwrap();
-    assert_eq!(server.state.destroy_client(server.now, client.id), Ok(()));
-    assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::StaleClientId));
+    assert_eq!(server.state.destroy_client(server.now, HOST, client.id), Ok(()));
+    assert_eq!(server.state.destroy_client(server.now, HOST, client.id), Err(Status::StaleClientId));
     assert_eq!(server.state.usage(), Usage::default());
     let records = [Effect::Remember(record(b'c')), Effect::Forget([b'c'].into())];
     assert_eq!(server.effects(), records);
+}
+
+/// The call has no session that would show whose it is.
+#[test]
+fn another_host_does_not_destroy_an_idle_client() {
+    let mut server = Server::new();
+    let client = server.client(b'c');
+    server.state.destroy_session(client.connection, client.session, None).unwrap();
+    let elsewhere = server.state.destroy_client(server.now, ELSEWHERE.host, client.id);
+    assert_eq!(elsewhere, Err(Status::StaleClientId));
+    assert_eq!(server.state.destroy_client(server.now, HOST, client.id), Ok(()));
 }
 
 #[test]

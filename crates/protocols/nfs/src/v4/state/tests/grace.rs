@@ -155,7 +155,7 @@ fn a_client_that_leaves_is_not_waited_for() {
     let mut server = restarted(&[1]);
     let client = server.mount(1);
     server.state.destroy_session(client.connection, client.session, None).unwrap();
-    server.state.destroy_client(server.now, client.id).unwrap();
+    server.state.destroy_client(server.now, HOST, client.id).unwrap();
     assert!(!server.state.in_grace());
 }
 

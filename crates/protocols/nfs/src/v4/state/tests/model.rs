@@ -497,7 +497,7 @@ impl World {
         }
         state.destroy_session(mounted.connection, mounted.session, None).unwrap();
         // A waiting lock is state too.
-        if state.destroy_client(now, mounted.id) == Err(Status::ClientIdBusy) {
+        if state.destroy_client(now, HOST, mounted.id) == Err(Status::ClientIdBusy) {
             assert!(state.usage().waiting > 0);
             self.peers[client].mounted = Some(mounted);
             self.pass(400);
