@@ -34,6 +34,7 @@ mod naming;
 mod osd;
 mod progress;
 mod rdma_bench;
+mod rpcbind;
 mod sandbox;
 mod secret;
 mod serve;

@@ -27,7 +27,7 @@ use crate::exports::{self, Trees};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
-use crate::{advice, convert, identity, iqn, log, naming, out, secret, state};
+use crate::{advice, convert, identity, iqn, log, naming, out, rpcbind, secret, state};
 
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
             );
         }
     };
-    let isns = config.isns.clone();
+    let (isns, rpcbind) = (config.isns.clone(), config.nfs.rpcbind.clone());
     let mut sockets = supervisor::handed();
     let (mut state, mut nfs_clients) = (State::default(), Vec::new());
     if let Some(taken) = &mut taken {
@@ -179,6 +179,11 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(naming) => naming,
         Err(error) => return failed(format_args!("iSNS has no thread: {error}"), None),
     };
+    let portmapper = rpcbind.map(|socket| rpcbind::Agent::start(socket, daemon.clone())).transpose();
+    let portmapper = match portmapper {
+        Ok(portmapper) => portmapper,
+        Err(error) => return failed(format_args!("rpcbind has no thread: {error}"), None),
+    };
     supervisor.keep(&daemon.core.listening_sockets());
     supervisor.tell("READY=1");
     let watchdog = supervisor.watchdog(core.handle());
@@ -202,6 +207,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         supervisor.tell("STOPPING=1");
     }
     drop(control);
+    // It leaves what is another daemon's now.
+    drop(portmapper);
     // Initiators learn of no target that is about to go.
     match daemon.is_replaced() {
         // They are the other daemon's now.

@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rpc::auth::{Credential, OpaqueAuth};
 use rpc::message::AuthStat;
 use tree::Caller;
 
-use crate::config::{ClientRule, Squash};
+use crate::config::{ClientRule, GroupLookup, Squash};
+use crate::groups::Groups;
 
 /// Identities that a connection keeps decoded. A machine has few users at a time.
 const KEPT: usize = 8;
@@ -22,37 +24,62 @@ pub(crate) enum Identity {
     Unix { uid: u32, gid: u32, groups: Arc<[u32]> },
 }
 
+/// A user of a client.
+pub(crate) struct User {
+    /// Who it says it is.
+    pub claimed: Rc<Identity>,
+    /// The same with the groups that the machine knows, and until when.
+    managed: RefCell<Option<(Rc<Identity>, Instant)>>,
+}
+
+impl User {
+    /// Who it is, with the groups that the machine knows. The first group stays the client's.
+    pub(crate) async fn managed(&self, groups: &Groups, lookup: &GroupLookup) -> Rc<Identity> {
+        let Identity::Unix { uid, gid, .. } = *self.claimed else { return self.claimed.clone() };
+        if let Some((identity, until)) = &*self.managed.borrow()
+            && runtime::now() < *until
+        {
+            return identity.clone();
+        }
+        let (groups, until) = groups.of(uid, lookup).await;
+        let identity = Rc::new(Identity::Unix { uid, gid, groups });
+        *self.managed.borrow_mut() = Some((identity.clone(), until));
+        identity
+    }
+}
+
 /// The identities that a connection has seen last, by their credentials.
 #[derive(Default)]
-pub(crate) struct Identities(RefCell<Vec<(u32, Body, Rc<Identity>)>>);
+pub(crate) struct Identities(RefCell<Vec<(u32, Body, Rc<User>)>>);
 
 impl Identities {
     /// Who made a call.
     ///
     /// # Errors
     /// The credential is malformed, or of a flavor that is not served.
-    pub(crate) fn of(&self, credential: &OpaqueAuth<'_>) -> Result<Rc<Identity>, AuthStat> {
+    pub(crate) fn of(&self, credential: &OpaqueAuth<'_>) -> Result<Rc<User>, AuthStat> {
         let mut kept = self.0.borrow_mut();
         let body = credential.body.bytes();
         let known = kept.iter().find(|(flavor, known, _)| *flavor == credential.flavor && known[..] == *body);
-        if let Some((_, _, identity)) = known {
-            return Ok(identity.clone());
+        if let Some((_, _, user)) = known {
+            return Ok(user.clone());
         }
-        let identity = Rc::new(match credential.credential()? {
+        let claimed = Rc::new(match credential.credential()? {
             Credential::None => Identity::Anonymous,
             Credential::Sys(sys) => {
                 Identity::Unix { uid: sys.uid, gid: sys.gid, groups: sys.gids.iter().copied().collect() }
             }
             Credential::Other(_) => return Err(AuthStat::TooWeak),
         });
+        let user = Rc::new(User { claimed, managed: RefCell::default() });
         if kept.len() == KEPT {
             kept.remove(0);
         }
         let mut copy = Body::new();
         if copy.try_extend_from_slice(body).is_ok() {
-            kept.push((credential.flavor, copy, identity.clone()));
+            kept.push((credential.flavor, copy, user.clone()));
         }
-        Ok(identity)
+        Ok(user)
     }
 }
 
@@ -118,7 +145,7 @@ mod tests {
             let auth = sys.auth(&mut buffer);
             let (first, again) = (identities.of(&auth).unwrap(), identities.of(&auth).unwrap());
             assert!(Rc::ptr_eq(&first, &again));
-            assert!(matches!(*first, Identity::Unix { uid: own, .. } if own == uid));
+            assert!(matches!(*first.claimed, Identity::Unix { uid: own, .. } if own == uid));
         }
         assert_eq!(identities.0.borrow().len(), KEPT);
         let gss = OpaqueAuth { flavor: 6, body: Opaque::EMPTY };

@@ -6,11 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nfs::v4::state::Outcome;
+use rpc::auth::OpaqueAuth;
+use rpc::message::AuthStat;
 use server_core::ConnectionId;
 use server_core::qos::Cost;
 
 use crate::back_channel::{BackChannel, PATIENCE};
-use crate::caller::Identities;
+use crate::caller::{Identities, Identity};
 use crate::file::File;
 use crate::model::Edition;
 use crate::pace::Pace;
@@ -70,6 +72,22 @@ impl Client {
             *known = self.shared.model();
         }
         known.clone()
+    }
+
+    /// Who makes a call: with the groups that it claims, or with those that the machine knows.
+    ///
+    /// # Errors
+    /// The credential is malformed, or of a flavor that is not served.
+    pub(crate) async fn identity(&self, credential: &OpaqueAuth<'_>) -> Result<Rc<Identity>, AuthStat> {
+        let user = self.identities.of(credential)?;
+        let lookup = match &*self.model.borrow() {
+            seen if seen.generation == self.shared.served.generation() => seen.groups.clone(),
+            _ => self.shared.model().groups.clone(),
+        };
+        match lookup {
+            Some(lookup) => Ok(user.managed(&self.shared.groups, &lookup).await),
+            None => Ok(user.claimed.clone()),
+        }
     }
 
     /// Waits until the client may have so many bytes of a file read or written.

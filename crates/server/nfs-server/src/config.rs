@@ -8,6 +8,8 @@ use std::time::Duration;
 use tree::Tree;
 
 pub use nfs::PORT;
+pub use nfs::mount::PROGRAM as MOUNT_PROGRAM;
+pub use nfs::v3::PROGRAM;
 pub use rpcrdma::NFS_PORT as RDMA_PORT;
 pub use server_core::qos::QosLimits;
 
@@ -25,10 +27,16 @@ pub struct NfsConfig {
     pub limits: NfsLimits,
     /// Proves that this server made a file handle. Kept over restarts, since handles are.
     pub key: [u8; 16],
+    /// Who is in which groups, instead of what clients say: the `manage-gids` of others. Blocks.
+    /// `None`: clients are believed.
+    pub groups: Option<GroupLookup>,
     /// The file that keeps which clients of NFSv4 may reclaim their opens and locks after a restart.
     /// `None`: none may. Looked at once, when serving begins.
     pub clients: Option<PathBuf>,
 }
+
+/// The groups of a user; `None` if there is no such user.
+pub type GroupLookup = Arc<dyn Fn(u32) -> Option<Vec<u32>> + Send + Sync>;
 
 /// A listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +197,9 @@ pub struct NfsLimits {
     pub setup_time: Duration,
     /// Replies that are kept for calls that may come again, over all clients.
     pub replies: usize,
+    /// A client of version 4 that sends nothing for this long may lose what it holds. Also the length
+    /// of the grace period. Looked at once, when serving begins.
+    pub lease: Duration,
 }
 
 impl Default for NfsLimits {
@@ -200,6 +211,7 @@ impl Default for NfsLimits {
             send_high_water: 4 << 20,
             setup_time: Duration::from_secs(15),
             replies: 16384,
+            lease: Duration::from_secs(90),
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Optio
         let (low, high) = served.into_inner();
         return refused(AcceptStat::ProgMismatch(Versions { low, high }));
     }
-    let identity = match client.identities.of(&credential) {
+    let identity = match client.identity(&credential).await {
         Ok(identity) => identity,
         Err(stat) => return Ok(Some(Reply::bare(&Header::auth_error(xid, stat)))),
     };

@@ -18,6 +18,7 @@ mod dispatch;
 mod end;
 mod file;
 mod front_end;
+mod groups;
 mod handle;
 mod ledger;
 mod long_calls;

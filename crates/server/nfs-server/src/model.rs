@@ -6,7 +6,7 @@ use std::sync::Arc;
 use server_core::portals;
 use tree::NodeId;
 
-use crate::config::{ClientRule, Export, NfsConfig, NfsLimits, NfsPortal};
+use crate::config::{ClientRule, Export, GroupLookup, NfsConfig, NfsLimits, NfsPortal};
 use crate::handle::{self, ExportId, Handles};
 use crate::pseudo::Pseudo;
 
@@ -23,6 +23,7 @@ pub(crate) struct Model {
     pub limits: NfsLimits,
     pub handles: Handles,
     pub pseudo: Pseudo,
+    pub groups: Option<GroupLookup>,
 }
 
 /// An export.
@@ -42,13 +43,15 @@ impl Model {
             limits: config.limits,
             handles,
             pseudo,
+            groups: config.groups,
         }
     }
 
     /// No export, under the bounds and with the handles of this one.
     pub(crate) fn nothing(&self) -> Self {
         let pseudo = Pseudo::new(std::iter::empty(), &self.handles);
-        Self { exports: Vec::new(), limits: self.limits, handles: self.handles, pseudo }
+        let groups = self.groups.clone();
+        Self { exports: Vec::new(), limits: self.limits, handles: self.handles, pseudo, groups }
     }
 
     /// The export with this id.

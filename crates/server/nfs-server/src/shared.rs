@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use server_core::{Hub, Served};
 
 use crate::config::NfsPortal;
+use crate::groups::Groups;
 use crate::model::{Edition, Model};
 use crate::mounts::Mounts;
 use crate::pace::Paces;
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub paces: Paces,
     /// What is known of NFSv4's clients.
     pub state: State,
+    /// Groups of users, where the machine's own count.
+    pub groups: Groups,
     /// Connections that there are.
     pub clients: AtomicUsize,
 }
@@ -38,6 +41,7 @@ impl Shared {
             mounts: Mounts::default(),
             paces: Paces::default(),
             state,
+            groups: Groups::default(),
             clients: AtomicUsize::new(0),
         })
     }

@@ -115,6 +115,7 @@ impl Config {
     /// What is in force of it until the next start, where `old` was before.
     pub fn until_next_start(mut self, old: &Self) -> Self {
         self.daemon.until_next_start(&old.daemon);
+        self.nfs.until_next_start(&old.nfs);
         self.isns = old.isns.clone();
         for export in &mut self.exports {
             let same = |one: &&Export| one.name == export.name && one.shown == export.shown;
@@ -315,6 +316,12 @@ settings! {
         "calls" calls: u16 = 128, number(1, 4096);
         /// Bytes of replies queued to one connection's socket above which its calls wait.
         "send-high-water" send_high_water: u64 = 4 << 20, size(65536, (1 << 31) - 1);
+        /// Take the supplementary groups of users from this machine (passwd and group, LDAP and
+        /// others) instead of from clients, which can name 16 at most.
+        "manage-gids" manage_gids: bool = false, yes_no();
+        /// The socket of a running rpcbind to register NFS and MOUNT with, such as
+        /// /run/rpcbind.sock.
+        "rpcbind" rpcbind: Option<PathBuf> = None, text("a path").otherwise("not registered").applies(Applies::NextStart);
     }
 }
 

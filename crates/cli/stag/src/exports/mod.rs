@@ -4,12 +4,14 @@
 mod key;
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
-use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, QosLimits};
+use nfs_server::config::{ClientRule, GroupLookup, NfsConfig, NfsLimits, QosLimits};
+use nix::unistd::{Uid, User};
 use tree::Tree;
 
 use crate::config::{Config, Export};
@@ -126,9 +128,20 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
             ..NfsLimits::default()
         },
         key: if config.exports.is_empty() { [0; 16] } else { key::kept()? },
+        groups: config.nfs.manage_gids.then(|| Arc::new(groups_of) as GroupLookup),
         // Beside the key, without which nothing is exported.
         clients: state::path("nfs", "clients").ok(),
     })
+}
+
+/// The groups of a user, by the machine's name services. Blocks.
+fn groups_of(uid: u32) -> Option<Vec<u32>> {
+    let user = User::from_uid(Uid::from_raw(uid));
+    let user = user.inspect_err(|error| tracing::warn!(uid, %error, "a user was not looked up")).ok()??;
+    let name = CString::new(user.name).ok()?;
+    let groups = nix::unistd::getgrouplist(&name, user.gid);
+    let groups = groups.inspect_err(|error| tracing::warn!(uid, %error, "groups were not looked up")).ok()?;
+    Some(groups.into_iter().map(|group| group.as_raw()).collect())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ const RIGHTS: ABI = ABI::V5;
 
 /// What is read besides the configuration: libraries (RDMA's are loaded on demand), names of
 /// hosts and users, time zones, what the kernel tells of devices and processes.
-const READ: [&str; 17] = [
+const READ: [&str; 19] = [
     "/usr",
     "/lib",
     "/lib64",
@@ -33,6 +33,8 @@ const READ: [&str; 17] = [
     "/etc/machine-id",
     "/dev/disk",
     "/run/systemd/resolve",
+    "/run/systemd/userdb",
+    "/var/lib/sss",
 ];
 
 /// What is written besides units: RDMA devices, and the ends of all data.

@@ -48,6 +48,7 @@ pub fn config() -> NfsConfig {
         exports: vec![export],
         limits: NfsLimits::default(),
         key: [3; 16],
+        groups: None,
         clients: None,
     }
 }
@@ -106,13 +107,23 @@ pub fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
 
 /// A call as root, without its record's mark.
 pub fn call(xid: u32, program: u32, version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+    call_as((0, 0, &[]), xid, (program, version, procedure), arguments)
+}
+
+/// A call as the user, group and more groups that are claimed, without its record's mark.
+pub fn call_as(
+    (uid, gid, groups): (u32, u32, &[u32]),
+    xid: u32,
+    (program, version, procedure): (u32, u32, u32),
+    arguments: &[u8],
+) -> Vec<u8> {
     let mut auth = Vec::new();
     let sys = AuthSys {
         stamp: 0,
         machine: Opaque::new(b"client").expect("short"),
-        uid: 0,
-        gid: 0,
-        gids: Default::default(),
+        uid,
+        gid,
+        gids: groups.iter().copied().collect(),
     };
     let credential = sys.auth(&mut auth);
     let mut bytes = Vec::new();
