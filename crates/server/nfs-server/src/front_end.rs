@@ -107,7 +107,7 @@ pub fn prepare(
     kept.iter().for_each(|(key, reply)| replies.end(*key, Some(reply), config.limits.replies));
     let (calls, wakes) = (server.hub().clone(), server.hub().clone());
     let call = move |call| call_back(&calls, call);
-    let state = State::new(config.clients.clone(), state, call, move || wake(&wakes));
+    let state = State::new(config.clients.clone(), config.limits.lease, state, call, move || wake(&wakes));
     let nothing = NfsConfig { portals: Vec::new(), exports: Vec::new(), ..config.clone() };
     let shared = Shared::new(server.hub().clone(), Model::new(nothing), state, replies);
     let handle = Handle { shared };

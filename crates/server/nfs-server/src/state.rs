@@ -40,11 +40,12 @@ impl State {
     /// `wake` has [`Self::tick`] called soon.
     pub(crate) fn new(
         records: Option<PathBuf>,
+        lease: Duration,
         carried: Option<(Machine, Duration)>,
         call: impl Fn(Callback<Bytes>) + Send + Sync + 'static,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let limits = limits();
+        let limits = Limits { lease, ..limits() };
         let (ledger, kept) = Ledger::open(records);
         let lease_s = limits.lease.as_secs() as u32;
         let (machine, shown) = carried.unwrap_or_else(|| {

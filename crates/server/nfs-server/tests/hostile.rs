@@ -3,10 +3,11 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nfs::v3::{Arguments, DirOp, Outcome, Procedure, Read, Results, Status};
-use support::{PATIENCE, fragment, handle, nfs3, of, served};
+use support::{Client, PATIENCE, fragment, handle, nfs3, of, served};
 
 #[test]
 fn what_is_no_rpc_ends_the_connection_alone() {
@@ -122,6 +123,56 @@ fn clients_that_read_nothing_hold_no_more_than_their_share() {
         served.server.handle().cores(PATIENCE).iter().flatten().map(|core| core.pool.mapped).sum();
     assert!(held <= 128 << 20, "{held} bytes");
     drop(silent);
+    served.stop();
+}
+
+/// Raises this process's limit of open files; whether there is room for so many.
+fn descriptors(count: u64) -> bool {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum;
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
+    raised.is_ok() && most.is_none_or(|most| most >= count)
+}
+
+/// Connections that say nothing, or begin a record and go no further.
+#[test]
+fn ten_thousand_connections_that_say_nothing_keep_nobody_out() {
+    const HALF_OPEN: usize = 10_000;
+    if !descriptors(2 * HALF_OPEN as u64 + 500) {
+        eprintln!("not run: this process may not have so many files open");
+        return;
+    }
+    let mut config = support::config();
+    config.limits.setup_time = Duration::from_secs(5);
+    let served = support::serving(config);
+    let mut good = served.connect();
+    let root = good.mount();
+    let mut reached = || {
+        let reply = good.call(&Arguments::GetAttr(handle(&root)), &[]);
+        assert!(matches!(of(Procedure::GetAttr, &reply), Results::GetAttr(Outcome::Ok(_))));
+    };
+    let call = fragment(&nfs3(1, &Arguments::GetAttr(handle(&[1; 20])), &[]), true);
+    let mut half_open = Vec::new();
+    for number in 0..HALF_OPEN {
+        let mut one = served.connect_from(Ipv4Addr::new(127, 0, 1, (number % 200) as u8 + 1));
+        if number % 2 == 0 {
+            // Up to the whole call but for a byte.
+            one.send(&call[..number % call.len()]);
+        }
+        half_open.push(one);
+        if number % 500 == 0 {
+            reached();
+        }
+    }
+    reached();
+    let held: usize =
+        served.server.handle().cores(PATIENCE).iter().flatten().map(|core| core.pool.mapped).sum();
+    assert!(held <= 128 << 20, "{held} bytes");
+    // They end by themselves, and others come in.
+    assert!(half_open.iter_mut().all(Client::is_closed));
+    reached();
+    served.connect().mount();
     served.stop();
 }
 

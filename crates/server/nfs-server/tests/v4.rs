@@ -15,6 +15,7 @@ use nfs_server::config::{ClientRule, Export};
 use rpc::xdr::List;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 use support::v4::*;
 use support::{Served, fragment, served};
 
@@ -146,7 +147,47 @@ fn locks_of_two_clients_exclude_each_other() {
     served.stop();
 }
 
-/// The server's successor, with the same trees and records.
+/// RFC 8881 §8.3: a write of a client that has lost its lease on the way changes nothing.
+#[test]
+fn a_lease_that_runs_out_in_the_middle_of_a_write_ends_it() {
+    let mut config = support::config();
+    config.limits.lease = Duration::from_secs(1);
+    let served = support::serving(config);
+    let (mut a, mut b) = (served.v4("a"), served.v4("b"));
+    let root = a.find("/data").unwrap();
+    let (file, opened) = a.make(&root, "file", b"owner");
+    let all = lock(LockType::Write, (0, u64::MAX), first(opened, b"lock"), false);
+    let reply = a.run(&[handle(&file), all.clone()], &[]);
+    let Some(Results::Lock(OutcomeOr::Ok(held))) = answers(&reply).pop() else { panic!() };
+    // Half of a WRITE is there, and the client says no more.
+    let data = vec![1; 300_000];
+    let compound = [a.slot(a.sequence + 1), handle(&file), write(held, 0, &data)];
+    let (program, version) = (nfs::v4::PROGRAM, nfs::v4::VERSION);
+    let call = support::call(77, program, version, nfs::v4::COMPOUND, &body(2, &compound, &data));
+    let call = fragment(&call, true);
+    let (begin, rest) = call.split_at(150_000);
+    a.link.send(begin);
+    // Another client's lock stands in its way as long as the lease lasts.
+    let (_, theirs) = b.make(&root, "file", b"owner");
+    let ask = lock(LockType::Write, (0, u64::MAX), first(theirs, b"lock"), false);
+    let mut denied = 0;
+    loop {
+        match status(&b.run(&[handle(&file), ask.clone()], &[])) {
+            None => break,
+            Some(Status::Denied) => denied += 1,
+            other => panic!("{other:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(denied > 0, "the lock held while the lease did");
+    a.link.send(rest);
+    assert_eq!(status(&a.link.reply()), Some(Status::BadSession));
+    assert_eq!(b.size(&file), 0);
+    // The client begins anew.
+    served.v4("a").make(&root, "other", b"owner");
+    served.stop();
+}
+
 /// RFC 8881 §18.35.4, case 3: the name is in use. It would take the client's opens and locks.
 #[test]
 fn a_name_that_another_host_claims_is_in_use() {
@@ -162,6 +203,7 @@ fn a_name_that_another_host_claims_is_in_use() {
     served.stop();
 }
 
+/// The server's successor, with the same trees and records.
 fn restarted(served: Served) -> Served {
     let config = served.config.clone();
     served.stop();
@@ -675,4 +717,27 @@ fn a_successor_knows_clients_files_and_replies() {
     let mut third = served.connect();
     assert_eq!(third.call(&create, &[]), created);
     served.stop();
+}
+
+/// The records of clients go on over a takeover: those of before and those that the successor adds.
+#[test]
+fn clients_of_both_sides_of_a_takeover_reclaim_after_a_restart() {
+    let records = std::env::temp_dir().join(format!("nfs-takeover-{}", std::process::id()));
+    let mut config = support::config();
+    config.clients = Some(records.clone());
+    let served = support::serving(config);
+    let mut before = served.v4("before");
+    let root = before.find("/data").unwrap();
+    let (first_file, _) = before.make(&root, "first", b"owner");
+    drop(before.link.stream.shutdown(std::net::Shutdown::Both));
+    let served = taken_over(served);
+    let mut after = served.v4("after");
+    let (second_file, _) = after.make(&root, "second", b"owner");
+    let served = restarted(served);
+    for (client, file) in [("before", &first_file), ("after", &second_file)] {
+        let mut again = served.v4_again(client);
+        assert_eq!(status(&again.run(&[handle(file), reclaim(b"owner")], &[])), None, "{client}");
+    }
+    served.stop();
+    std::fs::remove_file(records).expect("the records were kept");
 }
