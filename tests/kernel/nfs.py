@@ -6,7 +6,7 @@ import time
 
 from lab import proc, tools, uml
 from lab.report import Skip, expect
-from lab.share import folder, loaded, round_trip, same, share
+from lab.share import folder, kept, loaded, round_trip, same, share
 from lab.target import Stag
 
 PORT, RDMA_PORT = 2049, 20049
@@ -177,6 +177,19 @@ case_ "$WHAT: files are copied by the server" copies
 case_ "$WHAT: fsx finds what it has written, with holes and copies" fsx_ 'punch_hole = 5\ncopy_file_range = 5\nposix_fallocate = 5\n'
 """
 
+# The server's machine knows 20 groups of user 2000; AUTH_SYS carries 16 of those that the guest gives it, none of them.
+GROUPS = WORK + r"""
+groups() (
+  cd /run/nfs || return
+  for group in 7000 7019 7100; do echo text >of$group && chgrp $group of$group && chmod 640 of$group || return; done
+  as() { setpriv --reuid=2000 --regid=2000 --groups="$1" cat "of$2"; }
+  as 7100 7000 && as 7100 7019 && ! as 7100 7100 && rm -f of*
+)
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+case_ "$WHAT: a user has the 20 groups that the server's machine knows" groups
+case_ "$WHAT: unmounts" umount /run/nfs
+"""
+
 UNMOUNT = """
 umount /run/nfs2; umount /run/nfs
 """
@@ -340,6 +353,8 @@ def knfsd(lab):
     def there(version, scheme="nfs"):
         def trip():
             round_trip(lab, base(version, scheme), f"vers={version}")
+            if scheme == "nfs":
+                kept(lab, base(version), f"vers={version}")
             loaded(base(version, scheme), f"vers={version}")
         return lambda: lab.report.case(f"nfs: knfsd, {scheme}://, {version}: stag cp, ls, cat, rm and bench", trip)
 
@@ -358,6 +373,22 @@ def knfsd(lab):
     requests.update({f"rdma{version}": there(version, "nfs+rdma") for version in ("3", "4.1", "4.2")})
     requests.update({f"away{version}": away(version) for version in ("3", "4.2")})
     uml.run_cases(lab, "nfs", KNFSD, timeout=570, requests=requests, memory_mib=768)
+
+
+def groups(lab):
+    uml.network_up()
+    config = f"""[nfs]
+manage-gids = true
+[[export]]
+name = "/srv/tree"
+path = "{folder(lab)}"
+[[export.client]]
+network = "*"
+squash = "none"
+"""
+    with share(lab, {}, host=uml.HOST, port=PORT, config=config, groups=range(7000, 7020)) as server:
+        for version in ("3", "4.2"):
+            boot(lab, GROUPS, server, "/srv/tree", f"{version}, groups", version=version)
 
 
 def rdma(lab):
@@ -379,6 +410,7 @@ CASES = [
     ("nfs: the script of a server that goes away ran to its end", away),
     ("nfs: 4.1's scripts ran to their end", four_one),
     ("nfs: 4.2's scripts ran to their end", four_two),
+    ("nfs: the scripts of groups ran to their end", groups),
     ("nfs: RDMA's scripts ran to their end", rdma),
     ("nfs: RDMA's script of a server that goes away ran to its end", rdma_away),
     ("nfs: 4.2's script of a server that goes away ran to its end", away_four),

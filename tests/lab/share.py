@@ -14,14 +14,15 @@ from .target import Stag
 class Share:
     """A running server. `exports`: what each name shows (a directory, or mem:SIZE). `ports`: others that it listens at."""
 
-    def __init__(self, folder, exports, host, port, ports=(), config=""):
+    def __init__(self, folder, exports, host, port, ports=(), config="", groups=None):
         self.folder, self.exports, self.host, self.port, self.ports, self.config = folder, exports, host, port, ports, config
+        self.within = self.users(groups) if groups else []
         self.process = None
         self.log_path = os.path.join(folder, "share.log")
         self.control = os.path.join(folder, "control.sock")
 
     def command(self):
-        words = [Stag.binary, "serve", "--control", self.control]
+        words = [*self.within, Stag.binary, "serve", "--control", self.control]
         for port in (self.port, *self.ports):
             words += ["--nfs", f"{self.host}:{port}"]
         for name, path in self.exports.items():
@@ -32,6 +33,17 @@ class Share:
                 file.write(self.config)
             words += ["--config", path]
         return words
+
+    def users(self, groups):
+        """What a command begins with that sees users of its own: user 2000 of these groups, and nobody else new."""
+        paths = {}
+        for name, own in (("passwd", "member:x:2000:2000::/:/bin/sh\n"),
+                          ("group", "".join(f"lab{group}:x:{group}:member\n" for group in groups))):
+            paths[name] = os.path.join(self.folder, name)
+            with open(f"/etc/{name}") as file, open(paths[name], "w") as copy:
+                copy.write(file.read() + own)
+        script = "".join(f"mount --bind {path} /etc/{name} && " for name, path in paths.items()) + 'exec "$@"'
+        return ["unshare", "-m", "--propagation", "private", "bash", "-c", script, "bash"]
 
     def url(self, name, path="", **options):
         """A URL as libnfs reads it: all programs at the one port, a user without rights."""
@@ -89,9 +101,9 @@ class Share:
 
 
 @contextlib.contextmanager
-def share(lab, exports, host="127.0.0.1", port=None, ports=(), config=""):
+def share(lab, exports, host="127.0.0.1", port=None, ports=(), config="", groups=None):
     """A running server with these exports; ended, and looked at for its health, when the block ends."""
-    one = Share(lab.new_folder("share"), exports, host, port or proc.free_port(host), ports, config)
+    one = Share(lab.new_folder("share"), exports, host, port or proc.free_port(host), ports, config, groups)
     try:
         one.start()
         yield one
@@ -166,6 +178,60 @@ def round_trip(lab, base, settings):
     stag("rm", at("/note"), at("/big"))
     refused = stag("cat", at("/note"), ok=None)
     expect(refused.code == 1 and "no such file" in refused, f"a file that is not there: {refused}")
+
+
+def kept(lab, base, settings, links=True):
+    """`stag cp -r --preserve` keeps times, modes and owners both ways, goes on after errors, and --resume does not copy again.
+    `links`: the server sets times of symbolic links."""
+    def stag(*words, ok=(0,)):
+        return proc.run(Stag.binary, *words, ok=ok)
+
+    source = tree(lab)
+    top_name = os.path.basename(source)
+    # A copy to a directory that is there goes into it, under its own name: each time to the same place.
+    url, above, back = f"{base}/{top_name}?{settings}", f"{base}?{settings}", lab.new_folder("back")
+    for number, (place, folders, files) in enumerate(os.walk(source, topdown=False)):
+        for at, name in enumerate(files + folders):
+            path = os.path.join(place, name)
+            os.lchown(path, 1000 + at % 3, 2000)
+            os.utime(path, ns=(0, (1_000_000_000 + number) * 10**9 + 123_456_789 + at), follow_symlinks=False)
+    os.chmod(os.path.join(source, "deep"), 0o2751)
+
+    def attributes(top):
+        found = {}
+        for place, folders, files in os.walk(top):
+            for name in files + folders:
+                about = os.lstat(os.path.join(place, name))
+                found[os.path.relpath(os.path.join(place, name), top)] = (about.st_mode, about.st_uid, about.st_gid, about.st_mtime_ns)
+        return found
+
+    stag("cp", "-rp", source, above)
+    stag("cp", "-rp", url, back)
+    came = os.path.join(back, top_name)
+    same(source, came)
+    there, here = attributes(source), attributes(came)
+    different = {name: (there[name], here.get(name)) for name in there
+                 if there[name] != here.get(name) and (links or name != "link")}
+    expect(not different, f"not kept: {different}")
+    # What is there already is not sent again; what has changed is.
+    again = stag("cp", "-r", "--resume", source, above)
+    expect(f"{63 if links else 62} files were copied before" in again, f"--resume says: {again}")
+    with open(os.path.join(source, "deep/er/file 3 %?"), "a") as file:
+        file.write("more")
+    os.remove(os.path.join(came, "big"))
+    stag("cp", "-r", "--resume", source, above)
+    stag("cp", "-r", "--resume", url, back)
+    same(source, came)
+    # Two of all files cannot be copied: a directory is in the way of each.
+    into = lab.new_folder("other")
+    other = os.path.join(into, top_name)
+    for file in ("big", "deep/er/file 7 %?"):
+        os.makedirs(os.path.join(other, file, "x"))
+    failed = stag("cp", "-r", url, into, ok=None)
+    expect(failed.code == 1 and "2 files or directories were not copied" in failed and failed.count("file 7") == 1, f"it says: {failed}")
+    count = sum(len(files) for _, _, files in os.walk(other))
+    expect(count == sum(len(files) for _, _, files in os.walk(source)) - 2, f"{count} files were copied")
+    stag("rm", "-r", url)
 
 
 def loaded(base, settings):

@@ -8,7 +8,7 @@ import time
 from lab import proc
 from lab.ganesha import ganesha
 from lab.report import expect
-from lab.share import folder, loaded, round_trip, same, share
+from lab.share import folder, kept, loaded, round_trip, same, share
 from lab.target import Stag
 
 from . import capture
@@ -133,6 +133,65 @@ def portmapper(lab):
         expect("/a" in printed, f"showmount -a lists:\n{printed}")
 
 
+def registered(lab):
+    """Debian's rpcbind knows where NFS and MOUNT are: over a restart of it, a takeover, and until the end."""
+    proc.need("rpcbind", "rpcinfo", "showmount", "nfs-ls", "unshare")
+    run, process = lab.new_folder("run"), None
+    os.chmod(run, 0o755)
+    socket = os.path.join(run, "rpcbind.sock")
+
+    def rpcbind():
+        nonlocal process
+        process = subprocess.Popen(["unshare", "-m", "--propagation", "private", "bash", "-c", f"mount --bind {run} /run && exec rpcbind -f"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        proc.wait_until(lambda: os.path.exists(socket) and proc.run("rpcinfo", "127.0.0.1", ok=None).code == 0, 20, "rpcbind is up")
+
+    def listed():
+        lines = [line.split() for line in proc.run("rpcinfo", "127.0.0.1").splitlines()[1:]]
+        return sorted((line[0], line[1], line[2], line[3]) for line in lines if line[0] in ("100003", "100005"))
+
+    host, port = "127.0.0.1", proc.free_port("127.0.0.1")
+    ours = sorted((program, version, "tcp", f"{host}.{port >> 8}.{port & 255}")
+                  for program, version in (("100003", "3"), ("100003", "4"), ("100005", "3")))
+    rpcbind()
+    try:
+        config = f'[nfs]\nrpcbind = "{socket}"\n'
+        with share(lab, {"/a": folder(lab)}, port=port, config=config) as server:
+            proc.wait_until(lambda: listed() == ours, 30, "NFS and MOUNT are registered")
+            expect("ready and waiting" in proc.run("rpcinfo", "-T", "tcp", host, 100003, 3), "rpcinfo does not reach NFS")
+            expect(proc.run("showmount", "--no-headers", "-e", host).split()[0] == "/a", "showmount does not reach MOUNT")
+            proc.run("nfs-ls", f"nfs://{host}/a?version=3")
+            server.take_over()
+            time.sleep(3)
+            expect(listed() == ours, f"after a takeover, registered are {listed()}")
+            proc.end(process)
+            rpcbind()
+            proc.wait_until(lambda: listed() == ours, 60, "NFS and MOUNT are registered again")
+        expect(listed() == [], f"registered after the end: {listed()}")
+    finally:
+        proc.end(process)
+
+
+def groups_of_the_machine(lab):
+    """A user of 20 groups, of which a client can tell 16; and a client that tells one which its user does not have."""
+    path, groups = folder(lab), range(7000, 7020)
+    config = """[nfs]
+manage-gids = true
+"""
+    for group in (7000, 7019, 7100):
+        at = os.path.join(path, f"of{group}")
+        with open(at, "w") as file:
+            file.write("text")
+        os.chown(at, 0, group)
+        os.chmod(at, 0o640)
+    with share(lab, {"/d": path}, config=config, groups=groups) as server:
+        for version in ("3", "4.2"):
+            for group, claimed, code in ((7000, 2000, 0), (7019, 2000, 0), (7100, 2000, 1)):
+                url = f"nfs://{server.host}:{server.port}/d/of{group}?vers={version}&uid=2000&gid={claimed}"
+                read = proc.run("setpriv", "--groups", "7100", Stag.binary, "cat", url, ok=None)
+                expect(read.code == code and (read == "text") == (code == 0), f"{version}, group {group}: {read.code}, {read}")
+
+
 def failed_takeover(lab):
     """A daemon that cannot serve after it has taken over gives everything back, NFS too."""
     proc.need("nfs-cp", "nfs-ls")
@@ -192,6 +251,8 @@ def client_of_ganesha(lab):
     with ganesha(lab, path):
         for base, settings in ((f"nfs://127.0.0.1{path}", "vers=3"), ("nfs://127.0.0.1/export", "vers=4.1")):
             round_trip(lab, base, settings)
+            # Its VFS leaves the times of links as they are.
+            kept(lab, base, settings, links=False)
             loaded(base, settings)
         listed = proc.run(Stag.binary, "ls", "nfs://127.0.0.1")
         expect(listed == f"nfs://127.0.0.1{path}\n", f"stag ls lists the exports:\n{listed}")
@@ -204,6 +265,21 @@ def client_of_stag(lab):
                 base, settings = f"nfs://{server.host}:{server.port}{name}", f"vers={version}&uid=1000&gid=1000"
                 round_trip(lab, base, settings)
                 loaded(base, settings)
+
+
+def copies_are_kept(lab):
+    """Owners are given by root alone, which an export has to allow."""
+    exports_ = "".join(f"""[[export]]
+name = "{name}"
+path = "{path}"
+[[export.client]]
+network = "*"
+squash = "none"
+""" for name, path in exports(lab).items())
+    with share(lab, {}, config=exports_) as server:
+        for name in ("/scratch", "/srv/tree"):
+            for version in ("3", "4.2"):
+                kept(lab, f"nfs://{server.host}:{server.port}{name}", f"vers={version}")
 
 
 def client_of_stag_over_rdma(lab):
@@ -293,12 +369,15 @@ CASES = [
     ("libnfs: files are copied there and back", copies),
     ("libnfs: a directory is what the host sees, and no more", a_directory_is_what_the_host_sees),
     ("libnfs: rules for clients hold", rules_for_clients),
+    ("rpcbind lists NFS and MOUNT until the server ends", registered),
+    ("a user has the 20 groups that the machine knows", groups_of_the_machine),
     ("libnfs: a daemon that fails to take over leaves the old one exporting", failed_takeover),
     ("showmount and rpcinfo ask the portmapper", portmapper),
     ("QEMU's nfs driver writes and checks an image", qemu),
     ("tshark decodes NFS 3, 4.1 and 4.2", decoded),
     ("stag cp, ls, cat, rm and bench with Ganesha, 3 and 4.1", client_of_ganesha),
     ("stag cp, ls, cat, rm and bench with Stag, 3, 4.1 and 4.2", client_of_stag),
+    ("stag cp -rp keeps times, modes and owners, goes on after errors, and resumes", copies_are_kept),
     ("stag conform passes Stag whole, over memory and a directory", conformance_of_stag),
     ("stag conform finds in Ganesha what is known, and no more", conformance_of_ganesha),
     ("stag cp, ls, cat, rm and bench with Stag over RDMA, 3, 4.1 and 4.2", client_of_stag_over_rdma),

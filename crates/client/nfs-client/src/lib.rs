@@ -43,5 +43,5 @@ pub use file::File;
 pub use message::Room;
 pub use nfs::v4::Status;
 pub use options::{Auth, Crc, Options, Sys, Transport};
-pub use types::{Attributes, Cursor, Entry, FileType, Handle, SetAttributes, Space, Time};
+pub use types::{Attributes, Cursor, Entry, FileType, Handle, Id, SetAttributes, Space, Time};
 pub use url::{Url, UrlError, Version};

@@ -110,6 +110,35 @@ pub struct SetAttributes {
     pub size: Option<u64>,
     /// Last change of the data.
     pub mtime: Option<Time>,
+    /// Owner.
+    pub owner: Option<Id>,
+    /// Group.
+    pub group: Option<Id>,
+}
+
+/// A user or group, as both versions write it: version 4 has decimals (RFC 8881 §5.9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Id {
+    number: u32,
+    digits: [u8; 10],
+    length: u8,
+}
+
+impl From<u32> for Id {
+    fn from(number: u32) -> Self {
+        let (mut digits, mut length) = ([0; 10], 0);
+        for (place, digit) in digits.iter_mut().zip(number.to_string().bytes()) {
+            *place = digit;
+            length += 1;
+        }
+        Id { number, digits, length }
+    }
+}
+
+impl Id {
+    fn text(&self) -> Option<v4::Text<'_>> {
+        v4::Text::new(self.digits.get(..self.length.into())?).ok()
+    }
 }
 
 impl SetAttributes {
@@ -120,16 +149,20 @@ impl SetAttributes {
         };
         v3::SetAttributes {
             mode: self.mode,
+            uid: self.owner.map(|id| id.number),
+            gid: self.group.map(|id| id.number),
             size: self.size,
             mtime: self.mtime.map(time).unwrap_or_default(),
             ..v3::SetAttributes::default()
         }
     }
 
-    pub(crate) fn v4(&self) -> v4::Attributes<'static> {
+    pub(crate) fn v4(&self) -> v4::Attributes<'_> {
         v4::Attributes {
             mode: self.mode,
             size: self.size,
+            owner: self.owner.as_ref().and_then(Id::text),
+            owner_group: self.group.as_ref().and_then(Id::text),
             mtime_set: self.mtime.map(v4::SetTime::Client),
             ..v4::Attributes::default()
         }

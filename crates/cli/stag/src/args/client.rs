@@ -314,8 +314,8 @@ pub struct Write {
     nfs://HOST[:PORT]/EXPORT/PATH names a file or directory of any NFS server, without mounting it. ?vers=3, 4.1 or 4.2 chooses \
     the version [default: the newest that the server has], ?uid=N&gid=N the user [default: the user of this process]. \
     nfs+rdma:// uses RDMA, by software iWARP and port 20049. -r \
-    copies whole directories: files, directories and symbolic links, with their permissions. A copy continues after a \
-    restart of the server.")]
+    copies whole directories: files, directories and symbolic links, with their permissions. It reports each file that it cannot copy, copies all \
+    others, and exits with status 1. A copy continues after a restart of the server; --resume continues one that has ended.")]
 #[command(
     after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
 )]
@@ -329,6 +329,12 @@ pub struct Cp {
     /// Copy directories with their contents
     #[arg(short, long, conflicts_with_all = ["verify", "raw"])]
     pub recursive: bool,
+    /// With -r, keep modification times and modes, and owners and groups where permitted
+    #[arg(short, long, requires = "recursive")]
+    pub preserve: bool,
+    /// With -r, continue a copy that ended early: --preserve, and skip files whose copy has their size and time
+    #[arg(long, requires = "recursive")]
+    pub resume: bool,
     /// Read the data back and compare it
     #[arg(long)]
     pub verify: bool,

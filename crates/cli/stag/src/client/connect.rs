@@ -286,7 +286,7 @@ impl Disk for Opened {
             Self::Unit(unit) => {
                 unit.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way(write))
             }
-            Self::File(_) => 0,
+            Self::File(file) => file.under_way(),
         }
     }
 

@@ -4,6 +4,7 @@ pub mod connect;
 pub mod copy;
 mod facts;
 mod info;
+mod kept;
 mod ls;
 pub mod nfs;
 mod nfs_ls;

@@ -1,7 +1,7 @@
 //! From the command line's words to a client of NFS, and what an open file is to a copy.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nfs_client::{
     Attributes, Auth, Client, Error, File, FileType, Handle, Options, SetAttributes, Status, Sys, Url,
@@ -69,6 +69,45 @@ pub struct OpenFile {
     empty: bool,
     /// Where the last write ended.
     written: Cell<u64>,
+    flow: Flow,
+}
+
+/// What a path was seen to hold: the shortest time that a call takes, and the highest rate.
+#[derive(Default)]
+struct Flow {
+    /// `None` before the first call.
+    shortest: Cell<Option<Duration>>,
+    /// When the interval began, and the bytes of calls that have ended in it.
+    interval: Cell<(Option<Instant>, u64)>,
+    /// Bytes a second.
+    rate: Cell<f64>,
+}
+
+/// Round trips of an interval: enough for the calls that were added to show.
+const TRIPS: u32 = 4;
+
+impl Flow {
+    /// A call of so many bytes has ended.
+    fn ended(&self, begun: Instant, bytes: usize, now: Instant) {
+        let took = now.saturating_duration_since(begun);
+        let shortest = self.shortest.get().map_or(took, |known| known.min(took));
+        self.shortest.set(Some(shortest));
+        let (since, before) = self.interval.get();
+        let since = since.unwrap_or(begun);
+        let (moved, time) = (before + bytes as u64, now.saturating_duration_since(since));
+        if time < shortest * TRIPS || time.is_zero() {
+            self.interval.set((Some(since), moved));
+            return;
+        }
+        self.rate.set(self.rate.get().max(moved as f64 / time.as_secs_f64()));
+        self.interval.set((Some(now), 0));
+    }
+
+    /// Bytes to have in flight: twice what the path holds. While more of them bring more, this grows.
+    fn under_way(&self) -> u64 {
+        let shortest = self.shortest.get().unwrap_or_default();
+        (2.0 * self.rate.get() * shortest.as_secs_f64()) as u64
+    }
 }
 
 impl OpenFile {
@@ -114,7 +153,16 @@ impl OpenFile {
     }
 
     fn new(client: &Client, file: File, bytes: u64, empty: bool, place: String) -> Self {
-        Self { place, client: client.clone(), own: false, file, bytes, empty, written: Cell::new(0) }
+        Self {
+            place,
+            client: client.clone(),
+            own: false,
+            file,
+            bytes,
+            empty,
+            written: Cell::new(0),
+            flow: Flow::default(),
+        }
     }
 
     /// Opens a file that is known, to be read.
@@ -136,7 +184,7 @@ impl OpenFile {
         mode: u32,
         place: String,
     ) -> Result<Self, Error> {
-        let set = SetAttributes { mode: Some(mode), size: Some(0), mtime: None };
+        let set = SetAttributes { mode: Some(mode), size: Some(0), ..SetAttributes::default() };
         let file = client.create(directory, name, &set).await?;
         Ok(Self::new(client, file, 0, true, place))
     }
@@ -148,6 +196,11 @@ impl OpenFile {
             self.client.close().await;
         }
         closed
+    }
+
+    /// The server's name for it.
+    pub fn handle(&self) -> &Handle {
+        self.file.handle()
     }
 
     /// Its URL.
@@ -162,7 +215,9 @@ impl OpenFile {
 
     /// Reads exactly `len` bytes.
     pub async fn read(&self, at: u64, len: usize) -> Result<Chain, Error> {
+        let begun = runtime::now();
         let data = self.file.read(at, len).await?;
+        self.flow.ended(begun, len, runtime::now());
         if data.len() < len {
             return Err(Error::Nonsense("the file became shorter while it was read"));
         }
@@ -170,10 +225,17 @@ impl OpenFile {
     }
 
     pub async fn write(&self, at: u64, data: Chain) -> Result<(), Error> {
-        let end = at + data.len() as u64;
+        let (begun, len) = (runtime::now(), data.len());
+        let end = at + len as u64;
         self.file.write(at, data).await?;
+        self.flow.ended(begun, len, runtime::now());
         self.written.set(self.written.get().max(end));
         Ok(())
+    }
+
+    /// Bytes to have in flight, as far as is known; 0 at first.
+    pub fn under_way(&self) -> u64 {
+        self.flow.under_way()
     }
 
     /// Whether a range is a hole that is not written.
@@ -189,5 +251,42 @@ impl OpenFile {
     /// Waits until the server has made all of it stable.
     pub async fn sync(&self) -> Result<(), Error> {
         self.file.sync().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls in flight on a path of this rate and round trip, each begun when another one ends.
+    fn after(seconds: u64, rate: f64, rtt: Duration, call: usize) -> u64 {
+        let (flow, begun) = (Flow::default(), Instant::now());
+        let mut flying = std::collections::VecDeque::new();
+        // When the path has sent all that was given to it.
+        let (mut now, mut free) = (begun, begun);
+        while now < begun + Duration::from_secs(seconds) {
+            let depth = (flow.under_way() as usize).div_ceil(call).max(4);
+            while flying.len() < depth {
+                free = free.max(now) + Duration::from_secs_f64(call as f64 / rate);
+                flying.push_back((now, free + rtt));
+            }
+            let Some((began, ends)) = flying.pop_front() else { break };
+            now = ends;
+            flow.ended(began, call, now);
+        }
+        flow.under_way()
+    }
+
+    #[test]
+    fn a_copy_comes_to_fill_its_path_and_not_much_more() {
+        for (rate, ms) in [(125e6, 23), (125e6, 140), (12.5e6, 23), (1.25e9, 5)] {
+            let rtt = Duration::from_millis(ms);
+            let holds = rate * rtt.as_secs_f64();
+            let found = after(20, rate, rtt, 65_536) as f64;
+            assert!(
+                (1.5 * holds..4.0 * holds + 1e6).contains(&found),
+                "{rate} B/s, {ms} ms: {found}, {holds}"
+            );
+        }
     }
 }

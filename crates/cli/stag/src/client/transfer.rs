@@ -55,7 +55,9 @@ pub async fn write(args: &Write) -> Result<(), TransferError> {
 pub async fn cp(args: &Cp) -> Result<(), TransferError> {
     let plan = Plan { verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
     if args.recursive {
-        return Ok(tree::copy_tree(&args.from, &args.to, &plan, &args.transfer, &args.connect).await?);
+        let keeping = tree::Keeping { preserve: args.preserve, resume: args.resume };
+        let copied = tree::copy_tree(&args.from, &args.to, &plan, &args.transfer, &args.connect, keeping);
+        return Ok(copied.await?);
     }
     if let (Place::File(from), Place::Remote(Remote::Unit(_)), false) = (&args.from, &args.to, args.raw)
         && let Some(why) = image::mistaken(from, "write --raw to copy it as it is")

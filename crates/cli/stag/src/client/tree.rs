@@ -1,7 +1,7 @@
 //! `stag cp -r` and `stag rm`: whole trees, local ones and those of NFS servers. Many files are under way at once. A server's
 //! names and links never lead out of the directory that is copied to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
@@ -14,6 +14,7 @@ use nfs_client::{Attributes, Client, Cursor, Entry, Error, FileType, Handle, Set
 
 use super::connect::Opened;
 use super::copy::{CopyError, Disk, Plan, RemoteError, Sink, Source, copy, open_input, open_output};
+use super::kept::{About, Kind, Made};
 use super::nfs::{self, OpenFile};
 use crate::args::{Connect, Place, Remote, Rm, Transfer};
 use crate::progress::Progress;
@@ -37,15 +38,6 @@ enum Inside {
     Remote { client: Client, url: Url, directory: Handle },
 }
 
-/// What a node is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    File,
-    Directory,
-    Symlink,
-    Other,
-}
-
 fn at(url: &Url) -> impl FnOnce(Error) -> CopyError {
     let place = url.to_string();
     move |error| CopyError::Remote { place, error: RemoteError::File(error) }
@@ -64,28 +56,10 @@ impl Node {
         }
     }
 
-    /// Its kind, and its permissions.
-    fn about(&self) -> Result<(Kind, u32), CopyError> {
+    fn about(&self) -> Result<About, CopyError> {
         match self {
-            Self::Local(path) => {
-                let about = path.symlink_metadata().map_err(on(path))?;
-                let kind = match about.file_type() {
-                    kind if kind.is_file() => Kind::File,
-                    kind if kind.is_dir() => Kind::Directory,
-                    kind if kind.is_symlink() => Kind::Symlink,
-                    _ => Kind::Other,
-                };
-                Ok((kind, about.permissions().mode() & 0o7777))
-            }
-            Self::Remote { of, .. } => {
-                let kind = match of.kind {
-                    FileType::Regular => Kind::File,
-                    FileType::Directory => Kind::Directory,
-                    FileType::Symlink => Kind::Symlink,
-                    _ => Kind::Other,
-                };
-                Ok((kind, of.mode))
-            }
+            Self::Local(path) => Ok(About::from(&path.symlink_metadata().map_err(on(path))?)),
+            Self::Remote { of, .. } => Ok(About::from(of)),
         }
     }
 
@@ -147,7 +121,28 @@ impl Inside {
     }
 }
 
+impl Inside {
+    fn made(&self) -> Made {
+        match self {
+            Self::Local(path) => Made::Local(path.clone()),
+            Self::Remote { client, url, directory } => {
+                Made::Remote { client: client.clone(), url: url.clone(), handle: directory.clone() }
+            }
+        }
+    }
+}
+
 impl Spot {
+    /// What is here.
+    async fn about(&self) -> Option<About> {
+        match self {
+            Self::Local(path) => path.symlink_metadata().ok().as_ref().map(About::from),
+            Self::Remote { client, directory, name, .. } => {
+                client.lookup(directory, name).await.ok().map(|(_, of)| About::from(&of))
+            }
+        }
+    }
+
     /// Makes a directory here, or takes the one that is there.
     async fn directory(self, mode: u32) -> Result<Inside, CopyError> {
         match self {
@@ -180,7 +175,7 @@ impl Spot {
     }
 
     /// Opens a file here that replaces the one that is there.
-    async fn create(&self, mode: u32) -> Result<Sink<Opened>, CopyError> {
+    async fn create(&self, mode: u32) -> Result<(Sink<Opened>, Made), CopyError> {
         match self {
             Self::Local(path) => {
                 if path.is_symlink() {
@@ -191,23 +186,26 @@ impl Spot {
                 if new {
                     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(on(path))?;
                 }
-                Ok(sink)
+                Ok((sink, Made::Local(path.clone())))
             }
             Self::Remote { client, url, directory, name } => {
                 let made = OpenFile::create(client, directory, name, mode, url.to_string()).await;
-                Ok(Sink::Unit(Rc::new(Opened::File(made.map_err(at(url))?))))
+                let file = made.map_err(at(url))?;
+                let (client, url, handle) = (client.clone(), url.clone(), file.handle().clone());
+                Ok((Sink::Unit(Rc::new(Opened::File(file))), Made::Remote { client, url, handle }))
             }
         }
     }
 
     /// Makes a symbolic link here, in place of another one.
-    async fn link(&self, target: &[u8]) -> Result<(), CopyError> {
+    async fn link(&self, target: &[u8]) -> Result<Made, CopyError> {
         match self {
             Self::Local(path) => {
                 if path.is_symlink() {
                     std::fs::remove_file(path).map_err(on(path))?;
                 }
-                symlink(OsStr::from_bytes(target), path).map_err(on(path))
+                symlink(OsStr::from_bytes(target), path).map_err(on(path))?;
+                Ok(Made::Local(path.clone()))
             }
             Self::Remote { client, url, directory, name } => {
                 let made = match client.symlink(directory, name, target).await {
@@ -217,36 +215,108 @@ impl Spot {
                     }
                     made => made,
                 };
-                made.map_err(at(url))
+                made.map_err(at(url))?;
+                let (client, url) = (client.clone(), url.clone());
+                let (handle, _) = client.lookup(directory, name).await.map_err(at(&url))?;
+                Ok(Made::Remote { client, url, handle })
             }
         }
     }
 }
 
-/// Keeps the first error of many jobs.
-#[derive(Default)]
-struct First(RefCell<Option<CopyError>>);
+/// A copy of a tree in progress.
+struct Copying {
+    plan: Plan,
+    /// New files get these bits of the mode: no server makes a local program run as its owner.
+    mask: u32,
+    /// Times, modes and owners are kept.
+    preserve: bool,
+    /// Files that were copied before are left as they are.
+    resume: bool,
+    progress: Progress,
+    failed: Cell<u64>,
+    /// Files that were there already.
+    there: Cell<u64>,
+    /// The server is gone: nothing more can be copied.
+    lost: RefCell<Option<CopyError>>,
+    /// What directories are to look like once all is in them.
+    directories: RefCell<Vec<(Made, About)>>,
+}
 
-impl First {
+impl Copying {
+    /// Tells of an error and goes on, unless no other file could be copied either.
     fn note<J: 'static>(&self, outcome: Result<(), CopyError>, jobs: &Jobs<J>) {
-        if let Err(error) = outcome {
-            self.0.borrow_mut().get_or_insert(error);
-            jobs.stop();
+        match outcome {
+            Ok(()) => {}
+            Err(error @ CopyError::Remote { error: RemoteError::File(_), .. }) if is_lost(&error) => {
+                self.lost.borrow_mut().get_or_insert(error);
+                jobs.stop();
+            }
+            Err(error) => self.failed(&error),
         }
     }
 
-    fn outcome(&self) -> Result<(), CopyError> {
-        self.0.borrow_mut().take().map_or(Ok(()), Err)
+    fn failed(&self, error: &CopyError) {
+        self.failed.set(self.failed.get() + 1);
+        self.progress.say(&format!("stag: {error}"));
+    }
+
+    /// The end: directories get their times, the last made first, since an entry's change is one of its directory.
+    async fn finish(&self) -> Result<(), CopyError> {
+        let directories = self.directories.take();
+        if self.lost.borrow().is_none() {
+            for (made, about) in directories.into_iter().rev() {
+                if let Err(error) = made.keep(&about).await {
+                    self.failed(&error);
+                }
+            }
+        }
+        let (failed, there) = (self.failed.get(), self.there.get());
+        let lost = self.lost.take();
+        self.progress.finish(failed > 0 || lost.is_some());
+        if there > 0 {
+            self.progress.say(&format!("stag: {there} files were copied before"));
+        }
+        match lost {
+            Some(error) => {
+                let hint = if self.preserve {
+                    ""
+                } else {
+                    "; with --resume, what is whole by then counts next time"
+                };
+                self.progress.say(&format!("stag: the copy ends here: cp -r --resume goes on{hint}"));
+                Err(error)
+            }
+            None if failed > 0 => Err(CopyError::Misfit(match failed {
+                1 => "1 file or directory was not copied, all others were".into(),
+                _ => format!("{failed} files or directories were not copied, all others were"),
+            })),
+            None => Ok(()),
+        }
     }
 }
 
-/// Copies a directory or file with all below it.
+fn is_lost(error: &CopyError) -> bool {
+    matches!(error, CopyError::Remote { error, .. } if error.is_unreachable())
+}
+
+/// What is kept of files, and which are left out.
+#[derive(Clone, Copy)]
+pub struct Keeping {
+    /// Times, modes and owners.
+    pub preserve: bool,
+    /// Files that an earlier copy has finished stay as they are.
+    pub resume: bool,
+}
+
+/// Copies a directory or file with all below it. A file that cannot be copied keeps no other one from it.
 pub async fn copy_tree(
     from: &Place,
     to: &Place,
     plan: &Plan,
     transfer: &Transfer,
     connect: &Connect,
+    keeping: Keeping,
 ) -> Result<(), CopyError> {
     let no_tree = |place: &Place| {
         CopyError::Misfit(format!("{place} has no directories: -r copies local ones and those of NFS"))
@@ -291,20 +361,27 @@ pub async fn copy_tree(
         }
         other => return Err(no_tree(other)),
     };
-    let progress = Rc::new(Progress::new(transfer.quiet));
-    let first = Rc::new(First::default());
-    let (shown, failed) = (progress.clone(), first.clone());
-    let (plan, mask) = (Rc::new(plan.clone()), !umask() & 0o777);
+    let copying = Rc::new(Copying {
+        plan: plan.clone(),
+        mask: !umask() & 0o777,
+        preserve: keeping.preserve || keeping.resume,
+        resume: keeping.resume,
+        progress: Progress::new(transfer.quiet),
+        failed: Cell::new(0),
+        there: Cell::new(0),
+        lost: RefCell::default(),
+        directories: RefCell::default(),
+    });
+    let shared = copying.clone();
     work::run(vec![(node, spot)], transfer.depth, move |(node, spot), jobs| {
-        let (progress, first, plan) = (shown.clone(), failed.clone(), plan.clone());
-        async move { first.note(one(&node, spot, mask, &plan, &progress, &jobs).await, &jobs) }
+        let copying = shared.clone();
+        async move { copying.note(one(&node, spot, &copying, &jobs).await, &jobs) }
     })
     .await;
+    let outcome = copying.finish().await;
     for client in clients {
         client.close().await;
     }
-    let outcome = first.outcome();
-    progress.finish(outcome.is_err());
     outcome
 }
 
@@ -315,27 +392,33 @@ fn umask() -> u32 {
     digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// Copies one file or link, or makes one directory and begins its entries. New files get the bits of `mask` of the mode: no
-/// server makes a local program run as its owner.
-async fn one(
-    node: &Node,
-    spot: Spot,
-    mask: u32,
-    plan: &Plan,
-    progress: &Progress,
-    jobs: &Jobs<(Node, Spot)>,
-) -> Result<(), CopyError> {
-    let (kind, mode) = node.about()?;
-    let mode = mode & mask;
-    match kind {
+/// Copies one file or link, or makes one directory and begins its entries.
+async fn one(node: &Node, spot: Spot, copying: &Copying, jobs: &Jobs<(Node, Spot)>) -> Result<(), CopyError> {
+    let (about, progress) = (node.about()?, &copying.progress);
+    let mode = about.mode & copying.mask;
+    if copying.resume
+        && about.kind != Kind::Directory
+        && spot.about().await.is_some_and(|there| about.is_copied_as(&there))
+    {
+        copying.there.set(copying.there.get() + 1);
+        return Ok(());
+    }
+    let made = match about.kind {
         Kind::Directory => {
             let inside = spot.directory(mode).await?;
+            if copying.preserve {
+                copying.directories.borrow_mut().push((inside.made(), about));
+            }
             node.children(|name, child| jobs.add((child, inside.spot(name)))).await?;
             return Ok(());
         }
-        Kind::Symlink => spot.link(&node.target().await?).await?,
+        Kind::Symlink => {
+            let made = spot.link(&node.target().await?).await?;
+            progress.file(0);
+            made
+        }
         Kind::File => {
-            let (source, sink) = (node.open().await?, spot.create(mode).await?);
+            let (source, (sink, made)) = (node.open().await?, spot.create(mode).await?);
             let mut files = Vec::new();
             if let Source::Unit(file) = &source {
                 files.push(file.clone());
@@ -346,7 +429,7 @@ async fn one(
                 files.push(file.clone());
                 sync = true;
             }
-            let plan = Plan { sync, ..plan.clone() };
+            let plan = Plan { sync, ..copying.plan.clone() };
             let copied = copy(source, sink, &plan, |bytes| progress.bytes(bytes)).await;
             for file in files {
                 let closed = file.close().await;
@@ -355,12 +438,14 @@ async fn one(
                 }
             }
             progress.file(copied?.holes);
+            made
+        }
+        Kind::Other => {
+            progress.say(&format!("stag: {}: left out: a device, pipe or socket", node.place()));
             return Ok(());
         }
-        Kind::Other => progress.say(&format!("stag: {}: left out: a device, pipe or socket", node.place())),
-    }
-    progress.file(0);
-    Ok(())
+    };
+    if copying.preserve { made.keep(&about).await } else { Ok(()) }
 }
 
 pub async fn remove(args: &Rm) -> Result<(), CopyError> {
