@@ -131,6 +131,15 @@ impl Client {
         either!(self, wire => wire.sizes)
     }
 
+    /// Calls that may be in flight: the slots of version 4's session. Version 3 has no bound, and
+    /// servers take this many.
+    pub fn window(&self) -> u32 {
+        match &self.0.wire {
+            Wire::V3(_) => 128,
+            Wire::V4(v4) => v4.window(),
+        }
+    }
+
     /// The lease of version 4, seconds.
     pub fn lease_s(&self) -> Option<u32> {
         match &self.0.wire {

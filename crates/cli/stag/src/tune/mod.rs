@@ -2,6 +2,7 @@
 //! are the sessions that measure, and what is printed.
 
 mod apply;
+mod nfs;
 mod report;
 mod words;
 
@@ -13,7 +14,7 @@ use iscsi_client::tune::{Settings, Tune as Tuned};
 use iscsi_client::{Disk, Error, Options, Session, Url};
 use runtime::SystemLimits;
 
-use crate::args::Tune;
+use crate::args::{Remote, Tune};
 use crate::client::connect::{self, ConnectError};
 use crate::exit::Exit;
 use crate::out::{self, OutError};
@@ -38,6 +39,12 @@ enum TuneError {
     /// A session could not be made, or ended.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// A server of NFS was not reached, or refused.
+    #[error(transparent)]
+    Files(#[from] nfs_client::Error),
+    /// What was asked for does not go together.
+    #[error("{0}")]
+    Usage(&'static str),
     /// The file to apply to.
     #[error(transparent)]
     Apply(#[from] apply::ApplyError),
@@ -58,6 +65,8 @@ impl TuneError {
     fn exit(&self) -> Exit {
         match self {
             Self::Connect(ConnectError::Session(error)) if error.is_unreachable() => Exit::Unreachable,
+            Self::Files(error) if error.is_unreachable() => Exit::Unreachable,
+            Self::Usage(_) => Exit::Usage,
             Self::Apply(apply::ApplyError::Config(_)) => Exit::Config,
             _ => Exit::Failed,
         }
@@ -70,7 +79,7 @@ pub fn tune(args: &Tune) -> Exit {
         Err(TuneError::Output(error)) => error.show(),
         Err(error) => {
             match &error {
-                TuneError::Connect(_) => say!("stag: {}: {error}", args.url),
+                TuneError::Connect(_) | TuneError::Files(_) => say!("stag: {}: {error}", args.url),
                 _ => say!("stag: {error}"),
             }
             error.exit()
@@ -86,7 +95,19 @@ fn run(args: &Tune) -> Result<(), TuneError> {
     let config = runtime::Config { pool_bytes: POOL, ..runtime::Config::default() };
     let runtime =
         runtime::Runtime::new(config).map_err(|error| TuneError::System(format!("no io_uring: {error}")))?;
-    let report = runtime.block_on(find_out(args))?;
+    let url = match &args.url {
+        Remote::Unit(url) => url,
+        Remote::File(_) if args.apply_to.is_some() => {
+            return Err(TuneError::Usage(
+                "--apply-to is of units: what was chosen of NFS are options of a mount",
+            ));
+        }
+        Remote::File(url) => {
+            let report = runtime.block_on(nfs::find_out(args, url))?;
+            return Ok(out::write(if args.json { report.json() } else { report.text() }.as_bytes())?);
+        }
+    };
+    let report = runtime.block_on(find_out(args, url))?;
     let text = if args.json { report.json() } else { report.text() };
     out::write(text.as_bytes())?;
     if let Some(path) = &args.apply_to {
@@ -103,14 +124,14 @@ struct Rates {
     write: Option<f64>,
 }
 
-async fn find_out(args: &Tune) -> Result<Report, TuneError> {
+async fn find_out(args: &Tune, asked: &Url) -> Result<Report, TuneError> {
     let system = SystemLimits::read();
-    let base = connect::options(&args.url, &args.connect)?;
+    let base = connect::options(asked, &args.connect)?;
     // What is measured must not change meanwhile.
     let base =
-        Options { tune: Tuned::Off, reconnect_timeout: Duration::ZERO, ..args.url.settings.applied(base) };
+        Options { tune: Tuned::Off, reconnect_timeout: Duration::ZERO, ..asked.settings.applied(base) };
     // From here on the options have what the URL says.
-    let url = Url { settings: Settings::default(), ..connect::place(&args.url) };
+    let url = Url { settings: Settings::default(), ..connect::place(asked) };
 
     let as_it_is = Options { queue_depth: USUAL.1, ..base.clone() };
     let (session, disk) = open(&url, as_it_is).await?;
@@ -145,7 +166,7 @@ async fn find_out(args: &Tune) -> Result<Report, TuneError> {
     let plan = plan::plan(&measured, &allowed, &system);
     say(args, "what was chosen");
     let after = with_plan(args, &url, &base, &plan, &rtt).await?;
-    Ok(Report { url: args.url.clone(), about, measured, allowed, system, plan, before, after, options: base })
+    Ok(Report { url: asked.clone(), about, measured, allowed, system, plan, before, after, options: base })
 }
 
 /// Logs in and opens the unit.
@@ -311,6 +332,33 @@ fn say(args: &Tune, what: &str) {
     if !args.quiet {
         say!("stag: measuring {what}");
     }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn us(time: Duration) -> f64 {
+    round(time.as_secs_f64() * 1e6)
+}
+
+fn mb(rate: f64) -> f64 {
+    round(rate / 1e6)
+}
+
+/// To three digits.
+fn round(x: f64) -> f64 {
+    (x * 1e3).round() / 1e3
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! What was found out and chosen, for people and for programs. The names of the JSON's fields are a promise: scripts read them.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use iscsi_client::tune::plan::{Allowed, LENGTHS, Measured, Plan, Shape};
 use iscsi_client::{Options, Transport, Url};
 use runtime::SystemLimits;
 use serde_json::{Value, json};
 
-use super::{Rates, USUAL, words};
+use super::{Rates, USUAL, mb, ms, quoted, round, us, words};
 
 /// Counts up when a field changes its meaning or goes.
 const FORMAT: u32 = 1;
@@ -186,30 +185,4 @@ impl Report {
         }
         Ok(())
     }
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-fn us(time: Duration) -> f64 {
-    round(time.as_secs_f64() * 1e6)
-}
-
-fn mb(rate: f64) -> f64 {
-    round(rate / 1e6)
-}
-
-fn round(x: f64) -> f64 {
-    (x * 1e3).round() / 1e3
 }

@@ -85,6 +85,11 @@ impl V4 {
         Ok(V4 { session, root, sizes, lease_s, opens: Cell::new(0) })
     }
 
+    /// Calls that may be in flight.
+    pub fn window(&self) -> u32 {
+        self.session.slots()
+    }
+
     async fn run(&self, operations: &[Arguments<'_>], keep: bool) -> Result<Done, Error> {
         self.session.run(operations, Chain::new(), keep).await
     }

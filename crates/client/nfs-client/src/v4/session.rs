@@ -24,7 +24,7 @@ const HEADERS: u32 = 8 << 10;
 /// The most bytes of a READ's or a WRITE's message besides the data.
 const AROUND_DATA: u32 = 2 << 10;
 /// Slots that are asked for.
-const SLOTS: u32 = 64;
+const SLOTS: u32 = 128;
 /// The longest wait before a request is repeated that the server puts off.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// What a lease is taken for until the server says it.
@@ -255,6 +255,11 @@ impl Session {
                 Some(status) => return Attempt::NoSession(status),
             }
         }
+    }
+
+    /// Slots of the session; 0 while there is none.
+    pub fn slots(&self) -> u32 {
+        self.established.borrow().as_ref().map_or(0, |it| it.slots.len() as u32)
     }
 
     /// Waits for a free slot: it, its next sequence ID, and the highest slot in use.

@@ -51,7 +51,7 @@ impl Default for Limits {
                 max_response: (1 << 20) + 4096,
                 max_response_cached: 8192,
                 max_operations: 64,
-                max_requests: 64,
+                max_requests: 128,
                 ..Channel::default()
             },
             back: Channel {
