@@ -1,13 +1,14 @@
 """libnfs's tools, QEMU, showmount and rpcinfo against Stag's exports; tshark decodes what they say. Stag's own client against Ganesha, and
 against Stag; `stag conform` judges both servers."""
 
+import json
 import os
 import subprocess
 import time
 
 from lab import proc
 from lab.ganesha import ganesha
-from lab.report import expect
+from lab.report import Skip, expect
 from lab.share import folder, kept, loaded, round_trip, same, share
 from lab.target import Stag
 
@@ -282,6 +283,34 @@ squash = "none"
                 kept(lab, f"nfs://{server.host}:{server.port}{name}", f"vers={version}")
 
 
+def tuned(lab):
+    """`stag tune` measures the path to a file, over TCP and RDMA, and changes a file only where it may."""
+    path = folder(lab)
+    with open(os.path.join(path, "there"), "wb") as file:
+        file.write(os.urandom(4 << 20))
+    short = ("--json", "--quiet", "--time", "0.2", "--pings", "3", "--most", "64M")
+    with share(lab, {"/d": path}) as server:
+        for scheme, version in (("nfs", "3"), ("nfs", "4.2"), ("nfs+rdma", "4.2")):
+            def at(name):
+                return f"{scheme}://{server.host}:{server.port}/d/{name}?vers={version}&uid=0&gid=0"
+
+            told = json.loads(proc.run(Stag.binary, "tune", *short, at("there")))
+            chosen, allowed = told["chosen"], told["allowed"]
+            expect(told["after"]["read_mb_s"] > 0 and told["after"]["write_mb_s"] is None, f"it measured {told}")
+            expect(0 < chosen["depth"] <= allowed["calls"] and 4096 <= chosen["bs"] <= allowed["read_bytes"], f"it chose {chosen}")
+            expect(f"vers={version}," in told["words"]["mount"], f"words: {told['words']}")
+            bench = proc.run(Stag.binary, "bench", "--time", "0.2", "--span", "4M", "--json", *told["bench_arguments"], at("there"))
+            expect(json.loads(bench)["runs"][0]["ios"] > 0, f"stag bench with what was chosen: {bench}")
+            missing = proc.run(Stag.binary, "tune", *short, at("missing"), ok=None)
+            expect(missing.code == 1 and "no such file" in missing, f"a file that is not there: {missing}")
+            told = json.loads(proc.run(Stag.binary, "tune", *short, "--destroy", "--span", "8M", at("made")))
+            expect(told["after"]["write_mb_s"] > 0 and told["file"]["bytes"] == 8 << 20, f"it measured {told}")
+            expect(os.path.getsize(os.path.join(path, "made")) == 8 << 20, "the file has another size")
+            os.remove(os.path.join(path, "made"))
+            refused = proc.run(Stag.binary, "tune", "--apply-to", os.path.join(path, "iscsid.conf"), at("there"), ok=None)
+            expect(refused.code == 2 and "--apply-to" in refused, f"--apply-to: {refused}")
+
+
 def client_of_stag_over_rdma(lab):
     """Over software iWARP, at the port of TCP."""
     with share(lab, exports(lab)) as server:
@@ -343,6 +372,27 @@ def conformance_of_stag(lab):
             expect(path.startswith("mem:") or not os.listdir(path), "the run has left files in the export")
 
 
+def conformance_on_xfs(lab):
+    """XFS shares blocks between files: CLONE is checked too."""
+    proc.need("mkfs.xfs", "mount")
+    where = lab.new_folder("xfs")
+    image, path = os.path.join(where, "image"), os.path.join(where, "mounted")
+    os.mkdir(path)
+    with open(image, "wb") as file:
+        file.truncate(400 << 20)
+    proc.run("mkfs.xfs", "-q", "-m", "reflink=1", image)
+    mounted = proc.run("mount", "-o", "loop", image, path, ok=None)
+    if mounted.code != 0:
+        raise Skip(f"no XFS can be mounted: {mounted}")
+    try:
+        os.chmod(path, 0o777)
+        with share(lab, {"/d": path}) as server:
+            passes(f"nfs://{server.host}:{server.port}/d?uid=0&gid=0", "v4-opens/removed-while-open")
+            expect(not os.listdir(path), "the run has left files in the export")
+    finally:
+        proc.run("umount", path)
+
+
 # What NFS-Ganesha 4.3 does otherwise than the RFCs ask.
 GANESHA = {
     "vers=3": {"rpc/version-of-rpc", "v3-names/longest-name", "v3-listing/too-small"},
@@ -378,7 +428,9 @@ CASES = [
     ("stag cp, ls, cat, rm and bench with Ganesha, 3 and 4.1", client_of_ganesha),
     ("stag cp, ls, cat, rm and bench with Stag, 3, 4.1 and 4.2", client_of_stag),
     ("stag cp -rp keeps times, modes and owners, goes on after errors, and resumes", copies_are_kept),
+    ("stag tune measures the path to a file", tuned),
     ("stag conform passes Stag whole, over memory and a directory", conformance_of_stag),
+    ("stag conform passes Stag whole over XFS, CLONE too", conformance_on_xfs),
     ("stag conform finds in Ganesha what is known, and no more", conformance_of_ganesha),
     ("stag cp, ls, cat, rm and bench with Stag over RDMA, 3, 4.1 and 4.2", client_of_stag_over_rdma),
     ("stag cp goes on when the server dies and comes back", restarts),

@@ -279,12 +279,7 @@ impl Copying {
         }
         match lost {
             Some(error) => {
-                let hint = if self.preserve {
-                    ""
-                } else {
-                    "; with --resume, what is whole by then counts next time"
-                };
-                self.progress.say(&format!("stag: the copy ends here: cp -r --resume goes on{hint}"));
+                self.progress.say("stag: the copy ends here: the same with --resume goes on");
                 Err(error)
             }
             None if failed > 0 => Err(CopyError::Misfit(match failed {

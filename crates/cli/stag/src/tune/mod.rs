@@ -89,6 +89,11 @@ pub fn tune(args: &Tune) -> Exit {
 
 fn run(args: &Tune) -> Result<(), TuneError> {
     if let Some(path) = &args.apply_to {
+        if matches!(args.url, Remote::File(_)) {
+            return Err(TuneError::Usage(
+                "--apply-to is of units: what is chosen of NFS are options of a mount",
+            ));
+        }
         // Before anything is measured.
         apply::readable(path)?;
     }
@@ -97,11 +102,6 @@ fn run(args: &Tune) -> Result<(), TuneError> {
         runtime::Runtime::new(config).map_err(|error| TuneError::System(format!("no io_uring: {error}")))?;
     let url = match &args.url {
         Remote::Unit(url) => url,
-        Remote::File(_) if args.apply_to.is_some() => {
-            return Err(TuneError::Usage(
-                "--apply-to is of units: what was chosen of NFS are options of a mount",
-            ));
-        }
         Remote::File(url) => {
             let report = runtime.block_on(nfs::find_out(args, url))?;
             return Ok(out::write(if args.json { report.json() } else { report.text() }.as_bytes())?);
