@@ -39,6 +39,7 @@ impl Host {
             exports: vec![export],
             limits: NfsLimits::default(),
             key: [3; 16],
+            groups: None,
             clients: (sabotage != Some(Sabotage::NoRecords)).then_some(path),
         };
         let cores = CoresConfig { count: cores, spin_us: 0, pool_bytes: 16 << 20 };
