@@ -29,7 +29,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     Runtime::new(Config::default()).expect("a ring").block_on(future)
 }
 
-const NEW: SetAttributes = SetAttributes { mode: Some(0o640), size: Some(0), mtime: None };
+const NEW: SetAttributes =
+    SetAttributes { mode: Some(0o640), size: Some(0), mtime: None, owner: None, group: None };
 
 /// Bytes that differ from place to place.
 fn content(length: usize) -> Vec<u8> {
@@ -72,7 +73,7 @@ fn files_are_made_written_read_and_removed_in_every_version() {
             file.close().await.expect("closed");
 
             let mtime = nfs_client::Time { seconds: 981_173_106, nanoseconds: 5 };
-            let set = SetAttributes { mtime: Some(mtime), mode: Some(0o600), size: None };
+            let set = SetAttributes { mtime: Some(mtime), mode: Some(0o600), ..SetAttributes::default() };
             let (handle, _) = c.find(&url.join(b"d").join(b"file"), true).await.expect("found");
             c.set_attributes(&handle, &set).await.expect("set");
             let of = c.attributes(&handle).await.expect("attributes");
@@ -100,7 +101,8 @@ fn files_are_made_written_read_and_removed_in_every_version() {
     served.stop();
 }
 
-const NEW_DIRECTORY: SetAttributes = SetAttributes { mode: Some(0o750), size: None, mtime: None };
+const NEW_DIRECTORY: SetAttributes =
+    SetAttributes { mode: Some(0o750), size: None, mtime: None, owner: None, group: None };
 
 #[test]
 fn files_of_every_length_come_back_over_rdma() {
