@@ -196,7 +196,7 @@ impl Conn {
 
     /// The next PDU, at the latest until the check's deadline.
     pub fn receive(&mut self, within: Duration) -> Result<Pdu, Lost> {
-        let until = (Instant::now() + within).min(self.deadline);
+        let until = (runtime::clock() + within).min(self.deadline);
         let pdu = match &mut self.wire {
             Wire::Tcp(tcp) => tcp.receive(until)?,
             Wire::Iser(iser) => iser.receive(until)?,
@@ -236,9 +236,9 @@ impl Conn {
                 return Ok(pdu);
             }
         }
-        let until = Instant::now() + within;
+        let until = runtime::clock() + within;
         loop {
-            let pdu = self.receive(until.saturating_duration_since(Instant::now()))?;
+            let pdu = self.receive(until.saturating_duration_since(runtime::clock()))?;
             if wanted(&pdu) {
                 return Ok(pdu);
             }
@@ -326,7 +326,7 @@ impl Drop for Conn {
             logout.as_bhs_mut().set_immediate(true);
             logout.cmd_sn = U32::new(self.cmd_sn);
             logout.exp_stat_sn = U32::new(self.exp_stat_sn);
-            self.deadline = Instant::now() + Duration::from_millis(500);
+            self.deadline = runtime::clock() + Duration::from_millis(500);
             if self.post(logout, &[]).is_ok() {
                 let _ = self.poll(Duration::from_millis(500), |pdu| pdu.is(Opcode::LogoutResponse));
             }

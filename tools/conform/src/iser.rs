@@ -75,7 +75,7 @@ impl Iser {
     pub fn receive(&mut self, until: Instant) -> Result<Pdu, Lost> {
         let pair = self.pair.as_ref().ok_or(Lost::Closed)?;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(runtime::clock());
             if left.is_zero() {
                 return Err(Lost::Silent);
             }

@@ -69,12 +69,12 @@ impl Lab {
     pub fn new(options: Options, addresses: Vec<SocketAddr>, runtime: Option<Rc<runtime::Runtime>>) -> Self {
         let mut random = [0; 3];
         // Without randomness the session names repeat between runs, which is harmless.
-        let _ = iscsi::chap::os_random(&mut random);
+        let _ = runtime::random(&mut random);
         Self {
             options,
             addresses,
             runtime,
-            deadline: Cell::new(Instant::now()),
+            deadline: Cell::new(runtime::clock()),
             sessions: Cell::new(0),
             random,
             pings: Rc::default(),
@@ -86,16 +86,16 @@ impl Lab {
 
     /// Starts a check's time.
     pub fn begin(&self) {
-        self.deadline.set(Instant::now() + self.options.check_within);
+        self.deadline.set(runtime::clock() + self.options.check_within);
     }
 
     /// Whether the time has passed.
     pub fn is_over(&self) -> bool {
-        Instant::now() >= self.deadline.get()
+        runtime::clock() >= self.deadline.get()
     }
 
     pub fn left(&self) -> Duration {
-        self.deadline.get().saturating_duration_since(Instant::now())
+        self.deadline.get().saturating_duration_since(runtime::clock())
     }
 
     pub fn is_iser(&self) -> bool {
@@ -347,6 +347,6 @@ impl Challenge {
 pub(crate) fn own_challenge() -> String {
     let mut bytes = [0x5a; 16];
     // If this fails, the fixed bytes are still a valid challenge.
-    let _ = iscsi::chap::os_random(&mut bytes);
+    let _ = runtime::random(&mut bytes);
     iscsi::text::to_hex(&bytes)
 }

@@ -71,7 +71,7 @@ pub(crate) fn judge_all(
     let mut gone: Option<String> = None;
     for (done, check) in checks.iter().enumerate() {
         tell(Progress::Begins { check, done, of: checks.len() });
-        let began = Instant::now();
+        let began = runtime::clock();
         let mut outcome = match (&gone, subject.forbids(check)) {
             (Some(since), _) => Outcome::Untested(format!("the target is gone since {since}")),
             (None, Some(why)) => Outcome::Untested(why),
@@ -96,7 +96,7 @@ pub(crate) fn judge_all(
 fn is_there(subject: &dyn Subject) -> bool {
     (0..3).any(|attempt| {
         if attempt > 0 {
-            std::thread::sleep(Duration::from_millis(500));
+            runtime::nap(Duration::from_millis(500));
         }
         subject.begin();
         subject.is_there()

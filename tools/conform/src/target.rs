@@ -3,7 +3,6 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
-use std::time::Instant;
 
 use iscsi::discovery::TargetAddress;
 
@@ -35,7 +34,7 @@ pub fn run(
     checks: &[Check],
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, RunError> {
-    let began = Instant::now();
+    let began = runtime::clock();
     let runtime = match options.transport {
         Transport::Tcp => None,
         Transport::Iser => {

@@ -13,6 +13,7 @@ use iscsi_server::{CoresConfig, Server, Unit};
 use runtime::sim;
 
 use crate::random::Rng;
+use crate::verdict::Verdict;
 
 /// Bytes of a sector of every medium.
 const SECTOR: u32 = 512;
@@ -109,7 +110,7 @@ impl Host {
     ///
     /// # Errors
     /// The server does not take it.
-    pub(crate) async fn disturb(&mut self, rng: &mut Rng) -> Result<Disturbance, String> {
+    async fn disturb(&mut self, rng: &mut Rng) -> Result<Disturbance, String> {
         use Disturbance::{Apply, Cut, Kill, TakeOver};
         let what = rng.pick(&[Cut, Cut, Apply, Apply, TakeOver, Kill]);
         match what {
@@ -128,6 +129,36 @@ impl Host {
             }
         }
         Ok(what)
+    }
+
+    /// Disturbs the server and its links, up to so many times, until all of `running` have ended. `done` learns what was
+    /// done; `None` says that a disturbance begins. Returns how often the server was killed.
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub(crate) async fn troubles<T>(
+        &mut self,
+        mut most: u32,
+        verdict: &Verdict,
+        running: &[runtime::JoinHandle<T>],
+        rng: &mut Rng,
+        done: impl Fn(Option<Disturbance>),
+    ) -> Result<u64, String> {
+        let mut restarts = 0;
+        while !running.iter().all(runtime::JoinHandle::is_finished) {
+            runtime::sleep(Duration::from_micros(rng.below(60_000))).await;
+            if most == 0 || verdict.has_failed() {
+                continue;
+            }
+            most -= 1;
+            verdict.note(format_args!("a disturbance"));
+            done(None);
+            let what = self.disturb(rng).await?;
+            verdict.note(format_args!("{what:?}: done"));
+            done(Some(what));
+            restarts += u64::from(what == Disturbance::Kill);
+        }
+        Ok(restarts)
     }
 
     /// Ends the server as `kill -9` does.

@@ -7,6 +7,7 @@
 //!   judges their answers, the [`oracle`] knows what each sector may hold, `wire` loses PDUs and checks their numbers.
 //! - [`aborts`], [`replacement`], [`reservations`], [`copies`]: one rule each, on a small world of its own.
 //! - [`nfs_state`]: what clients of NFSv4 hold, over restarts and takeovers of the server of files.
+//! - [`conformance`]: `stag conform` judges the servers.
 //! - [`wan`]: the throughput that a session reaches by tuning itself, on a path with a rate.
 //!
 //! What is checked and what is left out is in `docs/src/design/simulator.md`.
@@ -15,6 +16,7 @@
 pub mod aborts;
 mod books;
 mod client;
+pub mod conformance;
 pub mod copies;
 mod daemon;
 mod host;

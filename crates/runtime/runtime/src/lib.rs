@@ -8,6 +8,7 @@
 //!   without writing to what they share.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices. [`FileHandle`]: files without names. [`act_as`]: calls for another user.
+//! - [`BlockingStream`], [`channel`], [`nap`]: what threads that are not cores wait with.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
 //!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
@@ -18,6 +19,7 @@
 
 mod answer;
 mod blocking;
+mod blocking_stream;
 mod buf;
 mod cores;
 mod fs;
@@ -45,6 +47,7 @@ mod uses;
 
 pub use answer::Answer;
 pub use blocking::blocking;
+pub use blocking_stream::BlockingStream;
 pub use buf::{
     Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, pool,
 };

@@ -1,5 +1,7 @@
 //! Stands for the simulation where it is not compiled in: nothing is ever simulated, at no cost.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A place in a world, of which there is none.
@@ -7,6 +9,25 @@ pub(crate) enum Here {}
 
 impl Here {
     pub(crate) fn number(&self) -> usize {
+        match *self {}
+    }
+}
+
+/// A simulated connection, of which there is none.
+#[derive(Debug)]
+pub(crate) enum Socket {}
+
+impl Socket {
+    #[inline]
+    pub(crate) fn connect(_: SocketAddr, _: Duration) -> Option<io::Result<Self>> {
+        None
+    }
+
+    pub(crate) fn send(&self, _: &[u8], _: Duration) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn receive(&self, _: &mut [u8], _: Duration) -> io::Result<usize> {
         match *self {}
     }
 }

@@ -134,7 +134,14 @@ pub(super) const CHECKS: &[Check] = &[
             let mut names = lab.names(&login);
             names.push(("AuthMethod", "CHAP,None"));
             conn.post(request, &text(&names))?;
-            refused_with(&mut conn, 0x0203)
+            if lab.options.account.is_none() {
+                return refused_with(&mut conn, 0x0203);
+            }
+            let answer = conn.login_answer(SECURITY)?;
+            if answer.is_success() {
+                return not_applicable("the target looks for names after CHAP only");
+            }
+            expect(answer.status() == 0x0203, status_name(0x0203), || answer.told())
         },
     ),
     Check::must(
@@ -551,7 +558,7 @@ pub(super) const CHECKS: &[Check] = &[
             for (n, byte) in bytes.chunks(1).enumerate() {
                 conn.post_bytes(byte)?;
                 if n % 16 == 0 {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    runtime::nap(std::time::Duration::from_millis(1));
                 }
             }
             let answer = conn.login_answer(SECURITY)?;

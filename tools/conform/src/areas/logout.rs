@@ -98,7 +98,7 @@ pub(super) const CHECKS: &[Check] = &[
             let login = lab.further(&conn, 2);
             logout(&mut conn, LogoutReason::CloseSession, 1, true)?;
             drop(conn);
-            std::thread::sleep(crate::conn::QUIET);
+            runtime::nap(crate::conn::QUIET);
             match lab.try_open(&login) {
                 Ok(mut joined) => {
                     joined.is_full_feature = false;

@@ -76,7 +76,7 @@ pub(super) const CHECKS: &[Check] = &[
         |lab| {
             let (mut first, second) = two(lab)?;
             lose_now(second);
-            std::thread::sleep(Duration::from_millis(100));
+            runtime::nap(Duration::from_millis(100));
             let answer = logout(&mut first, LogoutReason::RemoveForRecovery, 2, true)?;
             first.is_full_feature = true;
             let got = answer.bhs.as_logout_response().response;
@@ -95,7 +95,7 @@ pub(super) const CHECKS: &[Check] = &[
             second.answer(Opcode::ReadyToTransfer, task.itt)?;
             first.cmd_sn = second.cmd_sn;
             lose_now(second);
-            std::thread::sleep(Duration::from_millis(100));
+            runtime::nap(Duration::from_millis(100));
             let answer = logout(&mut first, LogoutReason::RemoveForRecovery, 2, true)?;
             first.is_full_feature = true;
             let got = answer.bhs.as_logout_response().response;
@@ -140,7 +140,7 @@ pub(super) const CHECKS: &[Check] = &[
             let login = again(lab, &old, old.cid);
             lose(&mut old);
             drop(old);
-            std::thread::sleep(Duration::from_millis(2500) + Duration::from_secs(wait.into()));
+            runtime::nap(Duration::from_millis(2500) + Duration::from_secs(wait.into()));
             match lab.try_open(&login) {
                 Ok(mut joined) => {
                     joined.is_full_feature = false;
@@ -211,7 +211,7 @@ fn orphan(lab: &Lab, dead: bool) -> Verdict<(Conn, Task, Outgoing)> {
     let mut kept = Some(old);
     if dead {
         kept = None;
-        std::thread::sleep(Duration::from_millis(100));
+        runtime::nap(Duration::from_millis(100));
     }
     let mut new = lab.try_open(&login)?;
     drop(kept);

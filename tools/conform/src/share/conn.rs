@@ -62,7 +62,7 @@ impl Conn {
                     // The XIDs of different connections differ, or a server's cache of replies
                     // would answer one with the reply to the other.
                     let mut xid = [0; 4];
-                    let _ = iscsi::chap::os_random(&mut xid);
+                    let _ = runtime::random(&mut xid);
                     let xid = u32::from_be_bytes(xid);
                     return Ok(Self { stream, xid, answer_within: limit, ids });
                 }
@@ -94,7 +94,7 @@ impl Conn {
 
     /// The next reply. Calls of the server are skipped.
     pub fn receive(&mut self) -> Verdict<Answer> {
-        let until = Instant::now() + self.answer_within;
+        let until = runtime::clock() + self.answer_within;
         loop {
             let record = self
                 .record(until)

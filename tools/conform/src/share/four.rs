@@ -325,7 +325,7 @@ impl<'l> Four<'l> {
             if !matches!(reply.error(), Some(Status::Delay | Status::Grace)) || self.lab.is_over() {
                 return Ok(reply);
             }
-            std::thread::sleep(PAUSE);
+            runtime::nap(PAUSE);
         }
     }
 

@@ -28,12 +28,12 @@ impl Lab {
     pub fn new(options: ShareOptions, addresses: Vec<SocketAddr>) -> Self {
         let mut random = [0; 4];
         // Without randomness the names repeat between runs. Making the directory then fails.
-        let _ = iscsi::chap::os_random(&mut random);
+        let _ = runtime::random(&mut random);
         let never = Finding::NotApplicable("the URL names another version".to_owned());
         Self {
             options,
             addresses,
-            deadline: Cell::new(Instant::now()),
+            deadline: Cell::new(runtime::clock()),
             names: Cell::new(0),
             random: u32::from_be_bytes(random),
             three: Err(never.clone()),
@@ -43,12 +43,12 @@ impl Lab {
 
     /// Starts a check's time.
     pub fn begin(&self) {
-        self.deadline.set(Instant::now() + self.options.check_within);
+        self.deadline.set(runtime::clock() + self.options.check_within);
     }
 
     /// Whether the time has passed.
     pub fn is_over(&self) -> bool {
-        Instant::now() >= self.deadline.get()
+        runtime::clock() >= self.deadline.get()
     }
 
     /// A number that no other part of this run has.
@@ -82,7 +82,7 @@ impl Lab {
 
     /// A new connection to a port of the server.
     pub(crate) fn connect_to(&self, port: u16) -> Verdict<Conn> {
-        let left = self.deadline.get().saturating_duration_since(Instant::now());
+        let left = self.deadline.get().saturating_duration_since(runtime::clock());
         let limit = self.options.answer_within.min(left).max(Duration::from_millis(1));
         let addresses: Vec<_> = self.addresses.iter().map(|to| SocketAddr::new(to.ip(), port)).collect();
         Conn::connect(&addresses, limit, self.ids()).or_else(|lost| untested(lost.seen()))

@@ -2,7 +2,6 @@
 //! removes it.
 
 use std::net::ToSocketAddrs;
-use std::time::Instant;
 
 use super::four::Four;
 use super::lab::Lab;
@@ -26,7 +25,7 @@ pub fn run_share(
     checks: &[Check],
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, RunError> {
-    let began = Instant::now();
+    let began = runtime::clock();
     let addresses = (options.host.as_str(), options.port).to_socket_addrs();
     let addresses = addresses
         .map_err(|error| RunError::Resolve { host: options.host.clone(), reason: error.to_string() })?;

@@ -136,7 +136,7 @@ impl Three {
             if reply.error() != Some(Status::Jukebox) || attempt == ATTEMPTS {
                 return Ok(reply);
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            runtime::nap(std::time::Duration::from_millis(50));
         }
         wrong("JUKEBOX again and again", "a result")
     }

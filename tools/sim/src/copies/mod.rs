@@ -23,7 +23,7 @@ use scsi::cdb::build::{self, Flags};
 use scsi::{Sense, SenseKey, Status};
 
 use crate::daemon::{self, NAME};
-use crate::host::{Disturbance, Host, Medium};
+use crate::host::{Host, Medium};
 
 use crate::plan::Plan;
 use crate::random::Rng;
@@ -594,7 +594,9 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     for client in clients.iter().flat_map(|client| [client, client]) {
         running.push(runtime::spawn(lane(client.clone(), rng.fork())));
     }
-    let restarts = troubles(&mut host, &books, &running, &mut rng).await?;
+    let most = rng.pick(&[0, 0, 1, 4]);
+    let changes = |_| books.era.set(books.era.get() + 1);
+    let restarts = host.troubles(most, &books.verdict, &running, &mut rng, changes).await?;
     for lane in running {
         lane.await.map_err(|error| format!("a session: {error:?}"))?;
     }
@@ -625,30 +627,4 @@ async fn lane(client: Rc<Client>, mut rng: Rng) {
             client.books.verdict.fail(what);
         }
     }
-}
-
-/// Disturbs the server and the sessions until all lanes have ended. Returns how often the server
-/// was killed.
-async fn troubles<T>(
-    host: &mut Host,
-    books: &Books,
-    running: &[runtime::JoinHandle<T>],
-    rng: &mut Rng,
-) -> Result<u64, String> {
-    let mut restarts = 0;
-    let mut left = rng.pick(&[0, 0, 1, 4]);
-    while !running.iter().all(runtime::JoinHandle::is_finished) {
-        runtime::sleep(Duration::from_micros(rng.below(60_000))).await;
-        if left == 0 || books.verdict.has_failed() {
-            continue;
-        }
-        left -= 1;
-        books.verdict.note(format_args!("a disturbance"));
-        books.era.set(books.era.get() + 1);
-        let what = host.disturb(rng).await?;
-        books.era.set(books.era.get() + 1);
-        books.verdict.note(format_args!("{what:?}: done"));
-        restarts += u64::from(what == Disturbance::Kill);
-    }
-    Ok(restarts)
 }

@@ -13,7 +13,7 @@ use server_core::{CoresConfig, Server};
 use super::{EXPORT, Sabotage};
 
 /// A server, and what outlives it: the tree, and the directory of the clients' records.
-pub(super) struct Host {
+pub(crate) struct Host {
     cores: CoresConfig,
     config: NfsConfig,
     running: Option<(Server, nfs_server::Handle)>,
@@ -24,7 +24,7 @@ pub(super) struct Host {
 
 impl Host {
     /// A server that has not been started, of an empty tree in memory.
-    pub(super) fn new(cores: usize, sabotage: Option<Sabotage>) -> Result<Self, String> {
+    pub(crate) fn new(cores: usize, sabotage: Option<Sabotage>) -> Result<Self, String> {
         let records = tempfile::tempdir().map_err(|error| error.to_string())?;
         let limits = Limits { bytes: 16 << 20, files: 1 << 12 };
         let tree = MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 });
@@ -47,7 +47,7 @@ impl Host {
     }
 
     /// Starts the server.
-    pub(super) fn start(&mut self) -> Result<(), String> {
+    pub(crate) fn start(&mut self) -> Result<(), String> {
         self.begin(Vec::new(), &[]).map_err(|error| error.to_string())
     }
 
@@ -59,20 +59,20 @@ impl Host {
     }
 
     /// Ends the server as `kill -9` does.
-    pub(super) async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         let gone = self.running.take();
         sim::aside(move || drop(gone)).await;
     }
 
     /// Applies the configuration again.
-    pub(super) async fn apply(&self) -> Result<(), String> {
+    pub(crate) async fn apply(&self) -> Result<(), String> {
         let Some((_, nfs)) = &self.running else { return Ok(()) };
         let (nfs, config) = (nfs.clone(), self.config.clone());
         sim::aside(move || nfs.apply(config)).await.map_err(|error| error.to_string())
     }
 
     /// Another server takes over: the listening sockets, and what clients hold.
-    pub(super) async fn take_over(&mut self) -> Result<(), String> {
+    pub(crate) async fn take_over(&mut self) -> Result<(), String> {
         let Some((server, nfs)) = self.running.take() else { return Ok(()) };
         let core = server.handle();
         let sockets = core.listening_sockets().into_iter();

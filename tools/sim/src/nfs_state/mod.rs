@@ -9,7 +9,7 @@
 mod back;
 mod client;
 mod held;
-mod host;
+pub(crate) mod host;
 mod oracle;
 mod work;
 
@@ -31,7 +31,7 @@ use oracle::{Oracle, Owner};
 use work::{Process, named};
 
 /// The export.
-const EXPORT: &str = "data";
+pub(crate) const EXPORT: &str = "data";
 /// Files that clients open.
 const FILES: usize = 3;
 const TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);

@@ -75,8 +75,6 @@ struct Books {
     verdict: Verdict,
 }
 
-impl Books {}
-
 /// One initiator.
 struct Client {
     number: usize,
@@ -281,7 +279,13 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
             Client { number, session, books: books.clone(), key: Cell::new(0), limbo: RefCell::default() };
         running.push(runtime::spawn(work(Rc::new(client), rng.fork())));
     }
-    let restarts = troubles(&mut host, &books, &running, &mut rng).await?;
+    let restarted = |what| {
+        if what == Some(Disturbance::Kill) {
+            books.history.borrow_mut().restart();
+        }
+    };
+    let most = rng.pick(&[0, 1, 3, 6]);
+    let restarts = host.troubles(most, &books.verdict, &running, &mut rng, restarted).await?;
     let mut report = Report { restarts, ..Report::default() };
     for client in running {
         report.reconnects += client.await.map_err(|error| format!("a client: {error:?}"))?;
@@ -333,31 +337,4 @@ async fn work(client: Rc<Client>, mut rng: Rng) -> u64 {
         drop(client.session.close().await);
     }
     reconnects
-}
-
-/// Disturbs the server and the sessions until all initiators have ended. Returns how often the
-/// server was killed.
-async fn troubles<T>(
-    host: &mut Host,
-    books: &Books,
-    running: &[runtime::JoinHandle<T>],
-    rng: &mut Rng,
-) -> Result<u64, String> {
-    let mut restarts = 0;
-    let mut left = rng.pick(&[0, 1, 3, 6]);
-    while !running.iter().all(runtime::JoinHandle::is_finished) {
-        runtime::sleep(Duration::from_micros(rng.below(60_000))).await;
-        if left == 0 || books.verdict.has_failed() {
-            continue;
-        }
-        left -= 1;
-        books.verdict.note(format_args!("a disturbance"));
-        let what = host.disturb(rng).await?;
-        books.verdict.note(format_args!("{what:?}: done"));
-        if what == Disturbance::Kill {
-            books.history.borrow_mut().restart();
-            restarts += 1;
-        }
-    }
-    Ok(restarts)
 }

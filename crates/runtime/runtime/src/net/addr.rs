@@ -17,7 +17,7 @@ impl RawAddr {
         Self { storage, len: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
     }
 
-    pub(super) fn new(addr: SocketAddr) -> Self {
+    pub(crate) fn new(addr: SocketAddr) -> Self {
         let mut raw = Self::empty();
         match addr {
             SocketAddr::V4(addr) => {
@@ -66,11 +66,11 @@ impl RawAddr {
         libc::c_int::from(self.storage.ss_family)
     }
 
-    pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
+    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
 
-    pub(super) fn len(&self) -> libc::socklen_t {
+    pub(crate) fn len(&self) -> libc::socklen_t {
         self.len
     }
 

@@ -12,6 +12,7 @@
 mod chance;
 mod net;
 pub(crate) mod ring;
+mod socket;
 mod turns;
 
 pub(crate) mod calls;
@@ -25,6 +26,7 @@ pub use chance::Chance;
 pub use net::{
     Link, Middlebox, Network, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall,
 };
+pub(crate) use socket::Socket;
 use turns::Turns;
 
 /// How a world is set up.
