@@ -414,10 +414,6 @@ def rdma_away(lab):
     away(lab, "3", "RDMA, a server that goes away", "rdma")
 
 
-def rdma_away_four(lab):
-    away(lab, "4.2", "RDMA, 4.2, a server that goes away", "rdma")
-
-
 CASES = [
     ("nfs: memory's script ran to its end", memory),
     ("nfs: a directory's script ran to its end", directory),
@@ -428,7 +424,6 @@ CASES = [
     ("nfs: RDMA's scripts ran to their end", rdma),
     ("nfs: RDMA's scripts of version 4's state ran to their end", rdma_state),
     ("nfs: RDMA's script of a server that goes away ran to its end", rdma_away),
-    ("nfs: RDMA's script of a server of 4.2 that goes away ran to its end", rdma_away_four),
     ("nfs: 4.2's script of a server that goes away ran to its end", away_four),
     ("nfs: the script of Linux's own server ran to its end", knfsd),
 ]
