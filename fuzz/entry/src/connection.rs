@@ -3,12 +3,13 @@
 //! ([`run_rdma`]) data moves beside the PDUs, and what the connection says of it is held to the same bounds.
 
 use crate::input::{Input, Seed};
-use iscsi::frame::{Cut, Cutter};
+use iscsi::frame::Digests;
 use iscsi::pdu::{
     AsyncEvent, Bhs, LogoutResult, Opcode, PduRef, RESERVED_TAG, Residual, TaskManagementFunction,
     TaskManagementResult, ahs,
 };
 use iscsi::sn;
+use iscsi::stream;
 use iscsi::target::inbound::WriteLimits;
 use iscsi::target::{
     Abort, CommandWindow, Completion, Config, Connection, Event, ScsiCommand, TaskKey, Window,
@@ -40,7 +41,7 @@ struct Seen {
 struct Harness {
     connection: Connection<Vec<u8>>,
     limits: WriteLimits,
-    cutter: Cutter,
+    expects: stream::Limits,
     /// Bytes that the connection has sent and that were not looked at.
     sent: Vec<u8>,
     stat_sn: u32,
@@ -89,11 +90,10 @@ impl Harness {
         Self {
             connection: Connection::new(config, now),
             limits,
-            cutter: Cutter {
-                header_digest,
-                data_digest,
+            expects: stream::Limits {
+                digests: Digests { header: header_digest, data: data_digest },
                 max_data_segment: peer_max_data_segment,
-                max_ahs: 0,
+                ..stream::Limits::LOGIN
             },
             sent: Vec::new(),
             stat_sn: first,
@@ -404,13 +404,9 @@ impl Harness {
     /// Cuts what the connection sent and holds it against the rules.
     fn look(&mut self) {
         let sent = std::mem::take(&mut self.sent);
-        let mut rest = &sent[..];
-        while !rest.is_empty() {
-            let Ok(Cut::Pdu { bhs, data, consumed, .. }) = self.cutter.cut(rest) else {
-                panic!("the target sent what is no PDU, or passes the initiator's limit: {rest:02x?}");
-            };
-            self.rules(bhs, data.len() as u32);
-            rest = &rest[consumed..];
+        let pdus = stream::pdus(self.expects, &sent);
+        for pdu in pdus.expect("the target sends whole PDUs within the initiator's limits") {
+            self.rules(&pdu.bhs, pdu.data.len() as u32);
         }
     }
 

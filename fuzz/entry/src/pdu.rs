@@ -1,91 +1,99 @@
-//! Cutting PDUs from a stream, and reading any 48 bytes as any PDU.
+//! Reading a stream of PDUs, and reading any 48 bytes as any PDU.
 
 use crate::input::{Input, Seed};
-use iscsi::digest::Crc32c;
-use iscsi::frame::{Cut, Cutter, Digests, FrameError, emit_pdu, verify_trailer};
+use iscsi::frame::{Digests, FrameError, emit_pdu};
 use iscsi::pdu::{self, Bhs, Lun, Opcode, PduRef, RESERVED_TAG, ahs};
+use iscsi::stream::{self, Limits, Owned, Step, Stream};
 
-fn cutter(flags: u8) -> Cutter {
-    Cutter {
-        header_digest: flags & 1 != 0,
-        data_digest: flags & 2 != 0,
+fn limits(flags: u8) -> Limits {
+    Limits {
+        digests: Digests { header: flags & 1 != 0, data: flags & 2 != 0 },
         max_data_segment: if flags & 4 != 0 { 64 } else { 65_536 },
         max_ahs: if flags & 8 != 0 { 32 } else { ahs::MAX_LEN },
+        resync: flags & 16 != 0,
     }
 }
 
-/// A stream of PDUs, cut to its end. Byte 0 says which digests and limits are on.
+/// A stream of PDUs, read to its end: at once, and in pieces of several lengths. Byte 0 says which
+/// digests and limits are on.
 pub fn cut(data: &[u8]) {
     let mut input = Input::new(data);
-    let cutter = cutter(input.u8());
-    let mut stream = input.rest();
-    loop {
-        let consumed = match cutter.cut(stream) {
-            Ok(Cut::NeedMore { at_least }) => {
-                assert!(at_least > stream.len() && at_least <= iscsi::frame::MAX_HEADER_LEN);
-                return;
-            }
-            Ok(Cut::Partial { bhs, ahs, data_offset, data_len, trailer }) => {
-                assert!(data_offset <= stream.len() && data_offset + data_len + trailer > stream.len());
-                assert!(data_len <= cutter.max_data_segment as usize);
-                look(bhs, ahs);
-                return;
-            }
-            Ok(Cut::Pdu { bhs, ahs, data, consumed }) => {
-                assert!(data.end <= consumed && consumed <= stream.len());
-                look(bhs, ahs);
-                again(&cutter, stream, consumed, bhs, ahs, &stream[data.clone()]);
-                split(&cutter, stream, data, consumed);
-                consumed
-            }
-            Err(error @ FrameError::DataDigest { consumed, .. }) => {
-                assert!(!error.to_string().is_empty());
-                consumed
-            }
-            Err(error) => {
-                assert!(!error.to_string().is_empty());
-                return;
-            }
-        };
-        stream = &stream[consumed..];
+    let limits = limits(input.u8());
+    let bytes = input.rest();
+    let whole = read(limits, bytes, usize::MAX);
+    for piece in [1, 7, 61] {
+        assert_eq!(read(limits, bytes, piece), whole, "in pieces of {piece} bytes");
+    }
+    for pdu in whole.0.iter().flatten().filter(|pdu| pdu.intact) {
+        again(limits, pdu);
     }
 }
 
-/// What was cut, emitted again, is cut the same; it is the same bytes when the padding is zero.
-fn again(cutter: &Cutter, stream: &[u8], consumed: usize, bhs: &Bhs, ahs: &[u8], data: &[u8]) {
-    let digests = Digests { header: cutter.header_digest, data: cutter.data_digest };
+/// The PDUs of `bytes`, which arrive in pieces of `piece` bytes; `None` for each that is dropped.
+/// Then the error, and the bytes of an incomplete PDU's data.
+fn read(limits: Limits, bytes: &[u8], piece: usize) -> (Vec<Option<Owned>>, Option<FrameError>, Vec<u8>) {
+    let mut stream = Stream::new(limits);
+    let (mut all, mut data) = (Vec::new(), Vec::new());
+    for mut input in bytes.chunks(piece.min(bytes.len().max(1))) {
+        loop {
+            let before = input.len();
+            let (pdu, intact) = match stream.step(&mut input) {
+                Ok(Step::More | Step::Payload { here: 0, .. }) => {
+                    assert!(input.is_empty());
+                    break;
+                }
+                Ok(Step::Payload { bhs, ahs, offset, here, rest }) => {
+                    assert!(here <= input.len() && offset == data.len());
+                    assert_eq!(offset + here + rest, bhs.data_segment_len() as usize);
+                    assert!(offset + here + rest <= limits.max_data_segment as usize);
+                    look(bhs, ahs);
+                    let (taken, others) = input.split_at(here);
+                    data.extend_from_slice(taken);
+                    stream.took(taken);
+                    input = others;
+                    continue;
+                }
+                Ok(Step::Dropped) => {
+                    assert!(limits.resync);
+                    all.push(None);
+                    continue;
+                }
+                Ok(Step::Pdu(pdu)) => {
+                    assert!(data.is_empty() && limits.pdu_len(pdu.bhs) >= before - input.len());
+                    (pdu, true)
+                }
+                Ok(Step::Taken(pdu)) => (pdu, true),
+                Ok(Step::Damaged(pdu)) => (pdu, false),
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    return (all, Some(error), data);
+                }
+            };
+            look(pdu.bhs, pdu.ahs);
+            data.extend_from_slice(pdu.data);
+            let (bhs, ahs, data) = (*pdu.bhs, pdu.ahs.to_vec(), std::mem::take(&mut data));
+            all.push(Some(Owned { bhs, ahs, data, trailer: pdu.trailer.iter().copied().collect(), intact }));
+        }
+    }
+    (all, None, data)
+}
+
+/// A PDU that was read, emitted again, is read the same.
+fn again(limits: Limits, pdu: &Owned) {
     let mut out = Vec::new();
-    emit_pdu(&mut bhs.clone(), ahs, data, digests, &mut out);
-    assert_eq!(out.len(), consumed);
-    let end = consumed - iscsi::frame::trailer_len(data.len(), cutter.data_digest);
-    assert_eq!(out[..end], stream[..end]);
-    assert!(matches!(cutter.cut(&out), Ok(Cut::Pdu { consumed: all, .. }) if all == out.len()));
-}
-
-/// The same PDU received in two pieces verifies the same.
-fn split(cutter: &Cutter, stream: &[u8], data: core::ops::Range<usize>, consumed: usize) {
-    if data.is_empty() {
-        return;
-    }
-    let cut = cutter.cut(&stream[..data.start + data.len() / 2]);
-    let Ok(Cut::Partial { data_offset, data_len, trailer, .. }) = cut else {
-        panic!("half a data segment is not partial: {cut:?}");
-    };
-    assert_eq!((data_offset, data_len, trailer), (data.start, data.len(), consumed - data.end));
-    if cutter.data_digest {
-        let mut crc = Crc32c::new();
-        let (first, second) = stream[data.clone()].split_at(data.len() / 2);
-        crc.update(first);
-        crc.update(second);
-        assert!(verify_trailer(crc, &stream[data.end..consumed]));
-    }
+    emit_pdu(&mut pdu.bhs.clone(), &pdu.ahs, &pdu.data, limits.digests, &mut out);
+    assert_eq!(out.len(), limits.pdu_len(&pdu.bhs));
+    let same = stream::pdus(limits, &out).expect("a whole PDU");
+    assert!(
+        matches!(&same[..], [same] if (&same.bhs, &same.ahs, &same.data) == (&pdu.bhs, &pdu.ahs, &pdu.data))
+    );
 }
 
 fn look(bhs: &Bhs, area: &[u8]) {
     assert!(!bhs.to_string().contains('\n'));
     let mut out = arrayvec::ArrayVec::<u8, { ahs::MAX_LEN }>::new();
     for ahs in ahs::iter(area) {
-        let ahs = ahs.expect("the cutter lets well-formed AHSs through only");
+        let ahs = ahs.expect("the stream lets well-formed AHSs through only");
         assert!(ahs.emit(&mut out));
     }
     let back: Vec<_> = ahs::iter(&out).collect();
@@ -169,6 +177,8 @@ pub fn cut_seeds() -> Vec<(&'static str, Seed)> {
     let both = stream(Digests { header: true, data: true });
     let mut broken = both.clone();
     broken[52 + 52 + 3] ^= 1;
+    let mut garbled = both.clone();
+    garbled[50] ^= 1;
     vec![
         ("stream-plain", Seed::new().bytes([0]).bytes(&plain)),
         ("stream-digests", Seed::new().bytes([3]).bytes(&both)),
@@ -176,6 +186,7 @@ pub fn cut_seeds() -> Vec<(&'static str, Seed)> {
         ("stream-data-digest", Seed::new().bytes([2]).bytes(stream(Digests { header: false, data: true }))),
         ("stream-short", Seed::new().bytes([3]).bytes(&both[..both.len() - 9])),
         ("stream-wrong-data-digest", Seed::new().bytes([3]).bytes(&broken)),
+        ("stream-resync", Seed::new().bytes([19]).bytes(&garbled)),
         ("stream-low-limits", Seed::new().bytes([12]).bytes(&plain)),
         ("too-long-data", Seed::new().bytes([0]).bytes([1, 0x80, 0, 0, 0, 0xff, 0xff, 0xff]).bytes([0; 40])),
         ("too-long-ahs", Seed::new().bytes([8]).bytes([1, 0x80, 0, 0, 0xff, 0, 0, 0]).bytes([0; 40])),

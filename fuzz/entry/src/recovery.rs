@@ -3,11 +3,11 @@
 //! every place in the command window is given back.
 
 use crate::input::{Input, Seed};
-use iscsi::frame::{Cut, Cutter};
 use iscsi::pdu::{
     Bhs, DataOut, FINAL, LogoutResult, Lun, NopOut, PduRef, RESERVED_TAG, ScsiCommand, SnackRequest,
     SnackType, TaskAttribute, TaskManagementResult,
 };
+use iscsi::stream;
 use iscsi::target::inbound::WriteLimits;
 use iscsi::target::{Completion, Config, Connection, Event, SharedWindow, TaskKey, Window, recovery};
 use std::sync::Arc;
@@ -238,15 +238,10 @@ impl Harness {
 
     /// Learns the tags of what was sent.
     fn look(&mut self) {
-        let cutter =
-            Cutter { header_digest: false, data_digest: false, max_data_segment: 1 << 16, max_ahs: 0 };
+        let limits = stream::Limits { max_data_segment: 1 << 16, ..stream::Limits::LOGIN };
         let sent = std::mem::take(&mut self.sent);
-        let mut rest = &sent[..];
-        while !rest.is_empty() {
-            let Ok(Cut::Pdu { bhs, consumed, .. }) = cutter.cut(rest) else {
-                panic!("the target sent what is no PDU: {rest:02x?}");
-            };
-            let tag = match bhs.view() {
+        for pdu in stream::pdus(limits, &sent).expect("the target sends whole PDUs") {
+            let tag = match pdu.bhs.view() {
                 Some(PduRef::ReadyToTransfer(r2t)) => Some(r2t.ttt.get()),
                 Some(PduRef::DataIn(data)) if data.wants_ack() => Some(data.ttt.get()),
                 Some(_) => None,
@@ -255,7 +250,6 @@ impl Harness {
             if let Some(tag) = tag.filter(|tag| !self.tags.contains(tag)) {
                 self.tags.push(tag);
             }
-            rest = &rest[consumed..];
         }
     }
 

@@ -3,13 +3,13 @@
 //! more than the commands hold.
 
 use crate::input::{Input, Seed};
-use iscsi::frame::{Cut, Cutter};
 use iscsi::initiator::{Command, ConnectionId, Event, Place, Segment, Session, SessionConfig};
 use iscsi::keys::{Digest, Params};
 use iscsi::login::initiator::Established;
 use iscsi::pdu::{
     Bhs, LogoutReason, Lun, NopIn, Opcode, PduRef, RESERVED_TAG, TaskAttribute, TaskManagementFunction,
 };
+use iscsi::stream;
 use std::collections::HashMap;
 
 const STEPS: usize = 300;
@@ -124,19 +124,13 @@ impl Harness {
 
     /// Cuts what a connection sends and holds it against what was agreed.
     fn transmit(&mut self, index: usize) {
-        let cutter = Cutter {
-            header_digest: self.params.header_digest == Digest::Crc32c,
-            data_digest: self.params.data_digest == Digest::Crc32c,
+        let limits = stream::Limits {
             max_data_segment: self.params.peer_max_recv_data_segment_length,
-            max_ahs: 1020,
+            ..stream::Limits::of_target(&self.params)
         };
         let mut out = Vec::new();
         self.session.transmit(self.connections[index], 16 << 10, &mut out);
-        let mut rest = &out[..];
-        while !rest.is_empty() {
-            let Ok(Cut::Pdu { bhs, data, consumed, .. }) = cutter.cut(rest) else {
-                panic!("a malformed PDU")
-            };
+        for stream::Owned { bhs, data, .. } in stream::pdus(limits, &out).expect("well-formed PDUs") {
             assert!(bhs.opcode().is_some_and(Opcode::is_from_initiator));
             assert_eq!(bhs.exp_stat_sn(), Some(self.stat_sn[index]));
             if bhs.itt() != RESERVED_TAG {
@@ -161,7 +155,6 @@ impl Harness {
                 }
                 _ => {}
             }
-            rest = &rest[consumed..];
         }
     }
 

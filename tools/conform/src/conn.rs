@@ -111,7 +111,7 @@ impl Conn {
 
     pub(crate) fn set_digests(&mut self, digests: Digests) {
         if let Wire::Tcp(tcp) = &mut self.wire {
-            tcp.digests = digests;
+            tcp.set_digests(digests);
         }
     }
 

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use iscsi::frame::trailer_len;
-use iscsi::pdu::{BHS_LEN, Bhs, Opcode, PduRef, RESERVED_TAG, Stage, TaskManagementFunction};
+use iscsi::frame::{Digests, trailer_len};
+use iscsi::pdu::{BHS_LEN, Bhs, Opcode, PduRef, RESERVED_TAG, Stage, TaskManagementFunction, ahs};
+use iscsi::stream::{Limits, Step};
 use iscsi::{sn, text};
 use runtime::sim;
 
@@ -50,9 +51,9 @@ enum Fate {
 }
 
 /// One direction of a link.
-#[derive(Default)]
 struct Way {
-    /// The bytes of an incomplete header.
+    pdus: iscsi::Stream,
+    /// The bytes of a header that is not whole.
     header: Vec<u8>,
     /// Bytes of the PDU that are still to come.
     left: usize,
@@ -63,6 +64,14 @@ struct Way {
     pause: usize,
     /// The command to repeat.
     again: Option<Vec<u8>>,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        let (fate, copy, again) = Default::default();
+        let pdus = iscsi::Stream::new(Limits { max_data_segment: 1 << 24, ..Limits::LOGIN });
+        Self { pdus, header: Vec::new(), left: 0, fate, copy, pause: 0, again }
+    }
 }
 
 /// What a task has got: PDUs by DataSN or R2TSN, as offset and length.
@@ -149,24 +158,41 @@ impl Wire {
 
 impl State {
     /// Carries the bytes that one end has sent. Returns those that the other end gets.
-    fn carry(&mut self, number: usize, up: bool, mut bytes: &[u8]) -> Vec<u8> {
+    fn carry(&mut self, number: usize, up: bool, bytes: &[u8]) -> Vec<u8> {
         let mut link = self.links.remove(&number).unwrap_or_default();
         let mut out = Vec::with_capacity(bytes.len());
-        while !bytes.is_empty() {
+        let mut input = bytes;
+        while !input.is_empty() {
             let way = if up { &mut link.up } else { &mut link.down };
-            if way.left == 0 {
-                let some = (BHS_LEN - way.header.len()).min(bytes.len());
-                way.header.extend_from_slice(&bytes[..some]);
-                bytes = &bytes[some..];
-                if way.header.len() == BHS_LEN {
-                    let header = std::mem::take(&mut way.header);
-                    self.begin(number, &mut link, up, &header, &mut out);
+            let before = input;
+            let bhs = match way.pdus.step(&mut input) {
+                Ok(Step::Payload { bhs, offset, here, .. }) => {
+                    let bhs = (offset == 0).then_some(*bhs);
+                    way.pdus.took(&input[..here]);
+                    input = &input[here..];
+                    bhs
                 }
-                continue;
+                Ok(Step::Pdu(pdu)) => Some(*pdu.bhs),
+                Ok(_) => None,
+                Err(error) => {
+                    // A peer that breaks the framing is the other end's to judge.
+                    self.wrong.get_or_insert(format!("link {number}: {error}"));
+                    break;
+                }
+            };
+            let passed = &before[..before.len() - input.len()];
+            match bhs {
+                Some(bhs) => self.begin(number, &mut link, up, &bhs, &mut out),
+                None if way.left == 0 => {
+                    way.header.extend_from_slice(passed);
+                    continue;
+                }
+                None => {}
             }
-            let some = way.left.min(bytes.len());
-            way.take(&bytes[..some], &mut out);
-            bytes = &bytes[some..];
+            let way = if up { &mut link.up } else { &mut link.down };
+            let header = std::mem::take(&mut way.header);
+            way.take(&header, &mut out);
+            way.take(passed, &mut out);
             if way.left == 0 {
                 self.end(&mut link, up);
             }
@@ -192,6 +218,10 @@ impl State {
                 if response.transit() && response.next_stage() == Some(Stage::FullFeaturePhase) =>
             {
                 link.full = true;
+                let digests = Digests { header: link.header_digest, data: link.data_digest };
+                for way in [&mut link.up, &mut link.down] {
+                    way.pdus.set_limits(Limits { digests, max_ahs: ahs::MAX_LEN, ..*way.pdus.limits() });
+                }
                 match self.sessions.get(&link.joins).filter(|_| link.joins != 0) {
                     Some(agreed) => link.agreed = *agreed,
                     None => drop(self.sessions.insert(response.tsih.get(), link.agreed)),
@@ -202,16 +232,12 @@ impl State {
     }
 
     /// Reads a header, and decides what becomes of its PDU.
-    fn begin(&mut self, number: usize, link: &mut Link, up: bool, header: &[u8], out: &mut Vec<u8>) {
-        let Some(bhs) = Bhs::ref_from(header) else { return };
+    fn begin(&mut self, number: usize, link: &mut Link, up: bool, bhs: &Bhs, out: &mut Vec<u8>) {
         if up {
             link.see_request(bhs);
         } else if let Err(what) = link.see_answer(bhs, self.depth) {
             self.wrong.get_or_insert(format!("link {number}: {what}: {bhs}"));
         }
-        let data = bhs.data_segment_len() as usize;
-        let trailer = trailer_len(data, link.data_digest && link.full);
-        let digest = if link.header_digest && link.full { 4 } else { 0 };
         let fate = self.fate(link, up, bhs);
         let repeats = up && fate == Fate::Passes && self.repeats(link, bhs);
         if self.loud {
@@ -225,12 +251,8 @@ impl State {
         }
         way.pause = if repeats { self.rng.index(4) } else { way.pause.saturating_sub(1) };
         way.fate = fate;
-        way.left = BHS_LEN + bhs.total_ahs_len() + digest + data + trailer;
+        way.left = way.pdus.limits().pdu_len(bhs);
         way.copy = (!link.full || repeats).then(Vec::new);
-        way.take(header, out);
-        if way.left == 0 {
-            self.end(link, up);
-        }
     }
 
     /// Lost are only PDUs that either end recovers: with a number that shows the loss, or asked for again.

@@ -1,6 +1,5 @@
-//! The boundaries of PDUs in a connection's byte stream (RFC 7143 §11.1). It cuts received bytes
-//! into PDUs, and makes the bytes around a data segment on sending. It holds no bytes and no state:
-//! a driver passes its input, and keeps or drops the bytes.
+//! The bytes around a PDU's data segment (RFC 7143 §11.1): their lengths, and how they are made and
+//! checked. It holds no bytes and no state. [`crate::stream`] reads PDUs by it.
 //!
 //! On the wire a PDU is BHS, AHSs, header digest if on, data segment, padding to four bytes, data
 //! digest if on. A PDU without data segment has no data digest either (§11.2.3, §11.2.4).
@@ -8,7 +7,6 @@
 use crate::digest::{self, Crc32c, DIGEST_LEN};
 use crate::pdu::{BHS_LEN, Bhs, ahs};
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use thiserror::Error;
 
 /// The maximum number of bytes before a data segment: BHS, AHSs, header digest.
@@ -27,57 +25,8 @@ pub struct Digests {
     pub data: bool,
 }
 
-/// Cuts received bytes into PDUs within a connection's limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cutter {
-    /// PDUs carry a header digest.
-    pub header_digest: bool,
-    /// Data segments carry a data digest.
-    pub data_digest: bool,
-    /// The maximum data segment that this side receives, bytes: the MaxRecvDataSegmentLength that
-    /// it declared (8192 during login).
-    pub max_data_segment: u32,
-    /// The maximum length of AHSs that this side receives, bytes; at most [`ahs::MAX_LEN`].
-    pub max_ahs: usize,
-}
-
-/// The PDU, or part of one, at the start of the bytes received.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cut<'a> {
-    /// The header is not complete.
-    NeedMore {
-        /// The minimum length of the input for a next cut with another result.
-        at_least: usize,
-    },
-    /// The header is complete and valid, the data segment is incomplete. A driver may wait. Or it
-    /// may receive the rest directly into its destination, and check it with [`verify_trailer`].
-    Partial {
-        /// The header.
-        bhs: &'a Bhs,
-        /// All AHSs, well-formed.
-        ahs: &'a [u8],
-        /// The offset of the data segment in the input; may equal the input's length.
-        data_offset: usize,
-        /// The length of the data without padding, bytes.
-        data_len: usize,
-        /// The length of padding and data digest after the data, bytes.
-        trailer: usize,
-    },
-    /// A whole PDU with verified digests.
-    Pdu {
-        /// The header.
-        bhs: &'a Bhs,
-        /// All AHSs, well-formed.
-        ahs: &'a [u8],
-        /// The range of the data in the input, without padding.
-        data: Range<usize>,
-        /// The length of the PDU in the input, bytes.
-        consumed: usize,
-    },
-}
-
-/// Why no PDU can be cut. After every error but [`FrameError::DataDigest`] the next PDU's start is
-/// unknown, so the connection must end (RFC 7143 §7.7, §7.8).
+/// Why a stream gives no PDU. The next PDU's start is unknown, so the connection must end (RFC 7143
+/// §7.7, §7.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -103,65 +52,15 @@ pub enum FrameError {
         /// The limit in bytes.
         max: u32,
     },
-    /// The data digest is wrong, the header is valid. The receiver may drop the PDU, send Reject
-    /// (0x02) with its header, and continue at `consumed` (RFC 7143 §7.9).
+    /// The data digest is wrong, and the receiver does not recover ([`crate::stream::Assembler`]).
     #[error("wrong data digest in {bhs}")]
     DataDigest {
         /// The PDU's header.
         bhs: Bhs,
-        /// The length of the AHSs after the BHS in the input, bytes.
-        ahs_len: usize,
-        /// The length of the PDU in the input, bytes.
-        consumed: usize,
     },
-}
-
-impl Cutter {
-    /// Cuts the PDU at the start of `input`. Reads a data segment only to verify a data digest.
-    pub fn cut<'a>(&self, input: &'a [u8]) -> Result<Cut<'a>, FrameError> {
-        let Some(bhs) = Bhs::ref_from(input) else {
-            return Ok(Cut::NeedMore { at_least: BHS_LEN });
-        };
-        let ahs_len = bhs.total_ahs_len();
-        let data_len = bhs.data_segment_len();
-        // Limits are checked before the digest: with a corrupt length, the missing bytes would
-        // never arrive, or be too many.
-        if ahs_len > self.max_ahs {
-            return Err(FrameError::AhsTooLong { len: ahs_len, max: self.max_ahs });
-        }
-        let headers_end = BHS_LEN + ahs_len;
-        let data_offset = headers_end + if self.header_digest { DIGEST_LEN } else { 0 };
-        if self.header_digest {
-            let Some(wire) = input.get(headers_end..data_offset) else {
-                return Ok(Cut::NeedMore { at_least: data_offset });
-            };
-            if digest::crc32c(&input[..headers_end]) != wire {
-                return Err(FrameError::HeaderDigest);
-            }
-        }
-        if data_len > self.max_data_segment {
-            return Err(FrameError::DataSegmentTooLong { len: data_len, max: self.max_data_segment });
-        }
-        let Some(ahs) = input.get(BHS_LEN..headers_end) else {
-            return Ok(Cut::NeedMore { at_least: headers_end });
-        };
-        ahs::validate(ahs)?;
-        let data_len = data_len as usize;
-        let trailer = trailer_len(data_len, self.data_digest);
-        let data = data_offset..data_offset + data_len;
-        let consumed = data.end + trailer;
-        let Some(tail) = input.get(data.end..consumed) else {
-            return Ok(Cut::Partial { bhs, ahs, data_offset, data_len, trailer });
-        };
-        if self.data_digest && data_len != 0 {
-            let mut crc = Crc32c::new();
-            crc.update(&input[data.clone()]);
-            if !verify_trailer(crc, tail) {
-                return Err(FrameError::DataDigest { bhs: *bhs, ahs_len, consumed });
-            }
-        }
-        Ok(Cut::Pdu { bhs, ahs, data, consumed })
-    }
+    /// The bytes end within a PDU ([`crate::stream::pdus`]).
+    #[error("the bytes end within a PDU")]
+    Incomplete,
 }
 
 /// The number of bytes after a data segment of `data_len` bytes: padding, and a data digest if it
@@ -256,6 +155,3 @@ pub fn emit_pdu(bhs: &mut Bhs, ahs: &[u8], data: &[u8], digests: Digests, out: &
     });
     out.extend_from_slice(&trailer(data.len(), crc));
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,8 +11,11 @@ pub mod login;
 pub mod name;
 pub mod pdu;
 pub mod sn;
+pub mod stream;
 pub mod target;
 pub mod text;
+
+pub use stream::Stream;
 
 /// The example of the README, compiled and run by the tests.
 #[cfg(doctest)]

@@ -584,8 +584,8 @@ impl Connection {
     /// Receives until the peer closes, breaks the protocol or is lost.
     async fn receive_loop(self: &Rc<Self>, start: Start) -> End {
         match (&self.transport, start) {
-            (Transport::Tcp(tcp), Start::Tcp(cutter, early)) => {
-                let receiver = Receiver::new(cutter, early, self.recovers, self.core.tcp.clone());
+            (Transport::Tcp(tcp), Start::Tcp(limits, early)) => {
+                let receiver = Receiver::new(limits, early, self.core.tcp.clone());
                 tcp::receive_loop(tcp, self, receiver).await
             }
             // Boxed: an idle TCP connection need not have room for it.

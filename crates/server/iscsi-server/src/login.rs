@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{Nexus, Principal};
-use iscsi::frame::{Cut, Cutter, padding_len};
-use iscsi::keys::{Digest, Params};
+use iscsi::frame::{Digests, padding_len};
+use iscsi::keys::Params;
 use iscsi::login::SessionType;
 use iscsi::login::target::{Outcome, Placement, Reply, Step, TargetLogin};
 use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
+use iscsi::stream::{self, Assembler};
 use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits, recovery};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 use rdma::QueuePair;
@@ -55,7 +56,7 @@ pub(crate) struct LoggedIn {
 /// A connection whose peer has said what it speaks.
 pub(crate) enum Wire {
     /// TCP, and what has been received of it and not been used.
-    Tcp(TcpStream, Vec<u8>),
+    Tcp(TcpStream, Assembler),
     /// RDMA, and whether responses may invalidate the initiator's STags.
     Iser(QueuePair, bool),
 }
@@ -64,7 +65,11 @@ impl Wire {
     /// Answers a connection request if it is one.
     pub(crate) async fn of(link: Arrived, shared: &Shared) -> Result<Self, LoginFailure> {
         match link {
-            Arrived::Stream(stream, early) => Ok(Self::Tcp(stream, early)),
+            Arrived::Stream(stream, early) => {
+                let mut input = Assembler::new(stream::Limits::LOGIN);
+                input.push(&early);
+                Ok(Self::Tcp(stream, input))
+            }
             Arrived::Rdma(incoming) => {
                 let model = shared.model();
                 let (limits, config) = (&model.limits, &model.iser);
@@ -262,31 +267,21 @@ async fn no_room(wire: &mut Wire, login: &mut TargetLogin) -> Result<LoggedIn, L
 /// The next PDU from a stream, of which `input` has been received already.
 async fn receive(
     stream: &TcpStream,
-    input: &mut Vec<u8>,
+    input: &mut Assembler,
     room: &mut Room<'_>,
 ) -> Result<(Bhs, Vec<u8>), LoginFailure> {
-    let cutter = Cutter {
-        header_digest: false,
-        data_digest: false,
-        max_data_segment: LOGIN_SEGMENT_LEN as u32,
-        max_ahs: 0,
-    };
     loop {
-        if let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(input)? {
-            let (bhs, data) = (*bhs, input[data].to_vec());
-            input.drain(..consumed);
-            input.shrink_to_fit();
-            room.input = input.capacity();
-            return Ok((bhs, data));
+        if let Some(pdu) = input.next_pdu()? {
+            room.input = input.held();
+            return Ok((pdu.bhs, pdu.data));
         }
         let received = stream.recv_some(LOGIN_SEGMENT_LEN).await?;
         if received.is_empty() {
             return Err(LoginFailure::Closed);
         }
-        room.input = input.len() + received.len();
+        room.input = input.held() + received.len();
         room.count()?;
-        input.reserve_exact(received.len());
-        input.extend_from_slice(&received);
+        input.push(&received);
     }
 }
 
@@ -472,8 +467,7 @@ pub(crate) fn full_feature(
     let model = shared.model();
     let limits = &model.limits;
     let discovery = outcome.session_type == SessionType::Discovery;
-    let (header_digest, data_digest) =
-        (params.header_digest == Digest::Crc32c, params.data_digest == Digest::Crc32c);
+    let Digests { header: header_digest, data: data_digest } = params.digests();
     let peer_max_data_segment = match (&wire, discovery) {
         (Wire::Tcp(..), _) => params.peer_max_recv_data_segment_length,
         (Wire::Iser(..), true) => {
@@ -504,18 +498,13 @@ pub(crate) fn full_feature(
     let retain = if params.error_recovery_level == 2 { params.default_time2retain_s } else { 0 };
     state.set_logout_times(params.default_time2wait_s, retain);
     let (link, start) = match wire {
-        Wire::Tcp(stream, early) => {
-            let cutter = Cutter {
-                header_digest,
-                data_digest,
-                max_data_segment: params.max_recv_data_segment_length,
-                max_ahs: iscsi::pdu::ahs::MAX_LEN,
-            };
+        Wire::Tcp(stream, mut early) => {
+            let accepts = stream::Limits { resync: recovery.is_some(), ..stream::Limits::of_target(params) };
             // What may have to be sent again is sent from memory that does not change.
             let lend = model.zero_copy && recovery.is_none();
             let outbox = Outbox { lend, holds: lend && !data_digest, ..Outbox::default() };
             let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
-            (Link { transport, outbox }, Start::Tcp(cutter, early))
+            (Link { transport, outbox }, Start::Tcp(accepts, early.take_rest()))
         }
         Wire::Iser(pair, remote_invalidation) => {
             let outgoing = Outgoing::new(pair.clone(), remote_invalidation, model.zero_copy);

@@ -7,11 +7,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use iscsi::frame::{Cut, Cutter, Digests, emit_pdu};
+use iscsi::frame::{Digests, emit_pdu};
 use iscsi::initiator::{Command, ConnectionId, Event, Place, Segment, Session, SessionConfig};
-use iscsi::keys::{Digest, Offer};
+use iscsi::keys::Offer;
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::{Bhs, Isid, Lun, PduRef, ResponseCode, TaskAttribute};
+use iscsi::stream::{Assembler, Limits};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,8 +70,7 @@ pub struct Client {
     stream: TcpStream,
     session: Session<Vec<u8>, Task>,
     on: ConnectionId,
-    cutter: Cutter,
-    input: Vec<u8>,
+    pdus: Assembler,
     answers: VecDeque<Answer>,
     next_id: u64,
 }
@@ -82,22 +82,17 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut input = Vec::new();
-        let login = Self::negotiate(&mut stream, &mut input, target, initiator)?;
+        let mut pdus = Assembler::new(Limits::LOGIN);
+        let login = Self::negotiate(&mut stream, &mut pdus, target, initiator)?;
         let mut session = Session::new(SessionConfig { max_tasks: 1024, first_cmd_sn: 1 });
         let on = session.connect(0, &login);
-        let cutter = Cutter {
-            header_digest: login.params.header_digest == Digest::Crc32c,
-            data_digest: login.params.data_digest == Digest::Crc32c,
-            max_data_segment: READ_SEGMENT,
-            max_ahs: 0,
-        };
-        Ok(Self { stream, session, on, cutter, input, answers: VecDeque::new(), next_id: 0 })
+        pdus.set_limits(Limits::of_initiator(&login.params));
+        Ok(Self { stream, session, on, pdus, answers: VecDeque::new(), next_id: 0 })
     }
 
     fn negotiate(
         stream: &mut TcpStream,
-        input: &mut Vec<u8>,
+        pdus: &mut Assembler,
         target: &str,
         initiator: &str,
     ) -> io::Result<Established> {
@@ -115,13 +110,12 @@ impl Client {
             session: None,
             skip_security: true,
         });
-        let cutter = Cutter { header_digest: false, data_digest: false, max_data_segment: 8192, max_ahs: 0 };
         let mut request = login.start();
         loop {
             let mut bytes = Vec::new();
             emit_pdu(&mut Bhs::from(request.header), &[], &request.data, Digests::default(), &mut bytes);
             stream.write_all(&bytes)?;
-            let (bhs, data) = next_pdu(stream, input, &cutter)?;
+            let (bhs, data) = next_pdu(stream, pdus)?;
             let Some(PduRef::LoginResponse(response)) = bhs.view() else {
                 return Err(broken("no Login Response"));
             };
@@ -195,7 +189,7 @@ impl Client {
     }
 
     fn hear(&mut self) -> io::Result<()> {
-        let (bhs, data) = next_pdu(&mut self.stream, &mut self.input, &self.cutter)?;
+        let (bhs, data) = next_pdu(&mut self.stream, &mut self.pdus)?;
         match self.session.handle(self.on, &bhs, Segment::Here(data.as_slice())).map_err(broken)? {
             Some(Event::Done(_, task, completion)) => {
                 if completion.response != ResponseCode::CommandCompleted {
@@ -215,17 +209,15 @@ fn broken(what: impl ToString) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.to_string())
 }
 
-fn next_pdu(stream: &mut TcpStream, input: &mut Vec<u8>, cutter: &Cutter) -> io::Result<(Bhs, Vec<u8>)> {
+fn next_pdu(stream: &mut TcpStream, pdus: &mut Assembler) -> io::Result<(Bhs, Vec<u8>)> {
     loop {
-        if let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(input).map_err(broken)? {
-            let pdu = (*bhs, input[data].to_vec());
-            input.drain(..consumed);
-            return Ok(pdu);
+        if let Some(pdu) = pdus.next_pdu().map_err(broken)? {
+            return Ok((pdu.bhs, pdu.data));
         }
         let mut piece = [0; 65536];
         match stream.read(&mut piece)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
-            n => input.extend_from_slice(&piece[..n]),
+            n => pdus.push(&piece[..n]),
         }
     }
 }

@@ -129,7 +129,8 @@ impl Inner {
                 [runtime::spawn(send), runtime::spawn(receive)]
             }
             Wire::Tcp(wire) => {
-                let (stream, rest) = (Rc::new(wire.stream), wire.received);
+                let (stream, rest) = wire.into_parts();
+                let stream = Rc::new(stream);
                 socket = Rc::downgrade(&stream);
                 let send = tcp::send(self.clone(), stream.clone(), on, serial, bell.clone());
                 let receive = tcp::receive(self.clone(), stream, on, serial, dialed.login.params, rest);

@@ -3,12 +3,10 @@
 
 use std::rc::Rc;
 
-use arrayvec::ArrayVec;
-use iscsi::digest::Crc32c;
-use iscsi::frame::{Cut, Cutter, FrameError, MAX_TRAILER_LEN, header_len, trailer_len, verify_trailer};
 use iscsi::initiator::{ConnectionId, Segment, TaskKey};
 use iscsi::keys::Params;
 use iscsi::pdu::{Bhs, Opcode};
+use iscsi::stream::{Limits, Step};
 use runtime::{Gather, TcpStream};
 
 use super::event::{act, follow_up, heard};
@@ -16,7 +14,6 @@ use super::state::{Core, Inner};
 use crate::bell::Bell;
 use crate::error::Error;
 use crate::payload::Out;
-use crate::wire::tcp::Tcp;
 
 /// Approximate bytes per send; later data joins the next one.
 const BATCH: usize = 1 << 20;
@@ -98,51 +95,34 @@ pub(super) async fn receive(
     }
 }
 
-/// A Data-In whose data arrives in pieces.
-struct Stream {
-    bhs: Bhs,
-    /// `None` for repeated or early data.
-    key: Option<TaskKey>,
-    /// Offset of the next byte in the read.
-    at: usize,
-    /// Bytes still to arrive.
-    left: usize,
-    crc: Crc32c,
-    /// The received part of padding and digest.
-    trailer: ArrayVec<u8, MAX_TRAILER_LEN>,
-    trailer_len: usize,
-    /// The data is dropped.
-    unwanted: bool,
+/// A data segment that arrives in pieces.
+enum Incoming {
+    /// Of a Data-In: it is placed as it arrives.
+    Data {
+        /// `None` for repeated or early data.
+        key: Option<TaskKey>,
+        /// Offset of the segment in the read.
+        at: usize,
+        /// The data is dropped.
+        unwanted: bool,
+    },
+    /// Of any other PDU: it is handled whole.
+    Kept(Vec<u8>),
 }
 
-/// Splits a connection's bytes into PDUs. Data-In data is copied directly from the receive buffer
-/// to its place; only PDUs split by a receive are kept.
+/// Gives a connection's PDUs to the session. Data-In data is copied directly from the receive
+/// buffer to its place.
 struct Reader {
-    cutter: Cutter,
-    /// The start of an incomplete PDU.
-    kept: Vec<u8>,
-    stream: Option<Stream>,
+    pdus: iscsi::Stream,
+    incoming: Option<Incoming>,
     /// The last Data-In was long, and its data was dropped.
     discarding: bool,
-    /// A wrong header digest may cost only the PDU: ErrorRecoveryLevel 1 or 2.
-    recovers: bool,
-    /// The last header's digest was wrong: the next one must be correct.
-    suspect: bool,
-    /// Remaining bytes to drop of a PDU with a wrong header digest.
-    skipping: usize,
 }
 
 impl Reader {
     fn new(params: &Params) -> Self {
-        Reader {
-            cutter: Tcp::cutter(params),
-            kept: Vec::new(),
-            stream: None,
-            discarding: false,
-            recovers: params.error_recovery_level > 0,
-            suspect: false,
-            skipping: 0,
-        }
+        let pdus = iscsi::Stream::new(Limits::of_initiator(params));
+        Reader { pdus, incoming: None, discarding: false }
     }
 
     /// Maximum bytes of the next receive.
@@ -152,9 +132,11 @@ impl Reader {
 
     /// Number of the next bytes to drop, if a call of their own is worth it.
     fn unwanted(&self) -> usize {
-        match &self.stream {
+        match self.incoming {
             // Also discard the rest after a short receive or a discard.
-            Some(stream) if stream.unwanted && (self.discarding || stream.left >= DISCARD) => stream.left,
+            Some(Incoming::Data { unwanted: true, .. }) if self.discarding || self.pdus.left() >= DISCARD => {
+                self.pdus.left()
+            }
             _ => 0,
         }
     }
@@ -162,197 +144,82 @@ impl Reader {
     /// Like [`Reader::feed`] for `len` of the [`Reader::unwanted`] bytes, which the kernel
     /// discarded.
     fn skip(&mut self, inner: &Inner, on: ConnectionId, len: usize) -> Result<(), Error> {
+        self.pdus.took_unseen(len);
+        self.feed(inner, on, &[])
+    }
+
+    fn feed(&mut self, inner: &Inner, on: ConnectionId, mut input: &[u8]) -> Result<(), Error> {
         let mut core = inner.core.borrow_mut();
         let core = &mut *core;
         heard(core, on);
-        if let Some(stream) = &mut self.stream {
-            stream.at += len;
-            stream.left = stream.left.saturating_sub(len);
-            if stream.left == 0 {
-                self.feed_stream(inner, core, on, &[])?;
-            }
-        }
-        follow_up(inner, core);
-        Ok(())
-    }
-
-    fn feed(&mut self, inner: &Inner, on: ConnectionId, mut bytes: &[u8]) -> Result<(), Error> {
-        let mut core = inner.core.borrow_mut();
-        let core = &mut *core;
-        heard(core, on);
-        while !bytes.is_empty() {
-            if self.skipping > 0 {
-                let now = self.skipping.min(bytes.len());
-                bytes = &bytes[now..];
-                self.skipping -= now;
-                continue;
-            }
-            if self.stream.is_some() {
-                bytes = self.feed_stream(inner, core, on, bytes)?;
-                continue;
-            }
-            if self.kept.is_empty() {
-                let (taken, wanted) = self.cut(inner, core, on, bytes)?;
-                bytes = &bytes[taken..];
-                if wanted && self.stream.is_none() {
-                    self.kept.extend_from_slice(bytes);
-                    break;
-                }
-                continue;
-            }
-            // Add only as many bytes to the kept ones as the next step needs, so that later bytes
-            // are not copied.
-            let mut kept = std::mem::take(&mut self.kept);
-            let more = self.missing(&kept)?.min(bytes.len());
-            kept.extend_from_slice(&bytes[..more]);
-            bytes = &bytes[more..];
-            let (taken, wanted) = self.cut(inner, core, on, &kept)?;
-            if wanted && taken == 0 {
-                self.kept = kept;
-            } else {
-                kept.clear();
-                self.kept = kept;
-            }
-        }
-        follow_up(inner, core);
-        Ok(())
-    }
-
-    /// Missing bytes of the PDU that begins in `kept` for the next step, at least 1.
-    fn missing(&self, kept: &[u8]) -> Result<usize, Error> {
-        let needed = match self.cutter.cut(kept) {
-            Ok(Cut::NeedMore { at_least }) => at_least,
-            Ok(Cut::Partial { data_offset, data_len, trailer, .. }) => data_offset + data_len + trailer,
-            Ok(Cut::Pdu { consumed, .. }) | Err(FrameError::DataDigest { consumed, .. }) => consumed,
-            Err(error) => return Err(broken(error)),
-        };
-        Ok(needed.saturating_sub(kept.len()).max(1))
-    }
-
-    /// Handles whole PDUs at the start of `bytes`. Returns the number of bytes handled, and whether
-    /// an incomplete PDU follows.
-    fn cut(
-        &mut self,
-        inner: &Inner,
-        core: &mut Core,
-        on: ConnectionId,
-        bytes: &[u8],
-    ) -> Result<(usize, bool), Error> {
-        let mut at = 0;
-        while at < bytes.len() {
-            let rest = &bytes[at..];
-            let cut = match self.cutter.cut(rest) {
-                Ok(cut) => cut,
-                Err(FrameError::DataDigest { bhs, consumed, .. }) => {
-                    self.suspect = false;
-                    core.protocol.bad_data_digest(on, &bhs)?;
-                    at += consumed;
-                    continue;
-                }
-                Err(error) => {
-                    at += self.skip_pdu(core, rest, error)?;
-                    continue;
-                }
-            };
-            self.suspect &= matches!(cut, Cut::NeedMore { .. });
-            match cut {
-                Cut::NeedMore { .. } => return Ok((at, true)),
-                Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
-                    if bhs.opcode() != Some(Opcode::DataIn) {
-                        return Ok((at, true));
-                    }
-                    let place = core.protocol.expect_data(on, bhs)?;
-                    let (key, offset) = place.map_or((None, 0), |(key, offset)| (Some(key), offset));
-                    let token = key.map(|key| core.protocol.token_mut(key));
-                    let unwanted = !self.cutter.data_digest
-                        && token.is_none_or(|token| token.is_some_and(|task| task.discards()));
-                    self.discarding = unwanted && data_len >= DISCARD;
-                    self.stream = Some(Stream {
-                        bhs: *bhs,
-                        key,
-                        at: offset as usize,
-                        left: data_len,
-                        crc: Crc32c::new(),
-                        trailer: ArrayVec::new(),
-                        trailer_len: trailer,
-                        unwanted,
-                    });
-                    let left = self.feed_stream(inner, core, on, &rest[data_offset..])?.len();
-                    return Ok((bytes.len() - left, true));
-                }
-                Cut::Pdu { bhs, data, consumed, .. } => {
-                    self.discarding &= data.is_empty();
-                    let event = core.protocol.handle(on, bhs, Segment::Here(&rest[data]))?;
+        let data_digest = self.pdus.limits().digests.data;
+        loop {
+            // After an error the start of the next PDU is unknown (RFC 7143 §7.7).
+            match self.pdus.step(&mut input).map_err(|error| Error::Lost(error.to_string()))? {
+                Step::More => break,
+                Step::Dropped => core.protocol.bad_header_digest(),
+                Step::Pdu(pdu) => {
+                    self.discarding &= pdu.data.is_empty();
+                    let event = core.protocol.handle(on, pdu.bhs, Segment::Here(pdu.data))?;
                     act(inner, core, on, event)?;
-                    at += consumed;
+                }
+                Step::Payload { bhs, offset, here, rest, .. } => {
+                    let incoming = match &mut self.incoming {
+                        Some(incoming) => incoming,
+                        None => {
+                            let incoming = Incoming::begin(core, on, bhs, data_digest)?;
+                            let unwanted = matches!(incoming, Incoming::Data { unwanted: true, .. });
+                            if !matches!(incoming, Incoming::Kept(_)) {
+                                self.discarding = unwanted && here + rest >= DISCARD;
+                            }
+                            self.incoming.insert(incoming)
+                        }
+                    };
+                    let (bytes, others) = input.split_at(here);
+                    match incoming {
+                        Incoming::Data { key: Some(key), at, .. } => {
+                            core.protocol.place(*key, *at + offset, bytes);
+                        }
+                        Incoming::Data { key: None, .. } => {}
+                        Incoming::Kept(data) => data.extend_from_slice(bytes),
+                    }
+                    self.pdus.took(bytes);
+                    input = others;
+                    if rest > 0 {
+                        break;
+                    }
+                }
+                Step::Taken(pdu) => {
+                    let event = match self.incoming.take() {
+                        Some(Incoming::Kept(data)) => {
+                            self.discarding &= data.is_empty();
+                            core.protocol.handle(on, pdu.bhs, Segment::Here(&data[..]))?
+                        }
+                        _ => core.protocol.handle(on, pdu.bhs, Segment::Placed::<&[u8]>)?,
+                    };
+                    act(inner, core, on, event)?;
+                }
+                Step::Damaged(pdu) => {
+                    self.incoming = None;
+                    core.protocol.bad_data_digest(on, pdu.bhs)?;
                 }
             }
         }
-        Ok((at, false))
-    }
-
-    /// Drops the PDU at the start of `bytes` if only its header digest is wrong, and the one before
-    /// was correct. Its header's length is trusted if a header with a correct digest follows (RFC
-    /// 7143 §7.7); otherwise the connection ends. Returns how many of its bytes are available.
-    fn skip_pdu(&mut self, core: &mut Core, bytes: &[u8], error: FrameError) -> Result<usize, Error> {
-        let bhs = Bhs::ref_from(bytes).filter(|_| matches!(error, FrameError::HeaderDigest));
-        let bhs = bhs.filter(|bhs| {
-            self.recovers && !self.suspect && bhs.data_segment_len() <= self.cutter.max_data_segment
-        });
-        let Some(bhs) = bhs else { return Err(broken(error)) };
-        self.suspect = true;
-        core.protocol.bad_header_digest();
-        let data_len = bhs.data_segment_len() as usize;
-        let len =
-            header_len(bhs.total_ahs_len(), true) + data_len + trailer_len(data_len, self.cutter.data_digest);
-        self.skipping = len.saturating_sub(bytes.len());
-        Ok(len.min(bytes.len()))
-    }
-
-    /// Places more data of a Data-In, and handles it after its last byte. Returns the bytes after
-    /// it.
-    fn feed_stream<'b>(
-        &mut self,
-        inner: &Inner,
-        core: &mut Core,
-        on: ConnectionId,
-        bytes: &'b [u8],
-    ) -> Result<&'b [u8], Error> {
-        let Some(stream) = &mut self.stream else { return Ok(bytes) };
-        let (data, bytes) = bytes.split_at(stream.left.min(bytes.len()));
-        if let Some(key) = stream.key {
-            core.protocol.place(key, stream.at, data);
-        }
-        if self.cutter.data_digest {
-            stream.crc.update(data);
-        }
-        stream.at += data.len();
-        stream.left -= data.len();
-        if stream.left > 0 {
-            return Ok(bytes);
-        }
-        let missing = stream.trailer_len - stream.trailer.len();
-        let (trailer, bytes) = bytes.split_at(missing.min(bytes.len()));
-        // There is room: a trailer has at most MAX_TRAILER_LEN bytes.
-        let _ = stream.trailer.try_extend_from_slice(trailer);
-        if stream.trailer.len() < stream.trailer_len {
-            return Ok(bytes);
-        }
-        let whole = !self.cutter.data_digest || verify_trailer(stream.crc, &stream.trailer);
-        let bhs = stream.bhs;
-        self.stream = None;
-        if !whole {
-            core.protocol.bad_data_digest(on, &bhs)?;
-            return Ok(bytes);
-        }
-        let event = core.protocol.handle(on, &bhs, Segment::Placed::<&[u8]>)?;
-        act(inner, core, on, event)?;
-        Ok(bytes)
+        follow_up(inner, core);
+        Ok(())
     }
 }
 
-/// After an unreadable header the start of the next PDU is unknown, so the connection ends (RFC
-/// 7143 §7.7).
-fn broken(error: FrameError) -> Error {
-    Error::Lost(error.to_string())
+impl Incoming {
+    /// The data of the PDU with this header begins.
+    fn begin(core: &mut Core, on: ConnectionId, bhs: &Bhs, data_digest: bool) -> Result<Self, Error> {
+        if bhs.opcode() != Some(Opcode::DataIn) {
+            return Ok(Self::Kept(Vec::new()));
+        }
+        let place = core.protocol.expect_data(on, bhs)?;
+        let (key, at) = place.map_or((None, 0), |(key, offset)| (Some(key), offset as usize));
+        let token = key.map(|key| core.protocol.token_mut(key));
+        let unwanted = !data_digest && token.is_none_or(|token| token.is_some_and(|task| task.discards()));
+        Ok(Self::Data { key, at, unwanted })
+    }
 }

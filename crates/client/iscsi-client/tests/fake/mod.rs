@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iscsi::chap::Secret;
-use iscsi::frame::{Cut, Cutter, Digests, emit_pdu};
+use iscsi::frame::{Digests, emit_pdu};
 use iscsi::keys::{Digest, Offer, Params};
 use iscsi::login::target::{Auth, Claim, Directory, Grant, Placement, Refusal, Reply, Step, TargetLogin};
 use iscsi::pdu::{
     AsyncEvent, LoginStatus, LogoutResult, Opcode, TaskManagementFunction, TaskManagementResult,
 };
 use iscsi::sn;
+use iscsi::stream::{self, Assembler, Limits, Owned};
 use iscsi::target::inbound::WriteLimits;
 use iscsi::target::{Completion, Config, Connection, Event, ScsiCommand, SharedWindow, Window};
 use rand::rngs::SmallRng;
@@ -211,20 +212,17 @@ async fn send_reply(stream: &TcpStream, reply: Reply) -> bool {
 async fn serve(state: Rc<RefCell<State>>, stream: TcpStream) {
     let stream = Rc::new(stream);
     let mut login = TargetLogin::new(1);
-    let mut received: Vec<u8> = Vec::new();
-    let plain = Cutter { header_digest: false, data_digest: false, max_data_segment: 8192, max_ahs: 0 };
+    let mut received = Assembler::new(Limits::LOGIN);
     state.borrow_mut().logins += 1;
-    let (id, cutter) = loop {
-        let step = match plain.cut(&received).expect("a well-formed login") {
-            Cut::Pdu { bhs, data, consumed, .. } => {
-                assert_eq!(bhs.opcode(), Some(Opcode::LoginRequest));
-                let step = login.handle(bhs.as_login_request(), &received[data], &Open(&state.borrow()));
-                received.drain(..consumed);
-                step
+    let id = loop {
+        let step = match received.next_pdu().expect("a well-formed login") {
+            Some(pdu) => {
+                assert_eq!(pdu.bhs.opcode(), Some(Opcode::LoginRequest));
+                login.handle(pdu.bhs.as_login_request(), &pdu.data, &Open(&state.borrow()))
             }
-            _ => match stream.recv_some(8192).await {
+            None => match stream.recv_some(8192).await {
                 Ok(bytes) if !bytes.is_empty() => {
-                    received.extend_from_slice(&bytes);
+                    received.push(&bytes);
                     continue;
                 }
                 _ => return,
@@ -241,34 +239,32 @@ async fn serve(state: Rc<RefCell<State>>, stream: TcpStream) {
                 return;
             }
             Step::Place(outcome) => {
-                let (placement, id, cutter) =
+                received.set_limits(Limits::of_target(&outcome.params));
+                let (placement, id) =
                     place(&mut state.borrow_mut(), &outcome, login.next_stat_sn().wrapping_add(1));
                 if !send_reply(&stream, login.accept(placement)).await {
                     return;
                 }
-                break (id, cutter);
+                break id;
             }
         }
     };
     let sender = runtime::spawn(send(state.clone(), stream.clone(), id));
     let mut random = SmallRng::seed_from_u64(state.borrow().faults.seed ^ 77 << 32 ^ u64::from(id));
     loop {
-        let mut at = 0;
-        while let Ok(Cut::Pdu { bhs, ahs, data, consumed }) = cutter.cut(&received[at..]) {
-            let data = received[at..][data].to_vec();
+        while let Ok(Some(Owned { bhs, ahs, data, .. })) = received.next_pdu() {
             let state = &mut *state.borrow_mut();
             let Some(wire) = state.wires.get_mut(&id) else { return };
-            at += consumed;
             state.late += u32::from(wire.logged_out);
             match fate(&mut random, &state.faults, wire.connection.error_recovery_level(), data.len()) {
                 Fate::Well => {
-                    let event = wire.connection.handle(bhs, ahs, data, runtime::now(), &mut wire.out);
+                    let event = wire.connection.handle(&bhs, &ahs, data, runtime::now(), &mut wire.out);
                     take(state, id, event.expect("an initiator that keeps the rules"));
                 }
                 Fate::Lost => continue,
                 Fate::Spoilt => {
                     wire.connection
-                        .damaged(bhs, runtime::now(), &mut wire.out)
+                        .damaged(&bhs, runtime::now(), &mut wire.out)
                         .expect("a PDU that can be dropped");
                     take(state, id, None);
                 }
@@ -280,9 +276,8 @@ async fn serve(state: Rc<RefCell<State>>, stream: TcpStream) {
                 }
             }
         }
-        received.drain(..at);
         match stream.recv_some(64 << 10).await {
-            Ok(bytes) if !bytes.is_empty() => received.extend_from_slice(&bytes),
+            Ok(bytes) if !bytes.is_empty() => received.push(&bytes),
             _ => break,
         }
     }
@@ -293,11 +288,7 @@ async fn serve(state: Rc<RefCell<State>>, stream: TcpStream) {
     state.borrow_mut().wires.remove(&id);
 }
 
-fn place(
-    state: &mut State,
-    outcome: &iscsi::login::target::Outcome,
-    stat_sn: u32,
-) -> (Placement, u32, Cutter) {
+fn place(state: &mut State, outcome: &iscsi::login::target::Outcome, stat_sn: u32) -> (Placement, u32) {
     let depth = state.depth;
     let tsih = if outcome.tsih == 0 {
         // Reinstatement, since there is one initiator: older sessions end.
@@ -348,14 +339,8 @@ fn place(
     state
         .wires
         .insert(id, Wire { connection, out, tsih, waiting, ended: false, logged_out: false, digests, look });
-    let cutter = Cutter {
-        header_digest: digests.0,
-        data_digest: digests.1,
-        max_data_segment: p.max_recv_data_segment_length,
-        max_ahs: 1020,
-    };
     let (exp_cmd_sn, max_cmd_sn) = window.numbers();
-    (Placement { tsih, exp_cmd_sn, max_cmd_sn }, id, cutter)
+    (Placement { tsih, exp_cmd_sn, max_cmd_sn }, id)
 }
 
 fn take(state: &mut State, id: u32, event: Option<Event>) {
@@ -517,11 +502,13 @@ fn mistreat(bytes: &mut Vec<u8>, random: &mut SmallRng, faults: &Faults, wire: &
     }
     let mut spoilt = true;
     let (header_digest, data_digest) = wire.digests;
-    let cutter = Cutter { header_digest, data_digest, max_data_segment: 1 << 24, max_ahs: 1020 };
+    let digests = Digests { header: header_digest, data: data_digest };
+    let limits = Limits { digests, max_data_segment: 1 << 24, ..Limits::LOGIN };
     let (mut left, mut at) = (Vec::new(), 0);
-    while at < bytes.len() {
-        let Ok(Cut::Pdu { data, consumed, .. }) = cutter.cut(&bytes[at..]) else { panic!("whole PDUs") };
-        let (data, end) = (at + data.start..at + data.end, at + consumed);
+    for pdu in stream::pdus(limits, bytes).expect("whole PDUs") {
+        let end = at + limits.pdu_len(&pdu.bhs);
+        let data_end = end - pdu.trailer.len();
+        let data = data_end - pdu.data.len()..data_end;
         let one_in = faults.spoil_header_one_in;
         spoilt = header_digest && !spoilt && one_in > 0 && random.random_range(0..one_in) == 0;
         if spoilt {

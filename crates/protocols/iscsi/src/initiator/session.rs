@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::Digests;
-use crate::keys::{Digest, Params};
+use crate::keys::Params;
 use crate::login::initiator::Established;
 use crate::pdu::{
     Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, SnackRequest, SnackType, TaskAttribute,
@@ -232,10 +232,7 @@ impl<P: Payload, T> Session<P, T> {
                 segment: segment.max(512) & !3,
                 unsolicited: if rdma { self.unsolicited } else { u32::MAX },
             },
-            digests: Digests {
-                header: login.params.header_digest == Digest::Crc32c,
-                data: login.params.data_digest == Digest::Crc32c,
-            },
+            digests: login.params.digests(),
             exp_stat_sn: login.stat_sn.wrapping_add(1),
             status: Status::default(),
             segment_epoch: 0,

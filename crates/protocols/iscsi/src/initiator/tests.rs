@@ -3,13 +3,13 @@
 //! common helpers.
 
 use super::*;
-use crate::frame::{Cut, Cutter};
 use crate::keys::Params;
 use crate::login::initiator::Established;
 use crate::pdu::{
     self, AsyncEvent, Bhs, Lun, Residual, ResponseCode, TaskAttribute, TaskManagementFunction,
     TaskManagementResult,
 };
+use crate::stream::{self, Limits};
 
 fn established(params: Params) -> Established {
     Established {
@@ -60,18 +60,9 @@ fn write(data: Vec<u8>) -> Command<'static, Vec<u8>> {
 fn sent(s: &mut Plain, on: ConnectionId) -> Vec<String> {
     let mut bytes = Vec::new();
     s.transmit(on, usize::MAX, &mut bytes);
-    let mut lines = Vec::new();
-    let mut rest = &bytes[..];
-    while !rest.is_empty() {
-        let Ok(Cut::Pdu { bhs, consumed, .. }) = plain_cutter().cut(rest) else { panic!("not a PDU") };
-        lines.push(bhs.to_string());
-        rest = &rest[consumed..];
-    }
-    lines
-}
-
-fn plain_cutter() -> Cutter {
-    Cutter { header_digest: false, data_digest: false, max_data_segment: 1 << 24, max_ahs: 1020 }
+    let limits = Limits { max_data_segment: 1 << 24, max_ahs: 1020, ..Limits::LOGIN };
+    let pdus = stream::pdus(limits, &bytes).expect("well-formed PDUs");
+    pdus.iter().map(|pdu| pdu.bhs.to_string()).collect()
 }
 
 fn hear(

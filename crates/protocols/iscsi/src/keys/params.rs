@@ -1,5 +1,6 @@
 //! The results of a negotiation ([`Params`]), and our side's offer ([`Offer`]).
 
+use crate::frame::Digests;
 use crate::text;
 
 /// A digest of PDU headers or data (RFC 7143 §13.1).
@@ -184,6 +185,12 @@ impl Default for Params {
 }
 
 impl Params {
+    /// The digests that PDUs carry in the full feature phase.
+    pub fn digests(&self) -> Digests {
+        let on = |digest| digest == Digest::Crc32c;
+        Digests { header: on(self.header_digest), data: on(self.data_digest) }
+    }
+
     /// The initial parameters of a further connection: the session's values, and a connection's
     /// defaults.
     pub(crate) fn for_further_connection(&self) -> Params {

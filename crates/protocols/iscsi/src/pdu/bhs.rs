@@ -193,6 +193,18 @@ casts! {
 }
 
 impl Bhs {
+    /// A header of zeros.
+    pub(crate) const ZERO: Self = Self {
+        opcode_byte: 0,
+        flags: 0,
+        specific_2: [0; 2],
+        total_ahs_words: 0,
+        data_segment_len: U24::ZERO,
+        lun: Lun::ZERO,
+        itt: U32::ZERO,
+        specific_20: [0; 28],
+    };
+
     /// The header at the start of `bytes`; `None` if there are fewer than 48.
     #[inline]
     pub fn ref_from(bytes: &[u8]) -> Option<&Self> {

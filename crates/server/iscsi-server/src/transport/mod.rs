@@ -6,8 +6,8 @@
 pub(crate) mod iser;
 pub(crate) mod tcp;
 
-use iscsi::frame::Cutter;
 use iscsi::pdu::BHS_LEN;
+use iscsi::stream::Limits;
 use iscsi::target::{Sink, TaskKey};
 use runtime::Gather;
 
@@ -29,8 +29,8 @@ pub(crate) struct Link {
 
 /// What a connection begins its full-feature phase with.
 pub(crate) enum Start {
-    /// How PDUs are cut from the stream, and what of it came after the last login PDU.
-    Tcp(Cutter, Vec<u8>),
+    /// What the connection accepts, and the bytes received after the last login PDU.
+    Tcp(Limits, Vec<u8>),
     /// Whether the initiator begins with a Hello (RFC 7145 §5.1.3).
     Iser { hello: bool },
 }

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use backing::MemoryStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
-use iscsi::frame::{Cut, Cutter};
-use iscsi::keys::{Digest, Offer};
+use iscsi::keys::Offer;
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::ahs::{Ahs, MAX_LEN};
 use iscsi::pdu::{Bhs, Isid, Lun, NopOut, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute};
+use iscsi::stream::{self, Assembler};
 use iscsi_server::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
 use iscsi_server::{CoresConfig, Server, Unit};
 
@@ -115,8 +115,7 @@ pub struct Pdu {
 /// One connection of an initiator.
 pub struct Client {
     pub stream: TcpStream,
-    input: Vec<u8>,
-    cutter: Cutter,
+    pdus: Assembler,
     pub session: Option<Established>,
     pub cmd_sn: u32,
     itt: u32,
@@ -130,12 +129,10 @@ impl Client {
     pub fn connect(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).expect("the portal listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
-        let cutter =
-            Cutter { header_digest: false, data_digest: false, max_data_segment: 1 << 24, max_ahs: 0 };
+        let limits = stream::Limits { max_data_segment: 1 << 24, ..stream::Limits::LOGIN };
         Self {
             stream,
-            input: Vec::new(),
-            cutter,
+            pdus: Assembler::new(limits),
             session: None,
             cmd_sn: 1,
             itt: 100,
@@ -180,8 +177,8 @@ impl Client {
                 Step::Send(next) => request = next,
                 Step::Done(established) => {
                     self.cmd_sn = established.exp_cmd_sn;
-                    self.cutter.header_digest = established.params.header_digest == Digest::Crc32c;
-                    self.cutter.data_digest = established.params.data_digest == Digest::Crc32c;
+                    let digests = established.params.digests();
+                    self.pdus.set_limits(stream::Limits { digests, ..*self.pdus.limits() });
                     self.session = Some(*established);
                     return Ok(());
                 }
@@ -209,12 +206,12 @@ impl Client {
             bhs.specific_20[8..12].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
         }
         let mut bytes = bhs.bytes().to_vec();
-        if self.cutter.header_digest {
+        if self.pdus.limits().digests.header {
             bytes.extend_from_slice(&iscsi::digest::header(bhs.bytes(), &[]));
         }
         bytes.extend_from_slice(data);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
-        if self.cutter.data_digest && !data.is_empty() {
+        if self.pdus.limits().digests.data && !data.is_empty() {
             bytes.extend_from_slice(&iscsi::digest::data(data));
         }
         bytes
@@ -223,11 +220,8 @@ impl Client {
     /// The next PDU; `None` when the target has closed the connection.
     pub fn receive(&mut self) -> Option<Pdu> {
         loop {
-            if let Cut::Pdu { bhs, data, consumed, .. } =
-                self.cutter.cut(&self.input).expect("well-formed PDUs")
-            {
-                let pdu = Pdu { bhs: *bhs, data: self.input[data].to_vec() };
-                self.input.drain(..consumed);
+            if let Some(pdu) = self.pdus.next_pdu().expect("well-formed PDUs") {
+                let pdu = Pdu { bhs: pdu.bhs, data: pdu.data };
                 let has_status = match pdu.bhs.opcode() {
                     Some(Opcode::DataIn) => pdu.bhs.as_data_in().has_status(),
                     Some(Opcode::NopIn) => pdu.bhs.itt() != RESERVED_TAG,
@@ -242,7 +236,7 @@ impl Client {
             let mut piece = [0; 65536];
             match self.stream.read(&mut piece) {
                 Ok(0) => return None,
-                Ok(n) => self.input.extend_from_slice(&piece[..n]),
+                Ok(n) => self.pdus.push(&piece[..n]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => panic!("nothing came: {error}"),

@@ -14,7 +14,7 @@ use crate::target::{self, Connection, SharedWindow, Window};
 struct Target {
     connections: Vec<(Connection<Vec<u8>>, Vec<u8>)>,
     disk: Vec<u8>,
-    cutter: Cutter,
+    limits: Limits,
     now: Instant,
     running: Vec<(usize, target::ScsiCommand)>,
 }
@@ -23,7 +23,7 @@ impl Target {
     fn new(params: &Params, connections: usize, depth: u32, disk: usize) -> Self {
         let window = Arc::new(SharedWindow::new(100, depth));
         let now = Instant::now();
-        let digests = (params.header_digest == Digest::Crc32c, params.data_digest == Digest::Crc32c);
+        let digests = params.digests();
         let make = |cid| {
             let config = target::Config {
                 cid,
@@ -38,8 +38,8 @@ impl Target {
                     immediate: params.immediate_data,
                 },
                 peer_max_data_segment: params.max_recv_data_segment_length,
-                header_digest: digests.0,
-                data_digest: digests.1,
+                header_digest: digests.header,
+                data_digest: digests.data,
                 discovery: false,
                 rdma: false,
                 nop_interval: Duration::ZERO,
@@ -51,11 +51,9 @@ impl Target {
         Target {
             connections: (0..connections as u16).map(make).collect(),
             disk: (0..disk).map(|i| (i / 7) as u8).collect(),
-            cutter: Cutter {
-                header_digest: digests.0,
-                data_digest: digests.1,
+            limits: Limits {
                 max_data_segment: params.peer_max_recv_data_segment_length,
-                max_ahs: 1020,
+                ..Limits::of_target(params)
             },
             now,
             running: Vec::new(),
@@ -63,13 +61,9 @@ impl Target {
     }
 
     fn receive(&mut self, index: usize, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let Ok(Cut::Pdu { bhs, ahs, data, consumed }) = self.cutter.cut(rest) else {
-                panic!("not a PDU")
-            };
+        for pdu in stream::pdus(self.limits, bytes).expect("well-formed PDUs") {
             let (connection, out) = &mut self.connections[index];
-            let event = connection.handle(bhs, ahs, rest[data].to_vec(), self.now, out).unwrap();
+            let event = connection.handle(&pdu.bhs, &pdu.ahs, pdu.data, self.now, out).unwrap();
             self.take(index, event);
             for i in 0..self.connections.len() {
                 loop {
@@ -78,7 +72,6 @@ impl Target {
                     self.take(i, Some(event));
                 }
             }
-            rest = &rest[consumed..];
         }
     }
 
@@ -169,7 +162,7 @@ proptest! {
             login.max_cmd_sn = 100 + depth - 1;
             s.connect(cid as u16, &login);
         }
-        let cutter = Cutter { max_data_segment: params.max_recv_data_segment_length, ..target.cutter };
+        let limits = Limits::of_initiator(&params);
         let mut model = target.disk.clone();
         let mut expected = std::collections::HashMap::new();
         for (n, w) in work.iter().enumerate() {
@@ -200,11 +193,9 @@ proptest! {
                 }
                 for on in 0..connections {
                     let bytes = std::mem::take(&mut target.connections[on].1);
-                    let mut rest = &bytes[..];
-                    while !rest.is_empty() {
-                        moved = true;
-                        let Ok(Cut::Pdu { bhs, data, consumed, .. }) = cutter.cut(rest) else { panic!("not a PDU") };
-                        let event = s.handle(ConnectionId(on), bhs, Segment::Here(&rest[data]));
+                    moved |= !bytes.is_empty();
+                    for pdu in stream::pdus(limits, &bytes).expect("well-formed PDUs") {
+                        let event = s.handle(ConnectionId(on), &pdu.bhs, Segment::Here(&pdu.data));
                         match event.expect("a target that keeps the rules") {
                             Some(Event::Done(done, data, end)) => {
                                 prop_assert_eq!(done, key);
@@ -215,7 +206,6 @@ proptest! {
                             None => {}
                             other => prop_assert!(false, "{other:?}"),
                         }
-                        rest = &rest[consumed..];
                     }
                 }
                 idle = if moved { 0 } else { idle + 1 };
@@ -242,7 +232,7 @@ proptest! {
             login.max_cmd_sn = 100 + depth - 1;
             s.connect(cid as u16, &login);
         }
-        let cutter = Cutter { max_data_segment: params.max_recv_data_segment_length, ..target.cutter };
+        let limits = Limits::of_initiator(&params);
         // Each command has its own kilobyte, so that the order is irrelevant.
         let mut keys = std::collections::HashMap::new();
         for n in 0..count as u32 {
@@ -263,10 +253,8 @@ proptest! {
                 s.transmit(ConnectionId(on), usize::MAX, &mut bytes);
                 target.receive(on, &bytes);
                 let bytes = std::mem::take(&mut target.connections[on].1);
-                let mut rest = &bytes[..];
-                while !rest.is_empty() {
-                    let Ok(Cut::Pdu { bhs, data, consumed, .. }) = cutter.cut(rest) else { panic!("not a PDU") };
-                    if let Some(Event::Done(key, data, end)) = s.handle(ConnectionId(on), bhs, Segment::Here(&rest[data])).unwrap() {
+                for pdu in stream::pdus(limits, &bytes).expect("well-formed PDUs") {
+                    if let Some(Event::Done(key, data, end)) = s.handle(ConnectionId(on), &pdu.bhs, Segment::Here(&pdu.data)).unwrap() {
                         let n = keys.remove(&key).expect("ends once");
                         prop_assert_eq!(end.status, 0);
                         if n % 2 == 1 {
@@ -274,7 +262,6 @@ proptest! {
                             prop_assert_eq!(&data[..], &before[at..at + 1024]);
                         }
                     }
-                    rest = &rest[consumed..];
                 }
             }
             rounds += 1;

@@ -1,10 +1,11 @@
 //! Dialogs of an initiator with a target's connection, PDU by PDU.
 
 use super::*;
-use crate::frame::{Cut, Cutter};
+use crate::frame::Digests;
 use crate::pdu::{
     LogoutReason, LogoutResult, NopOut, TaskAttribute, TaskManagementFunction, TaskManagementResult,
 };
+use crate::stream::{self, Limits};
 use crate::target::CommandWindow;
 
 /// A connection, and its output since the last look.
@@ -67,23 +68,11 @@ impl Dialog {
 
     /// The PDUs sent since the last call, as traces, with the bytes of their data segments.
     pub fn heard(&mut self) -> Vec<(String, Vec<u8>)> {
-        let cutter = Cutter {
-            header_digest: self.header_digest,
-            data_digest: self.data_digest,
-            max_data_segment: 1 << 20,
-            max_ahs: 0,
-        };
+        let digests = Digests { header: self.header_digest, data: self.data_digest };
+        let limits = Limits { digests, max_data_segment: 1 << 20, ..Limits::LOGIN };
         let sent = std::mem::take(&mut self.sent);
-        let mut rest = &sent[..];
-        let mut all = Vec::new();
-        while !rest.is_empty() {
-            let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(rest).expect("well-formed PDUs") else {
-                panic!("a PDU was cut short");
-            };
-            all.push((bhs.to_string(), rest[data].to_vec()));
-            rest = &rest[consumed..];
-        }
-        all
+        let pdus = stream::pdus(limits, &sent).expect("well-formed PDUs");
+        pdus.into_iter().map(|pdu| (pdu.bhs.to_string(), pdu.data)).collect()
     }
 
     pub fn command(&mut self, itt: u32, read: bool, write: bool, edtl: u32) -> Bhs {

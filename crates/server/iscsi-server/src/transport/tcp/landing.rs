@@ -6,6 +6,7 @@
 //! and is copied as it always was.
 
 use device::{LEAST_LANDING, Landing, LandingStep};
+use iscsi::pdu::Bhs;
 use runtime::{Buf, Chain, TcpStream};
 use server_core::TcpAccount;
 use smallvec::SmallVec;
@@ -82,9 +83,14 @@ fn place_before(landing: &Landing, offset: u64, bytes: &[u8], start: usize, land
 }
 
 /// Receives what may land of a data segment, as it comes, until the rest of it may not.
-pub(super) async fn receive(stream: &TcpStream, body: &mut Body, taker: &mut impl Taker) -> Result<(), End> {
+pub(super) async fn receive(
+    stream: &TcpStream,
+    bhs: &Bhs,
+    body: &mut Body,
+    taker: &mut impl Taker,
+) -> Result<(), End> {
     while body.filled < body.data_len {
-        let Some((landing, offset)) = taker.place(&body.bhs, body.filled) else { return Ok(()) };
+        let Some((landing, offset)) = taker.place(bhs, body.filled) else { return Ok(()) };
         let there = stream.pending()?;
         if there == 0 {
             stream.readable().await?;
