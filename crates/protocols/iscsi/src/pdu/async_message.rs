@@ -1,9 +1,8 @@
 //! Asynchronous Message (RFC 7143 §11.9).
 
-use super::bhs::tail;
+
 use super::codes::{Named, code_points};
-use super::{FINAL, Lun, RESERVED_TAG, U16, U24, U32, header};
-use core::fmt;
+use super::{FINAL, Lun, RESERVED_TAG, U16, U32, header};
 
 code_points! {
     /// The event of an Asynchronous Message (RFC 7143 §11.9.1).
@@ -27,18 +26,13 @@ code_points! {
 
 header! {
     /// Asynchronous Message (RFC 7143 §11.9).
+    /// Its data segment: SenseLength and sense data of a SCSI event, or a vendor's data.
     pub struct AsyncMessage {
-        /// Byte 0: opcode 0x32.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes: SenseLength and sense data of a SCSI event, or a vendor's
-        /// data.
-        pub data_segment_len: U24,
+        ..
         /// The logical unit, if the event concerns one.
         pub lun: Lun,
         /// The reserved tag.
@@ -64,6 +58,11 @@ header! {
         /// Bytes 44 to 47, reserved.
         pub reserved_44: [u8; 4],
     }
+    trace "Asynchronous Message" |pdu, f| {
+        event: Named(pdu.event_code(), pdu.event), lun: pdu.lun,
+        parameters: format_args!("{},{},{}", pdu.parameter1, pdu.parameter2, pdu.parameter3),
+        statsn: pdu.stat_sn, expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
+    }
 }
 
 impl AsyncMessage {
@@ -84,23 +83,5 @@ impl AsyncMessage {
     #[inline]
     pub const fn event_code(&self) -> Option<AsyncEvent> {
         AsyncEvent::from_code(self.event)
-    }
-}
-
-impl fmt::Display for AsyncMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Asynchronous Message event={} lun={} parameters={},{},{} statsn={} expcmdsn={} maxcmdsn={}",
-            Named(self.event_code(), self.event),
-            self.lun,
-            self.parameter1,
-            self.parameter2,
-            self.parameter3,
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn
-        )?;
-        tail(self.as_bhs(), f)
     }
 }

@@ -342,7 +342,7 @@ impl fmt::Debug for Bhs {
 }
 
 /// Writes the end of a Display line: the immediate bit, AHS and data segment if present.
-pub(crate) fn tail(bhs: &Bhs, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn tail(bhs: &Bhs, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if bhs.immediate() && bhs.opcode().is_some_and(Opcode::is_from_initiator) {
         f.write_str(" I")?;
     }
@@ -355,8 +355,13 @@ pub(crate) fn tail(bhs: &Bhs, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
+/// Writes a flag that is set.
+pub(super) fn flag(f: &mut fmt::Formatter<'_>, name: &str, on: bool) -> fmt::Result {
+    if on { write!(f, " {name}") } else { Ok(()) }
+}
+
 /// Displays a tag; the reserved one as `none`.
-pub(crate) struct Tag(pub u32);
+pub(super) struct Tag(pub u32);
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,23 +1,17 @@
 //! SCSI Data-Out and Data-In (RFC 7143 §11.7) and R2T (§11.8).
 
-use super::bhs::{Tag, tail};
+use super::bhs::{Tag, flag};
 use super::scsi::Residual;
-use super::{FINAL, Lun, RESERVED_TAG, U24, U32, flag_bits, header};
-use core::fmt;
+use super::{FINAL, Lun, RESERVED_TAG, U32, flag_bits, header};
 
 header! {
     /// SCSI Data-Out (RFC 7143 §11.7): a write's data.
     pub struct DataOut {
-        /// Byte 0: opcode 0x05.
-        pub opcode_byte: u8,
         /// Byte 1: F.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength in words of four bytes.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// The logical unit, as in the R2T; reserved in unsolicited data.
         pub lun: Lun,
         /// Initiator Task Tag.
@@ -36,6 +30,12 @@ header! {
         pub buffer_offset: U32,
         /// Bytes 44 to 47, reserved.
         pub reserved_44: [u8; 4],
+    }
+    trace "SCSI Data-Out" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), lun: pdu.lun, datasn: pdu.data_sn,
+        offset: pdu.buffer_offset, expstatsn: pdu.exp_stat_sn,
+    } {
+        flag(f, "F", pdu.is_final())?;
     }
 }
 
@@ -64,40 +64,16 @@ impl DataOut {
     }
 }
 
-impl fmt::Display for DataOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SCSI Data-Out itt={} ttt={} lun={} datasn={} offset={} expstatsn={}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.lun,
-            self.data_sn,
-            self.buffer_offset,
-            self.exp_stat_sn
-        )?;
-        if self.is_final() {
-            f.write_str(" F")?;
-        }
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// SCSI Data-In (RFC 7143 §11.7): a read's data, and the command's status if S is set.
     pub struct DataIn {
-        /// Byte 0: opcode 0x25.
-        pub opcode_byte: u8,
         /// Byte 1: F, A, O, U, S.
         pub flags: u8,
         /// Byte 2, reserved.
         pub reserved_2: u8,
         /// SCSI status if S is set, else reserved.
         pub status: u8,
-        /// TotalAHSLength in words of four bytes.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// The logical unit if A is set, else reserved.
         pub lun: Lun,
         /// Initiator Task Tag.
@@ -116,6 +92,19 @@ header! {
         pub buffer_offset: U32,
         /// Residual Count in bytes if S is set, else reserved.
         pub residual_count: U32,
+    }
+    trace "SCSI Data-In" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), datasn: pdu.data_sn,
+        offset: pdu.buffer_offset, expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
+    } {
+        flag(f, "F", pdu.is_final())?;
+        if pdu.wants_ack() {
+            write!(f, " A lun={}", pdu.lun)?;
+        }
+        if pdu.has_status() {
+            write!(f, " S status={:#04x} statsn={}", pdu.status, pdu.stat_sn)?;
+            Residual::tail(pdu.residual(), f)?;
+        }
     }
 }
 
@@ -156,45 +145,14 @@ impl DataIn {
     }
 }
 
-impl fmt::Display for DataIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SCSI Data-In itt={} ttt={} datasn={} offset={} expcmdsn={} maxcmdsn={}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.data_sn,
-            self.buffer_offset,
-            self.exp_cmd_sn,
-            self.max_cmd_sn
-        )?;
-        if self.is_final() {
-            f.write_str(" F")?;
-        }
-        if self.wants_ack() {
-            write!(f, " A lun={}", self.lun)?;
-        }
-        if self.has_status() {
-            write!(f, " S status={:#04x} statsn={}", self.status, self.stat_sn)?;
-            Residual::tail(self.residual(), f)?;
-        }
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// Ready To Transfer (RFC 7143 §11.8): the target requests a part of a write's data.
     pub struct ReadyToTransfer {
-        /// Byte 0: opcode 0x31.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength, 0.
-        pub data_segment_len: U24,
+        ..
         /// The logical unit.
         pub lun: Lun,
         /// Initiator Task Tag.
@@ -214,6 +172,11 @@ header! {
         /// Desired Data Transfer Length, bytes; never 0 (§11.8.4).
         pub desired_length: U32,
     }
+    trace "R2T" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), lun: pdu.lun, r2tsn: pdu.r2t_sn,
+        offset: pdu.buffer_offset, length: pdu.desired_length, statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
+    }
 }
 
 impl ReadyToTransfer {
@@ -229,24 +192,5 @@ impl ReadyToTransfer {
         pdu.buffer_offset.set(buffer_offset);
         pdu.desired_length.set(desired_length);
         pdu
-    }
-}
-
-impl fmt::Display for ReadyToTransfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "R2T itt={} ttt={} lun={} r2tsn={} offset={} length={} statsn={} expcmdsn={} maxcmdsn={}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.lun,
-            self.r2t_sn,
-            self.buffer_offset,
-            self.desired_length,
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn
-        )?;
-        tail(self.as_bhs(), f)
     }
 }

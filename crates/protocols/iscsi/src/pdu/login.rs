@@ -1,8 +1,8 @@
 //! Login Request (RFC 7143 §11.12) and Login Response (§11.13): the headers, stages and statuses.
 
-use super::bhs::{Tag, tail};
+use super::bhs::Tag;
 use super::codes::code_points;
-use super::{FINAL, U16, U24, U32, flag_bits, header};
+use super::{FINAL, U16, U32, flag_bits, header};
 use core::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -173,18 +173,13 @@ macro_rules! stages {
 header! {
     /// Login Request (RFC 7143 §11.12).
     pub struct LoginRequest {
-        /// Byte 0: the immediate bit, always set, and opcode 0x03.
-        pub opcode_byte: u8,
         /// Byte 1: T, C, CSG, NSG.
         pub flags: u8,
         /// Version-max; 0 is the only version.
         pub version_max: u8,
         /// Version-min.
         pub version_min: u8,
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// Initiator part of the session identifier.
         pub isid: Isid,
         /// Target session identifying handle; 0 requests a new session.
@@ -203,6 +198,15 @@ header! {
         /// Bytes 32 to 47, reserved.
         pub reserved_32: [u8; 16],
     }
+    trace "Login Request" |pdu, f| {
+        itt: Tag(pdu.itt.get()), isid: pdu.isid, tsih: pdu.tsih, cid: pdu.cid, cmdsn: pdu.cmd_sn,
+        expstatsn: pdu.exp_stat_sn,
+    } {
+        pdu.show_stages(f)?;
+        if (pdu.version_max, pdu.version_min) != (0, 0) {
+            write!(f, " version={}-{}", pdu.version_min, pdu.version_max)?;
+        }
+    }
 }
 
 impl LoginRequest {
@@ -220,41 +224,16 @@ impl LoginRequest {
     stages!();
 }
 
-impl fmt::Display for LoginRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Login Request itt={} isid={} tsih={} cid={} cmdsn={} expstatsn={}",
-            Tag(self.itt.get()),
-            self.isid,
-            self.tsih,
-            self.cid,
-            self.cmd_sn,
-            self.exp_stat_sn
-        )?;
-        self.show_stages(f)?;
-        if (self.version_max, self.version_min) != (0, 0) {
-            write!(f, " version={}-{}", self.version_min, self.version_max)?;
-        }
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// Login Response (RFC 7143 §11.13).
     pub struct LoginResponse {
-        /// Byte 0: opcode 0x23.
-        pub opcode_byte: u8,
         /// Byte 1: T, C, CSG, NSG.
         pub flags: u8,
         /// Version-max.
         pub version_max: u8,
         /// Version-active.
         pub version_active: u8,
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// The request's ISID.
         pub isid: Isid,
         /// The request's TSIH; the new session's TSIH in the last response of a leading login.
@@ -275,6 +254,17 @@ header! {
         pub status_detail: u8,
         /// Bytes 38 to 47, reserved.
         pub reserved_38: [u8; 10],
+    }
+    trace "Login Response" |pdu, f| {
+        itt: Tag(pdu.itt.get()), isid: pdu.isid, tsih: pdu.tsih, statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
+    } {
+        pdu.show_stages(f)?;
+        match pdu.status() {
+            Some(LoginStatus::Success) => {}
+            Some(status) => write!(f, " status=\"{status}\"")?,
+            None => write!(f, " status={:#04x}{:02x}", pdu.status_class, pdu.status_detail)?,
+        }
     }
 }
 
@@ -308,27 +298,5 @@ impl LoginResponse {
     pub const fn set_status(&mut self, status: LoginStatus) {
         self.status_class = status.class();
         self.status_detail = status.detail();
-    }
-}
-
-impl fmt::Display for LoginResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Login Response itt={} isid={} tsih={} statsn={} expcmdsn={} maxcmdsn={}",
-            Tag(self.itt.get()),
-            self.isid,
-            self.tsih,
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn
-        )?;
-        self.show_stages(f)?;
-        match self.status() {
-            Some(LoginStatus::Success) => {}
-            Some(status) => write!(f, " status=\"{status}\"")?,
-            None => write!(f, " status={:#04x}{:02x}", self.status_class, self.status_detail)?,
-        }
-        tail(self.as_bhs(), f)
     }
 }

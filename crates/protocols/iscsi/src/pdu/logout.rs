@@ -1,9 +1,8 @@
 //! Logout Request (RFC 7143 §11.14) and Logout Response (§11.15).
 
-use super::bhs::{Tag, tail};
+use super::bhs::Tag;
 use super::codes::{Named, code_points};
-use super::{FINAL, U16, U24, U32, header};
-use core::fmt;
+use super::{FINAL, U16, U32, header};
 
 code_points! {
     /// The reason of a logout (RFC 7143 §11.14.1).
@@ -35,16 +34,11 @@ code_points! {
 header! {
     /// Logout Request (RFC 7143 §11.14).
     pub struct LogoutRequest {
-        /// Byte 0: immediate bit, opcode 0x06.
-        pub opcode_byte: u8,
         /// Byte 1: 1 and the reason.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength, 0.
-        pub data_segment_len: U24,
+        ..
         /// Bytes 8 to 15, reserved.
         pub reserved_8: [u8; 8],
         /// Initiator Task Tag.
@@ -59,6 +53,10 @@ header! {
         pub exp_stat_sn: U32,
         /// Bytes 32 to 47, reserved.
         pub reserved_32: [u8; 16],
+    }
+    trace "Logout Request" |pdu, f| {
+        itt: Tag(pdu.itt.get()), reason: Named(pdu.reason(), pdu.reason_code()), cid: pdu.cid,
+        cmdsn: pdu.cmd_sn, expstatsn: pdu.exp_stat_sn,
     }
 }
 
@@ -85,36 +83,16 @@ impl LogoutRequest {
     }
 }
 
-impl fmt::Display for LogoutRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Logout Request itt={} reason={} cid={} cmdsn={} expstatsn={}",
-            Tag(self.itt.get()),
-            Named(self.reason(), self.reason_code()),
-            self.cid,
-            self.cmd_sn,
-            self.exp_stat_sn
-        )?;
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// Logout Response (RFC 7143 §11.15).
     pub struct LogoutResponse {
-        /// Byte 0: opcode 0x26.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Response, a [`LogoutResult`].
         pub response: u8,
         /// Byte 3, reserved.
         pub reserved_3: u8,
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength, 0.
-        pub data_segment_len: U24,
+        ..
         /// Bytes 8 to 15, reserved.
         pub reserved_8: [u8; 8],
         /// Initiator Task Tag of the request.
@@ -137,6 +115,12 @@ header! {
         /// Bytes 44 to 47, reserved.
         pub reserved_44: [u8; 4],
     }
+    trace "Logout Response" |pdu, f| {
+        itt: Tag(pdu.itt.get()), response: Named(pdu.result(), pdu.response), statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
+        time2wait: format_args!("{}s", pdu.time2wait),
+        time2retain: format_args!("{}s", pdu.time2retain),
+    }
 }
 
 impl LogoutResponse {
@@ -155,22 +139,5 @@ impl LogoutResponse {
     #[inline]
     pub const fn result(&self) -> Option<LogoutResult> {
         LogoutResult::from_code(self.response)
-    }
-}
-
-impl fmt::Display for LogoutResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Logout Response itt={} response={} statsn={} expcmdsn={} maxcmdsn={} time2wait={}s time2retain={}s",
-            Tag(self.itt.get()),
-            Named(self.result(), self.response),
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn,
-            self.time2wait,
-            self.time2retain
-        )?;
-        tail(self.as_bhs(), f)
     }
 }

@@ -35,16 +35,44 @@ pub use task::{TaskManagementFunction, TaskManagementRequest, TaskManagementResp
 pub use text::{TextRequest, TextResponse};
 pub use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// Declares the struct of one PDU's 48 bytes.
+/// Declares one PDU's 48 bytes and its line in a trace. Byte 0 and the lengths in bytes 4 to 7, for
+/// which `..` stands, are the same in all PDUs.
 macro_rules! header {
-    ($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* }) => {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$top_meta:meta])* pub $top:ident: $top_type:ty,)+
+            ..
+            $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+
+        }
+        trace $title:literal |$pdu:ident, $f:ident| { $($label:ident: $value:expr,)+ } $({ $($more:tt)+ })?
+    ) => {
         $(#[$meta])*
         #[derive(
             Clone, Copy, PartialEq, Eq,
             zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable, zerocopy::Unaligned,
         )]
         #[repr(C)]
-        pub struct $name { $($body)* }
+        pub struct $name {
+            /// Byte 0: immediate bit (of requests), opcode.
+            pub opcode_byte: u8,
+            $($(#[$top_meta])* pub $top: $top_type,)+
+            /// TotalAHSLength in words of four bytes; 0 in most PDUs.
+            pub total_ahs_words: u8,
+            /// DataSegmentLength in bytes, without padding.
+            pub data_segment_len: super::U24,
+            $($(#[$field_meta])* pub $field: $type,)+
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, $f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                let $pdu = self;
+                $f.write_str($title)?;
+                $(write!($f, concat!(" ", stringify!($label), "={}"), $value)?;)+
+                $($($more)+)?
+                super::bhs::tail($pdu.as_bhs(), $f)
+            }
+        }
     };
 }
 use header;

@@ -1,22 +1,17 @@
 //! NOP-Out (RFC 7143 §11.18) and NOP-In (§11.19).
 
-use super::bhs::{Tag, tail};
-use super::{FINAL, IMMEDIATE, Lun, RESERVED_TAG, U24, U32, header};
-use core::fmt;
+use super::bhs::Tag;
+use super::{FINAL, IMMEDIATE, Lun, RESERVED_TAG, U32, header};
 
 header! {
     /// NOP-Out (RFC 7143 §11.18): a ping, or the answer to the target's ping.
+    /// Its data segment: ping data.
     pub struct NopOut {
-        /// Byte 0: immediate bit, opcode 0x00.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes: ping data.
-        pub data_segment_len: U24,
+        ..
         /// The NOP-In's LUN in an answer, else reserved.
         pub lun: Lun,
         /// Initiator Task Tag, or the reserved tag if no answer is requested; the PDU must then be
@@ -30,6 +25,10 @@ header! {
         pub exp_stat_sn: U32,
         /// Bytes 32 to 47, reserved.
         pub reserved_32: [u8; 16],
+    }
+    trace "NOP-Out" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), lun: pdu.lun, cmdsn: pdu.cmd_sn,
+        expstatsn: pdu.exp_stat_sn,
     }
 }
 
@@ -59,35 +58,16 @@ impl NopOut {
     }
 }
 
-impl fmt::Display for NopOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "NOP-Out itt={} ttt={} lun={} cmdsn={} expstatsn={}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.lun,
-            self.cmd_sn,
-            self.exp_stat_sn
-        )?;
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// NOP-In (RFC 7143 §11.19): the answer to a ping, the target's ping, or an update of ExpCmdSN
     /// and MaxCmdSN.
+    /// Its data segment: the returned data of the ping.
     pub struct NopIn {
-        /// Byte 0: opcode 0x20.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes: the returned data of the ping.
-        pub data_segment_len: U24,
+        ..
         /// The LUN to return in the answer if TTT is valid, else reserved.
         pub lun: Lun,
         /// The ping's Initiator Task Tag, or the reserved tag if the target originates the PDU.
@@ -102,6 +82,10 @@ header! {
         pub max_cmd_sn: U32,
         /// Bytes 36 to 47, reserved.
         pub reserved_36: [u8; 12],
+    }
+    trace "NOP-In" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), lun: pdu.lun, statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
     }
 }
 
@@ -132,21 +116,5 @@ impl NopIn {
     #[inline]
     pub const fn wants_answer(&self) -> bool {
         self.ttt.get() != RESERVED_TAG
-    }
-}
-
-impl fmt::Display for NopIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "NOP-In itt={} ttt={} lun={} statsn={} expcmdsn={} maxcmdsn={}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.lun,
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn
-        )?;
-        tail(self.as_bhs(), f)
     }
 }

@@ -1,9 +1,8 @@
 //! SNACK Request (RFC 7143 §11.16) and Reject (§11.17).
 
-use super::bhs::{Tag, tail};
+use super::bhs::Tag;
 use super::codes::{Named, code_points};
-use super::{FINAL, Lun, RESERVED_TAG, U24, U32, header};
-use core::fmt;
+use super::{FINAL, Lun, RESERVED_TAG, U32, header};
 
 code_points! {
     /// The type of a SNACK (RFC 7143 §11.16.1).
@@ -50,16 +49,11 @@ code_points! {
 header! {
     /// SNACK Request (RFC 7143 §11.16).
     pub struct SnackRequest {
-        /// Byte 0: opcode 0x10.
-        pub opcode_byte: u8,
         /// Byte 1: 1 and the type.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength, 0.
-        pub data_segment_len: U24,
+        ..
         /// The Data-In's LUN in a DataACK, else reserved.
         pub lun: Lun,
         /// Initiator Task Tag, or the reserved tag.
@@ -77,6 +71,11 @@ header! {
         pub beg_run: U32,
         /// RunLength: the number of requested PDUs; 0 means all from BegRun on.
         pub run_length: U32,
+    }
+    trace "SNACK Request" |pdu, f| {
+        itt: Tag(pdu.itt.get()), type: Named(pdu.kind(), pdu.kind_code()),
+        tag: Tag(pdu.ttt.get()), begrun: pdu.beg_run, runlength: pdu.run_length,
+        expstatsn: pdu.exp_stat_sn,
     }
 }
 
@@ -106,38 +105,17 @@ impl SnackRequest {
     }
 }
 
-impl fmt::Display for SnackRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SNACK Request itt={} type={} tag={} begrun={} runlength={} expstatsn={}",
-            Tag(self.itt.get()),
-            Named(self.kind(), self.kind_code()),
-            Tag(self.ttt.get()),
-            self.beg_run,
-            self.run_length,
-            self.exp_stat_sn
-        )?;
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// Reject (RFC 7143 §11.17). Its data segment is the header of the rejected PDU, without
     /// digests.
     pub struct Reject {
-        /// Byte 0: opcode 0x3f.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Reason, a [`RejectReason`].
         pub reason: u8,
         /// Byte 3, reserved.
         pub reserved_3: u8,
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// Bytes 8 to 15, reserved.
         pub reserved_8: [u8; 8],
         /// The reserved tag.
@@ -156,6 +134,10 @@ header! {
         /// Bytes 40 to 47, reserved.
         pub reserved_40: [u8; 8],
     }
+    trace "Reject" |pdu, f| {
+        reason: Named(pdu.reason_code(), pdu.reason), statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn, datasn: pdu.data_sn,
+    }
 }
 
 impl Reject {
@@ -172,20 +154,5 @@ impl Reject {
     #[inline]
     pub const fn reason_code(&self) -> Option<RejectReason> {
         RejectReason::from_code(self.reason)
-    }
-}
-
-impl fmt::Display for Reject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Reject reason={} statsn={} expcmdsn={} maxcmdsn={} datasn={}",
-            Named(self.reason_code(), self.reason),
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn,
-            self.data_sn
-        )?;
-        tail(self.as_bhs(), f)
     }
 }

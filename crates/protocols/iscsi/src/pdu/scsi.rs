@@ -1,8 +1,8 @@
 //! SCSI Command (RFC 7143 §11.3) and SCSI Response (§11.4).
 
-use super::bhs::{Tag, tail};
+use super::bhs::{Tag, flag};
 use super::codes::{Named, code_points};
-use super::{FINAL, Lun, U24, U32, ahs, flag_bits, header};
+use super::{FINAL, Lun, U32, ahs, flag_bits, header};
 use core::fmt;
 
 code_points! {
@@ -86,17 +86,13 @@ impl Residual {
 
 header! {
     /// SCSI Command (RFC 7143 §11.3).
+    /// Its data segment: immediate data.
     pub struct ScsiCommand {
-        /// Byte 0: immediate bit, opcode 0x01.
-        pub opcode_byte: u8,
         /// Byte 1: F, R, W and the task attribute.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength in words of four bytes.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes: immediate data.
-        pub data_segment_len: U24,
+        ..
         /// The logical unit.
         pub lun: Lun,
         /// Initiator Task Tag.
@@ -111,6 +107,17 @@ header! {
         /// The CDB's first 16 bytes. Shorter CDBs are padded with zeros, longer ones continue in an
         /// AHS.
         pub cdb: [u8; 16],
+    }
+    trace "SCSI Command" |pdu, f| {
+        itt: Tag(pdu.itt.get()), lun: pdu.lun, edtl: pdu.edtl, cmdsn: pdu.cmd_sn,
+        expstatsn: pdu.exp_stat_sn,
+    } {
+        flag(f, "R", pdu.read())?;
+        flag(f, "W", pdu.write())?;
+        flag(f, "F", pdu.is_final())?;
+        write!(f, " attr={}", Named(pdu.attribute(), pdu.flags & 0x07))?;
+        f.write_str(" cdb=")?;
+        pdu.cdb.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
     }
 }
 
@@ -148,45 +155,17 @@ impl ScsiCommand {
     }
 }
 
-impl fmt::Display for ScsiCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SCSI Command itt={} lun={} edtl={} cmdsn={} expstatsn={}",
-            Tag(self.itt.get()),
-            self.lun,
-            self.edtl,
-            self.cmd_sn,
-            self.exp_stat_sn
-        )?;
-        for (on, name) in [(self.read(), " R"), (self.write(), " W"), (self.is_final(), " F")] {
-            if on {
-                f.write_str(name)?;
-            }
-        }
-        write!(f, " attr={}", Named(self.attribute(), self.flags & 0x07))?;
-        f.write_str(" cdb=")?;
-        self.cdb.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// SCSI Response (RFC 7143 §11.4). Its data segment is SenseLength (two bytes) with sense data,
     /// then response data.
     pub struct ScsiResponse {
-        /// Byte 0: opcode 0x21.
-        pub opcode_byte: u8,
         /// Byte 1: 1, and the residual bits o, u, O, U.
         pub flags: u8,
         /// Response, a [`ResponseCode`].
         pub response: u8,
         /// SCSI status (SAM-5 §5.3), valid if the target completed the command.
         pub status: u8,
-        /// TotalAHSLength in words of four bytes.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// Bytes 8 to 15, reserved.
         pub reserved_8: [u8; 8],
         /// Initiator Task Tag.
@@ -206,6 +185,14 @@ header! {
         pub bidi_read_residual: U32,
         /// Residual Count in bytes.
         pub residual_count: U32,
+    }
+    trace "SCSI Response" |pdu, f| {
+        itt: Tag(pdu.itt.get()), response: Named(pdu.response_code(), pdu.response),
+        status: format_args!("{:#04x}", pdu.status), statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn, expdatasn: pdu.exp_data_sn,
+    } {
+        Residual::show(pdu.residual(), "residual", f)?;
+        Residual::show(pdu.bidi_residual(), "bidi-residual", f)?;
     }
 }
 
@@ -248,24 +235,5 @@ impl ScsiResponse {
     #[inline]
     pub fn set_bidi_residual(&mut self, residual: Residual) {
         residual.write(&mut self.flags, 0x10, 0x08, &mut self.bidi_read_residual);
-    }
-}
-
-impl fmt::Display for ScsiResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SCSI Response itt={} response={} status={:#04x} statsn={} expcmdsn={} maxcmdsn={} expdatasn={}",
-            Tag(self.itt.get()),
-            Named(self.response_code(), self.response),
-            self.status,
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn,
-            self.exp_data_sn
-        )?;
-        Residual::show(self.residual(), "residual", f)?;
-        Residual::show(self.bidi_residual(), "bidi-residual", f)?;
-        tail(self.as_bhs(), f)
     }
 }

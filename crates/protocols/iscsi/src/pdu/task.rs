@@ -1,9 +1,8 @@
 //! Task Management Function Request (RFC 7143 §11.5) and Response (§11.6).
 
-use super::bhs::{Tag, tail};
+use super::bhs::Tag;
 use super::codes::{Named, code_points};
-use super::{FINAL, Lun, RESERVED_TAG, U24, U32, header};
-use core::fmt;
+use super::{FINAL, Lun, RESERVED_TAG, U32, header};
 
 code_points! {
     /// The function of a task management request (RFC 7143 §11.5.1; 9 to 12 are from RFC 7144, for
@@ -63,16 +62,11 @@ code_points! {
 header! {
     /// Task Management Function Request (RFC 7143 §11.5).
     pub struct TaskManagementRequest {
-        /// Byte 0: immediate bit, opcode 0x02.
-        pub opcode_byte: u8,
         /// Byte 1: 1 and the function.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength, 0.
-        pub data_segment_len: U24,
+        ..
         /// The logical unit, if the function concerns one.
         pub lun: Lun,
         /// Initiator Task Tag of this request.
@@ -89,6 +83,11 @@ header! {
         pub exp_data_sn: U32,
         /// Bytes 40 to 47, reserved.
         pub reserved_40: [u8; 8],
+    }
+    trace "Task Management Request" |pdu, f| {
+        itt: Tag(pdu.itt.get()), function: Named(pdu.function(), pdu.function_code()),
+        lun: pdu.lun, rtt: Tag(pdu.referenced_task_tag.get()), cmdsn: pdu.cmd_sn,
+        expstatsn: pdu.exp_stat_sn, refcmdsn: pdu.ref_cmd_sn, expdatasn: pdu.exp_data_sn,
     }
 }
 
@@ -117,39 +116,16 @@ impl TaskManagementRequest {
     }
 }
 
-impl fmt::Display for TaskManagementRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Task Management Request itt={} function={} lun={} rtt={} cmdsn={} expstatsn={} refcmdsn={} expdatasn={}",
-            Tag(self.itt.get()),
-            Named(self.function(), self.function_code()),
-            self.lun,
-            Tag(self.referenced_task_tag.get()),
-            self.cmd_sn,
-            self.exp_stat_sn,
-            self.ref_cmd_sn,
-            self.exp_data_sn
-        )?;
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// Task Management Function Response (RFC 7143 §11.6).
     pub struct TaskManagementResponse {
-        /// Byte 0: opcode 0x22.
-        pub opcode_byte: u8,
         /// Byte 1: 1.
         pub flags: u8,
         /// Response, a [`TaskManagementResult`].
         pub response: u8,
         /// Byte 3, reserved.
         pub reserved_3: u8,
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength, 0.
-        pub data_segment_len: U24,
+        ..
         /// Bytes 8 to 15, reserved.
         pub reserved_8: [u8; 8],
         /// Initiator Task Tag of the request.
@@ -164,6 +140,10 @@ header! {
         pub max_cmd_sn: U32,
         /// Bytes 36 to 47, reserved.
         pub reserved_36: [u8; 12],
+    }
+    trace "Task Management Response" |pdu, f| {
+        itt: Tag(pdu.itt.get()), response: Named(pdu.result(), pdu.response), statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
     }
 }
 
@@ -181,20 +161,5 @@ impl TaskManagementResponse {
     #[inline]
     pub const fn result(&self) -> Option<TaskManagementResult> {
         TaskManagementResult::from_code(self.response)
-    }
-}
-
-impl fmt::Display for TaskManagementResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Task Management Response itt={} response={} statsn={} expcmdsn={} maxcmdsn={}",
-            Tag(self.itt.get()),
-            Named(self.result(), self.response),
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn
-        )?;
-        tail(self.as_bhs(), f)
     }
 }

@@ -1,23 +1,17 @@
 //! The headers of Text Request (RFC 7143 §11.10) and Text Response (§11.11); their key=value data
 //! is parsed elsewhere.
 
-use super::bhs::{Tag, tail};
-use super::{FINAL, Lun, RESERVED_TAG, U24, U32, flag_bits, header};
-use core::fmt;
+use super::bhs::{Tag, flag};
+use super::{FINAL, Lun, RESERVED_TAG, U32, flag_bits, header};
 
 header! {
     /// Text Request (RFC 7143 §11.10).
     pub struct TextRequest {
-        /// Byte 0: immediate bit, opcode 0x04.
-        pub opcode_byte: u8,
         /// Byte 1: F and C.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// The LUN of the response whose TTT is returned, else reserved.
         pub lun: Lun,
         /// Initiator Task Tag.
@@ -31,6 +25,13 @@ header! {
         pub exp_stat_sn: U32,
         /// Bytes 32 to 47, reserved.
         pub reserved_32: [u8; 16],
+    }
+    trace "Text Request" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), cmdsn: pdu.cmd_sn,
+        expstatsn: pdu.exp_stat_sn,
+    } {
+        flag(f, "F", pdu.is_final())?;
+        flag(f, "C", pdu.continues())?;
     }
 }
 
@@ -58,35 +59,14 @@ impl TextRequest {
     }
 }
 
-impl fmt::Display for TextRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Text Request itt={} ttt={} cmdsn={} expstatsn={}{}{}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.cmd_sn,
-            self.exp_stat_sn,
-            if self.is_final() { " F" } else { "" },
-            if self.continues() { " C" } else { "" }
-        )?;
-        tail(self.as_bhs(), f)
-    }
-}
-
 header! {
     /// Text Response (RFC 7143 §11.11).
     pub struct TextResponse {
-        /// Byte 0: opcode 0x24.
-        pub opcode_byte: u8,
         /// Byte 1: F and C.
         pub flags: u8,
         /// Bytes 2 and 3, reserved.
         pub reserved_2: [u8; 2],
-        /// TotalAHSLength, 0.
-        pub total_ahs_words: u8,
-        /// DataSegmentLength in bytes.
-        pub data_segment_len: U24,
+        ..
         /// The LUN for the initiator to return with the TTT, or reserved.
         pub lun: Lun,
         /// Initiator Task Tag of the request.
@@ -102,6 +82,13 @@ header! {
         pub max_cmd_sn: U32,
         /// Bytes 36 to 47, reserved.
         pub reserved_36: [u8; 12],
+    }
+    trace "Text Response" |pdu, f| {
+        itt: Tag(pdu.itt.get()), ttt: Tag(pdu.ttt.get()), statsn: pdu.stat_sn,
+        expcmdsn: pdu.exp_cmd_sn, maxcmdsn: pdu.max_cmd_sn,
+    } {
+        flag(f, "F", pdu.is_final())?;
+        flag(f, "C", pdu.continues())?;
     }
 }
 
@@ -120,22 +107,5 @@ impl TextResponse {
         is_final, set_final: flags & FINAL;
         /// C: the text continues in the next response. Excludes F.
         continues, set_continues: flags & 0x40;
-    }
-}
-
-impl fmt::Display for TextResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Text Response itt={} ttt={} statsn={} expcmdsn={} maxcmdsn={}{}{}",
-            Tag(self.itt.get()),
-            Tag(self.ttt.get()),
-            self.stat_sn,
-            self.exp_cmd_sn,
-            self.max_cmd_sn,
-            if self.is_final() { " F" } else { "" },
-            if self.continues() { " C" } else { "" }
-        )?;
-        tail(self.as_bhs(), f)
     }
 }
