@@ -1,6 +1,5 @@
 //! Asynchronous Message (RFC 7143 §11.9).
 
-
 use super::codes::{Named, code_points};
 use super::{FINAL, Lun, RESERVED_TAG, U16, U32, header};
 

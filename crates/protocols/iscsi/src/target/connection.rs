@@ -2,7 +2,6 @@
 //!
 //! [`super::respond`] has the other direction: the PDUs that the target sends.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -11,13 +10,16 @@ use super::events::{
     Abort, Completion, Config, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement, TextExchange,
 };
 use super::inbound::{InboundError, Read, WriteLimits};
+use super::keepalive::Keepalive;
+use super::order::{MAX_IMMEDIATE, Order};
+use super::output::Output;
 use super::payload::{Data, Payload, Sink};
 use super::recovery::{History, Recovered, Recovery};
-use super::respond::fresh_tag;
 use super::tasks::{Task, TaskKey, TaskTable};
-use super::window::{Admission, Cid, Window};
+use super::text::Text;
+use super::window::{Admission, Cid};
+use crate::frame::Digests;
 use crate::pdu::{self, Bhs, LogoutReason, Lun, PduRef, RESERVED_TAG, RejectReason};
-use crate::sn;
 
 /// A numbered PDU that waits for its turn.
 #[derive(Debug)]
@@ -73,111 +75,48 @@ fn more_of_command(ahs: &[u8], cdb: &mut SmallVec<[u8; 16]>, spare: &mut SmallVe
     Some(read_len)
 }
 
-/// A text exchange over several PDUs, in either direction.
-#[derive(Debug, Default)]
-pub(super) struct TextState {
-    /// The Target Transfer Tag that continues it.
-    pub tag: Option<u32>,
-    /// Nothing of the exchange has been answered so far.
-    pub begins: bool,
-    /// The initiator's text received so far.
-    pub request: Vec<u8>,
-    /// The text still to be sent.
-    pub reply: Vec<u8>,
-}
-
-/// The number of rejected PDUs after which a connection is dropped.
-const MAX_REJECTS: u32 = 256;
-/// The maximum number of unfinished immediate commands, in addition to the window's.
-const MAX_IMMEDIATE: usize = 16;
-/// The maximum data segment that every initiator receives, bytes. With iSER it is less than the 512
-/// of RFC 7143 §13.12, since Linux's initiator has no room for more, whatever it declares.
-const LEAST_SEGMENT: u32 = 128;
-/// The maximum data segment to send if the peer receives `bytes`. It is a multiple of 4 bytes, as
-/// required for data that continues in another PDU (RFC 7143 §11.7).
-fn whole_words(bytes: u32) -> u32 {
-    bytes.max(LEAST_SEGMENT) & !3
-}
-
-/// The maximum text of one exchange, bytes.
-const MAX_TEXT: usize = 64 << 10;
-
 /// One connection in full-feature phase. `P` is the driver's payload buffer.
 #[derive(Debug)]
 pub struct Connection<P> {
-    pub(super) cid: Cid,
-    pub(super) window: Window,
-    pub(super) stat_sn: u32,
+    pub(super) order: Order<P>,
+    pub(super) output: Output,
+    pub(super) keepalive: Keepalive,
+    pub(super) text: Text,
     pub(super) tasks: TaskTable<P>,
+    /// The state for retransmission; `None` at ErrorRecoveryLevel 0.
+    pub(super) recovery: Option<Box<Recovery<P>>>,
+    /// The recovery actions so far.
+    pub(super) recovered: Recovered,
     pub(super) limits: WriteLimits,
-    pub(super) peer_max_data_segment: u32,
-    pub(super) header_digest: bool,
-    pub(super) data_digest: bool,
     discovery: bool,
     pub(super) rdma: bool,
     /// Memory for the next CDB of more than 16 bytes.
     spare_cdb: SmallVec<[u8; 16]>,
     /// The task of a begun command whose immediate data is incomplete.
     arriving: Option<TaskKey>,
-    pub(super) held: BTreeMap<u32, Work<P>>,
-    pub(super) immediate: usize,
-    /// The number of unfinished immediate task management requests and logouts.
-    pub(super) managing: usize,
-    /// The limit of `managing`: the maximum number of commands to abort.
-    max_managing: usize,
-    pub(super) text: TextState,
-    pub(super) next_tag: u32,
-    rejects: u32,
-    /// The state for retransmission; `None` at ErrorRecoveryLevel 0.
-    pub(super) recovery: Option<Box<Recovery<P>>>,
-    /// The recovery actions so far.
-    pub(super) recovered: Recovered,
-    pub(super) last_heard: Instant,
-    pub(super) ping: Option<(u32, Instant)>,
-    nop_interval: Duration,
-    nop_timeout: Duration,
     /// Time2Wait and Time2Retain of logout responses, seconds.
     pub(super) times: (u16, u16),
-    /// A logout is in progress: requests from this CmdSN on are late.
-    pub(super) leaving: Option<u32>,
-    /// The late requests received. They are rejected if the logout fails; else the connection's end
-    /// answers them. At most [`MAX_REJECTS`].
-    pub(super) late: Vec<Bhs>,
 }
 
 impl<P: Payload> Connection<P> {
     /// A connection that has just completed its login.
     pub fn new(config: Config, now: Instant) -> Self {
         let max = config.queue_depth as usize + MAX_IMMEDIATE;
+        let digests = Digests { header: config.header_digest, data: config.data_digest };
         Self {
-            cid: config.cid,
-            window: config.window,
-            stat_sn: config.stat_sn,
+            order: Order::new(config.cid, config.window, max),
+            output: Output::new(config.stat_sn, config.peer_max_data_segment, digests),
+            keepalive: Keepalive::new(config.nop_interval, config.nop_timeout, now),
+            text: Text::default(),
             tasks: TaskTable::new(max),
+            recovery: config.recovery.map(|limits| Box::new(Recovery::new(limits, now))),
+            recovered: Recovered::default(),
             limits: config.write,
-            peer_max_data_segment: whole_words(config.peer_max_data_segment),
-            header_digest: config.header_digest,
-            data_digest: config.data_digest,
             discovery: config.discovery,
             rdma: config.rdma,
             spare_cdb: SmallVec::new(),
             arriving: None,
-            held: BTreeMap::new(),
-            immediate: 0,
-            managing: 0,
-            max_managing: max,
-            text: TextState::default(),
-            next_tag: 0,
-            rejects: 0,
-            recovered: Recovered::default(),
-            recovery: config.recovery.map(|limits| Box::new(Recovery::new(limits, now))),
-            last_heard: now,
-            ping: None,
-            nop_interval: config.nop_interval,
-            nop_timeout: config.nop_timeout,
             times: (2, 0),
-            leaving: None,
-            late: Vec::new(),
         }
     }
 
@@ -196,7 +135,7 @@ impl<P: Payload> Connection<P> {
 
     /// The StatSN of the next PDU that advances it.
     pub fn stat_sn(&self) -> u32 {
-        self.stat_sn
+        self.output.stat_sn()
     }
 
     /// Handles one PDU: its header, AHS and data segment, with verified digests. Afterwards the
@@ -209,7 +148,7 @@ impl<P: Payload> Connection<P> {
         now: Instant,
         sink: &mut impl Sink<P>,
     ) -> Result<Option<Event>, Fatal> {
-        self.last_heard = now;
+        self.keepalive.heard(now);
         let Some(view) = bhs.view() else {
             return self.reject(RejectReason::CommandNotSupported, bhs, sink).map(|()| None);
         };
@@ -221,7 +160,7 @@ impl<P: Payload> Connection<P> {
                 self.acknowledge(request.exp_stat_sn.get(), now);
                 return result;
             }
-            self.acknowledge(bhs.exp_stat_sn().unwrap_or(self.stat_sn), now);
+            self.acknowledge(bhs.exp_stat_sn().unwrap_or(self.output.stat_sn()), now);
         }
         match view {
             PduRef::DataOut(out) if self.recovery.is_some() => {
@@ -238,9 +177,7 @@ impl<P: Payload> Connection<P> {
             }
             PduRef::NopOut(nop) if bhs.itt() == RESERVED_TAG => {
                 // The answer to our ping; it is not ordered among the commands (§11.18).
-                if self.ping.is_some_and(|(tag, _)| tag == nop.ttt.get()) {
-                    self.ping = None;
-                }
+                self.keepalive.answered(nop.ttt.get());
                 return Ok(None);
             }
             _ => {}
@@ -250,12 +187,11 @@ impl<P: Payload> Connection<P> {
             let work = self.interpret(view, bhs, ahs, data, cmd_sn);
             return self.deliver(work, true, sink);
         }
-        let cid = self.cid;
-        match self.window.receive(cmd_sn, cid) {
+        match self.order.receive(cmd_sn) {
             Admission::Deliver => {
                 if let PduRef::ScsiCommand(command) = view
                     && !self.discovery
-                    && self.leaving.is_none()
+                    && !self.order.is_leaving()
                 {
                     return match self.scsi_command(command, bhs, ahs, data, cmd_sn) {
                         Ok(command) => Ok(Some(Event::Command(command))),
@@ -267,7 +203,7 @@ impl<P: Payload> Connection<P> {
             }
             Admission::Hold => {
                 let work = self.interpret(view, bhs, ahs, data, cmd_sn);
-                self.held.insert(cmd_sn, work);
+                self.order.hold(cmd_sn, work);
                 Ok(None)
             }
             Admission::Ignore => Ok(None),
@@ -276,12 +212,7 @@ impl<P: Payload> Connection<P> {
 
     /// The next command that waited for its turn and has it now.
     pub fn next_held(&mut self, sink: &mut impl Sink<P>) -> Result<Option<Event>, Fatal> {
-        while !self.held.is_empty() {
-            let exp = self.window.numbers().0;
-            // Serial numbers wrap: the oldest is the farthest behind ExpCmdSN.
-            let oldest = self.held.keys().copied().filter(|cmd_sn| sn::lt(*cmd_sn, exp));
-            let Some(cmd_sn) = oldest.reduce(|a, b| if sn::lt(b, a) { b } else { a }) else { break };
-            let Some(work) = self.held.remove(&cmd_sn) else { break };
+        while let Some(work) = self.order.next_due() {
             let event = self.deliver(work, false, sink)?;
             if event.is_some() {
                 return Ok(event);
@@ -294,13 +225,13 @@ impl<P: Payload> Connection<P> {
     /// waits for its turn here, and none was released on another connection.
     #[inline]
     pub fn is_in_order(&self) -> bool {
-        self.held.is_empty() && !self.window.has_released()
+        self.order.is_in_order()
     }
 
     /// Takes the connections of this session, including others than this one, that hold commands
     /// whose turn has come.
     pub fn take_released(&mut self) -> Vec<Cid> {
-        self.window.take_released()
+        self.order.take_released()
     }
 
     fn interpret(
@@ -312,7 +243,7 @@ impl<P: Payload> Connection<P> {
         cmd_sn: u32,
     ) -> Work<P> {
         let immediate = bhs.immediate();
-        if self.leaving.is_some_and(|from| sn::le(from, cmd_sn)) {
+        if self.order.is_late(cmd_sn) {
             // After its logout an initiator must send no request (RFC 7143 §11.14). Such a request
             // is not executed, but consumes its CmdSN. Otherwise later commands, after a failed
             // logout or on another connection, would wait for it forever.
@@ -326,12 +257,12 @@ impl<P: Payload> Connection<P> {
                 }
             }
             PduRef::TaskManagementRequest(_) | PduRef::LogoutRequest(_)
-                if immediate && self.managing >= self.max_managing =>
+                if immediate && !self.order.has_managing_room() =>
             {
                 Work::Reject(RejectReason::ImmediateCommandReject, *bhs)
             }
             PduRef::TaskManagementRequest(request) if !self.discovery => {
-                self.managing += usize::from(immediate);
+                self.order.begin_managing(immediate);
                 Work::Event(Event::TaskManagement(TaskManagement {
                     itt: bhs.itt(),
                     function: request.function_code(),
@@ -344,11 +275,25 @@ impl<P: Payload> Connection<P> {
                 }))
             }
             PduRef::NopOut(nop) => Work::Ping(*nop, data.join()),
-            PduRef::TextRequest(request) => self.text_request(request, bhs, &data, immediate),
+            PduRef::TextRequest(request) => match self.text.request(request, &data.to_vec()) {
+                Ok(Some((text, begins))) => Work::Event(Event::Text(TextExchange {
+                    header: *bhs,
+                    itt: bhs.itt(),
+                    lun: bhs.lun(),
+                    text,
+                    begins,
+                    is_final: request.is_final(),
+                    immediate,
+                })),
+                Ok(None) => Work::MoreText(bhs.itt(), bhs.lun()),
+                Err(reason) => Work::Reject(reason, *bhs),
+            },
             PduRef::LogoutRequest(request) => {
-                self.managing += usize::from(immediate);
-                if request.reason() == Some(LogoutReason::CloseSession) || request.cid.get() == self.cid {
-                    self.leaving = Some(if immediate { cmd_sn } else { cmd_sn.wrapping_add(1) });
+                self.order.begin_managing(immediate);
+                if request.reason() == Some(LogoutReason::CloseSession)
+                    || request.cid.get() == self.order.cid()
+                {
+                    self.order.leave(cmd_sn, immediate);
                 }
                 Work::Event(Event::Logout(LogoutRequest {
                     itt: bhs.itt(),
@@ -377,7 +322,7 @@ impl<P: Payload> Connection<P> {
         if self.tasks.find(bhs.itt()).is_some() {
             return Err(Unfit::Reject(RejectReason::TaskInProgress, *bhs));
         }
-        if immediate && self.immediate >= MAX_IMMEDIATE {
+        if immediate && !self.order.has_immediate_room() {
             return Err(Unfit::Reject(RejectReason::ImmediateCommandReject, *bhs));
         }
         let (read, write) = (command.read(), command.write());
@@ -396,7 +341,7 @@ impl<P: Payload> Connection<P> {
             (false, true) => (0, edtl),
             (false, false) => (0, 0),
         };
-        let history = self.recovery.is_some().then(|| Box::new(History::new(self.last_heard)));
+        let history = self.recovery.is_some().then(|| Box::new(History::new(self.keepalive.last_heard())));
         let Some((key, task)) = self.tasks.open(bhs.itt()) else {
             return Err(Unfit::Reject(RejectReason::LongOperationReject, *bhs));
         };
@@ -406,7 +351,7 @@ impl<P: Payload> Connection<P> {
         if history.is_some() {
             task.history = history;
         }
-        self.immediate += usize::from(immediate);
+        self.order.begin(immediate);
         if data.due() > 0 {
             self.arriving = Some(key);
         }
@@ -429,44 +374,6 @@ impl<P: Payload> Connection<P> {
             expected_in,
             expected_out,
         })
-    }
-
-    fn text_request(
-        &mut self,
-        request: &pdu::TextRequest,
-        bhs: &Bhs,
-        data: &impl Data<P>,
-        immediate: bool,
-    ) -> Work<P> {
-        let (is_final, more) = (request.is_final(), request.continues());
-        if is_final && more {
-            return Work::Reject(RejectReason::InvalidPduField, *bhs);
-        }
-        if request.ttt.get() == RESERVED_TAG {
-            // A new exchange discards the remainder of an earlier one (RFC 7143 §11.10.4).
-            self.text = TextState { begins: true, ..TextState::default() };
-        } else if self.text.tag != Some(request.ttt.get()) {
-            return Work::Reject(RejectReason::InvalidPduField, *bhs);
-        }
-        if self.text.request.len() + data.len() > MAX_TEXT {
-            self.text = TextState::default();
-            return Work::Reject(RejectReason::LongOperationReject, *bhs);
-        }
-        self.text.request.extend_from_slice(&data.to_vec());
-        if more || !self.text.reply.is_empty() {
-            return Work::MoreText(bhs.itt(), bhs.lun());
-        }
-        let text = std::mem::take(&mut self.text.request);
-        let begins = std::mem::take(&mut self.text.begins);
-        Work::Event(Event::Text(TextExchange {
-            header: *bhs,
-            itt: bhs.itt(),
-            lun: bhs.lun(),
-            text,
-            begins,
-            is_final,
-            immediate,
-        }))
     }
 
     /// Executes a PDU whose turn it is.
@@ -500,13 +407,11 @@ impl<P: Payload> Connection<P> {
                 if !immediate {
                     self.give_place();
                 }
-                if self.leaving.is_none() {
+                if !self.order.is_leaving() {
                     // The logout has failed while this request waited for its turn.
                     return self.reject(RejectReason::ProtocolError, &bhs, sink).map(|()| None);
                 }
-                self.count_reject()?;
-                self.late.push(bhs);
-                Ok(None)
+                self.order.keep_late(bhs).map(|()| None)
             }
         }
     }
@@ -669,12 +574,12 @@ impl<P: Payload> Connection<P> {
     /// Whether `len` bytes of data-in, put as one payload, are sent in one PDU.
     #[inline]
     pub fn fits_one_pdu(&self, len: usize) -> bool {
-        len <= self.peer_max_data_segment.min(self.limits.max_burst) as usize
+        len <= self.output.max_segment().min(self.limits.max_burst) as usize
     }
 
     /// Sets the initiator's new MaxRecvDataSegmentLength, bytes, for PDUs sent from now on.
     pub fn set_peer_max_data_segment(&mut self, bytes: u32) {
-        self.peer_max_data_segment = whole_words(bytes);
+        self.output.set_max_segment(bytes);
     }
 
     /// Whether the task is aborted or does not exist.
@@ -686,9 +591,8 @@ impl<P: Payload> Connection<P> {
     pub fn abort(&mut self, key: TaskKey) -> Abort {
         let Some(task) = self.tasks.get_mut(key) else { return Abort::Gone };
         let cmd_sn = task.cmd_sn;
-        if !task.immediate && self.held.remove(&cmd_sn).is_some() {
+        if !task.immediate && self.order.give_up(cmd_sn) {
             self.tasks.remove(key);
-            self.window.give_up(cmd_sn);
             return Abort::Ended;
         }
         if task.finished.is_none() || task.inbound.is_reading() {
@@ -702,13 +606,7 @@ impl<P: Payload> Connection<P> {
     /// Ends held commands, at their turn, with the completion that `end` returns for their LUN, if
     /// any: no logical unit receives them.
     pub fn refuse_held(&mut self, end: impl Fn(Lun) -> Option<Completion>) {
-        for work in self.held.values_mut() {
-            if let Work::Event(Event::Command(command)) = work
-                && let Some(completion) = end(command.lun)
-            {
-                *work = Work::Refuse(command.task, completion);
-            }
-        }
+        self.order.refuse_held(end);
     }
 
     /// Ends a task with `completion` if some of its data-out is still outstanding: the logical unit
@@ -726,31 +624,24 @@ impl<P: Payload> Connection<P> {
     /// Skips the command numbered `cmd_sn` when it arrives: ABORT TASK arrived first. Returns true
     /// if it had not arrived.
     pub fn skip(&mut self, cmd_sn: u32) -> bool {
-        self.window.skip(cmd_sn)
+        self.order.skip(cmd_sn)
     }
 
     /// Skips all commands numbered before `cmd_sn` that have not arrived. Afterwards the caller
     /// must call [`Self::next_held`].
     pub fn skip_before(&mut self, cmd_sn: u32) {
-        // At most the window's depth.
-        let (mut next, max) = self.window.numbers();
-        while sn::lt(next, cmd_sn) && sn::le(next, max) {
-            self.window.skip(next);
-            next = next.wrapping_add(1);
-        }
+        self.order.skip_before(cmd_sn);
     }
 
     /// ExpCmdSN of the session.
     pub fn exp_cmd_sn(&mut self) -> u32 {
-        self.window.numbers().0
+        self.order.numbers().0
     }
 
     /// Handles the end of the connection: skips its held commands, so that the session's other
     /// connections continue.
     pub fn release_held(&mut self) {
-        for cmd_sn in std::mem::take(&mut self.held).into_keys() {
-            self.window.give_up(cmd_sn);
-        }
+        self.order.give_up_all();
     }
 
     /// Counts and sends a Reject (RFC 7143 §11.17).
@@ -765,65 +656,41 @@ impl<P: Payload> Connection<P> {
         data_sn: u32,
         sink: &mut impl Sink<P>,
     ) -> Result<(), Fatal> {
-        self.count_reject()?;
+        self.order.count_reject()?;
         self.send_reject_with(reason, bhs, data_sn, sink);
         Ok(())
-    }
-
-    fn count_reject(&mut self) -> Result<(), Fatal> {
-        self.rejects += 1;
-        if self.rejects > MAX_REJECTS { Err(Fatal::TooManyRejects) } else { Ok(()) }
     }
 
     /// Records a sign of life other than a whole PDU: the initiator sent or accepted some bytes. On
     /// a slow connection PDUs may be far apart in either direction.
     pub fn heard(&mut self, now: Instant) {
-        self.last_heard = now;
+        self.keepalive.heard(now);
     }
 
     /// The time at which [`Self::handle_timeout`] should be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match self.ping {
-            Some((_, sent)) => Some(sent + self.nop_timeout),
-            None if self.nop_interval.is_zero() => None,
-            None => Some(self.last_heard + self.nop_interval),
-        }
+        self.keepalive.deadline()
     }
 
     /// The silence after which [`Self::handle_timeout`] pings; zero means never.
     pub fn nop_interval(&self) -> Duration {
-        self.nop_interval
+        self.keepalive.interval()
     }
 
     /// Whether a ping is unanswered: [`Self::poll_timeout`] then returns the time at which the
     /// connection is given up.
     pub fn is_pinged(&self) -> bool {
-        self.ping.is_some()
+        self.keepalive.is_pinged()
     }
 
     /// Pings a silent initiator, and gives up the connection if it stays silent.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
-        match self.ping {
-            // Any input since the ping proves that the peer lives, even if it never answers pings.
-            Some((_, sent)) if self.last_heard > sent => {
-                self.ping = None;
-                Ok(())
-            }
-            Some((_, sent)) if now >= sent + self.nop_timeout => Err(Fatal::Silent),
-            Some(_) => Ok(()),
-            None if self.nop_interval.is_zero() || now < self.last_heard + self.nop_interval => Ok(()),
-            None => {
-                let tag = self.tag();
-                self.send_ping(tag, sink);
-                self.ping = Some((tag, now));
-                Ok(())
-            }
+        if self.keepalive.is_due(now)? {
+            let tag = self.output.tag();
+            self.send_ping(tag, sink);
+            self.keepalive.pinged(tag, now);
         }
-    }
-
-    /// A new Target Transfer Tag that belongs to no task.
-    pub(super) fn tag(&mut self) -> u32 {
-        fresh_tag(&mut self.next_tag)
+        Ok(())
     }
 
     /// Removes a task with its tags and counts.
@@ -837,7 +704,7 @@ impl<P: Payload> Connection<P> {
     #[inline]
     pub(super) fn end_count(&mut self, immediate: bool) {
         match immediate {
-            true => self.immediate -= 1,
+            true => self.order.end_immediate(),
             false => self.give_place(),
         }
     }

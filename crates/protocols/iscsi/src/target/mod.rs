@@ -1,10 +1,11 @@
 //! The target's side of a connection in full-feature phase, without I/O.
 //!
-//! The driver cuts PDUs from the stream and passes them to [`Connection::handle`]. [`Connection`]
+//! The driver takes PDUs from a [`Stream`](crate::Stream) and passes them to [`Connection::handle`]. [`Connection`]
 //! returns the requests in them ([`Event`]), and writes its own PDUs, in order, to a [`Sink`]. It
-//! owns StatSN, the task table and the sequencing of data in both directions. The [`window`] of
-//! CmdSNs may be shared with the session's other connections. It runs no commands and knows no
-//! logical units.
+//! composes what has state of its own: the order of requests (`order`, over the [`window`] of
+//! CmdSNs, which the session's connections may share), the tasks with the data of each ([`inbound`],
+//! `tasks`), what it sends (`output`), pings (`keepalive`), a text exchange (`text`), and PDUs
+//! retained for retransmission ([`recovery`]). It runs no commands and knows no logical units.
 //!
 //! Over iSER ([`Config::rdma`]) data moves by RDMA, outside of PDUs. The driver transfers it, and
 //! this module tracks it ([`Connection::put`], [`Connection::next_read`],
@@ -13,11 +14,15 @@
 mod connection;
 mod events;
 pub mod inbound;
+mod keepalive;
+mod order;
+mod output;
 pub mod payload;
 pub mod recovery;
 mod respond;
 mod shared_window;
 mod tasks;
+mod text;
 pub mod window;
 
 pub use connection::Connection;

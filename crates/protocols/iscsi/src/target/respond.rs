@@ -7,16 +7,14 @@
 
 use std::cmp::Ordering;
 
-use super::connection::{Connection, TextState};
+use super::connection::Connection;
 use super::events::{Completion, LogoutRequest, TaskManagement, TextExchange};
 use super::inbound::WriteLimits;
 use super::payload::{Payload, Sink};
 use super::recovery::{Status, StatusData};
 use super::tasks::{Task, TaskKey};
-use crate::digest;
 use crate::pdu::{
-    self, AsyncEvent, Bhs, LogoutResult, Lun, RESERVED_TAG, RejectReason, Residual, ResponseCode,
-    TaskManagementResult,
+    self, AsyncEvent, Bhs, LogoutResult, Lun, RejectReason, Residual, ResponseCode, TaskManagementResult,
 };
 
 /// Writes the numbers of a target's PDU into its fields.
@@ -32,13 +30,7 @@ macro_rules! number {
 impl<P: Payload> Connection<P> {
     /// The current ExpCmdSN and MaxCmdSN.
     fn numbers(&mut self) -> (u32, u32) {
-        self.window.numbers()
-    }
-
-    fn next_stat_sn(&mut self) -> u32 {
-        let stat_sn = self.stat_sn;
-        self.stat_sn = stat_sn.wrapping_add(1);
-        stat_sn
+        self.order.numbers()
     }
 
     /// Put_Data: sends the next bytes of a task's data-in. Drops bytes beyond the expected length.
@@ -95,16 +87,16 @@ impl<P: Payload> Connection<P> {
         // advances MaxCmdSN.
         self.end_count(immediate);
         let numbers = self.numbers();
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let Some(mut data) = tail else {
             let mut response = pdu::ScsiResponse::new(itt, ResponseCode::CommandCompleted, completion.status);
             response.exp_data_sn.set(next_data_sn);
             response.set_residual(residual);
             number!(response, numbers, stat_sn);
             sink.ends(key);
-            return self.send_small(response.into(), &[], sink);
+            return self.output.send_small(response.into(), &[], sink);
         };
-        let (max_burst, max_segment) = (self.limits.max_burst, self.peer_max_data_segment);
+        let (max_burst, max_segment) = (self.limits.max_burst, self.output.max_segment());
         loop {
             let len = data.len().min(max_segment as usize);
             // Data that ends within one burst needs no check for the burst's end.
@@ -115,12 +107,12 @@ impl<P: Payload> Connection<P> {
             if len == data.len() {
                 header.set_status(completion.status, residual);
                 header.stat_sn.set(stat_sn);
-                return self.send(header.into(), data, sink);
+                return self.output.send(header.into(), data, sink);
             }
             header.set_final(len == in_burst as usize);
             data_sn = data_sn.wrapping_add(1);
             sent += len as u32;
-            self.send(header.into(), data.split_to(len), sink);
+            self.output.send(header.into(), data.split_to(len), sink);
         }
     }
 
@@ -151,13 +143,13 @@ impl<P: Payload> Connection<P> {
             }
         }
         let Some(task) = self.forget(key) else { return };
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
-        let (mut response, segment) = scsi_response(&task, &completion, self.peer_max_data_segment);
+        let (mut response, segment) = scsi_response(&task, &completion, self.output.max_segment());
         number!(response, numbers, stat_sn);
         sink.ends(key);
         let bhs = Bhs::from(response);
-        self.send_small(bhs, &segment, sink);
+        self.output.send_small(bhs, &segment, sink);
         if self.recovery.is_some() {
             let ended = Some(Box::new((task, completion)));
             self.keep_status(Status { stat_sn, bhs, data: StatusData::Small(segment), ended, resent: 0 });
@@ -181,8 +173,8 @@ impl<P: Payload> Connection<P> {
             ended = self.forget(key);
         }
         let numbers = self.numbers();
-        let stat_sn = if collapse { self.next_stat_sn() } else { 0 };
-        let (max_burst, max_segment) = (self.limits.max_burst, self.peer_max_data_segment);
+        let stat_sn = if collapse { self.output.next_stat_sn() } else { 0 };
+        let (max_burst, max_segment) = (self.limits.max_burst, self.output.max_segment());
         let mut kept = None;
         while !data.is_empty() {
             let Some(task) = ended.as_mut().or_else(|| self.tasks.get_mut(key)) else { return };
@@ -206,17 +198,16 @@ impl<P: Payload> Connection<P> {
                 if is_final && !last {
                     // At the end of a sequence, usually every MaxBurstLength bytes, the PDU
                     // requests an acknowledgement (§11.7.2).
-                    let next_tag = &mut self.next_tag;
-                    let tag = *history.ack_tag.get_or_insert_with(|| fresh_tag(next_tag));
+                    let tag = *history.ack_tag.get_or_insert_with(|| self.output.tag());
                     header.set_wants_ack(true);
                     header.ttt.set(tag);
                     header.lun = task.lun;
                 }
                 piece = piece.stable();
-                recovery.keep_data(history, header, piece.clone(), self.last_heard);
+                recovery.keep_data(history, header, piece.clone(), self.keepalive.last_heard());
                 kept = Some((header, piece.clone()));
             }
-            self.send(header.into(), piece, sink);
+            self.output.send(header.into(), piece, sink);
         }
         if let (Some(task), Some((header, piece)), Some(Some((completion, _)))) = (ended, kept, end) {
             let (bhs, data) = (header.into(), StatusData::Payload(piece));
@@ -242,7 +233,7 @@ impl<P: Payload> Connection<P> {
             }
             let mut tag = key.tag();
             if let Some(history) = &mut task.history {
-                tag = fresh_tag(&mut self.next_tag);
+                tag = self.output.tag();
                 task.inbound.label(tag);
                 history.asked(tag, r2t, task.inbound.outstanding());
                 history.heard = None;
@@ -250,18 +241,18 @@ impl<P: Payload> Connection<P> {
             let numbers = self.numbers();
             let mut header = pdu::ReadyToTransfer::new(itt, tag, lun, r2t.r2t_sn, r2t.offset, r2t.len);
             // An R2T has the next StatSN without advancing it (RFC 7143 §11.8.3).
-            number!(header, numbers, self.stat_sn);
-            self.send_small(header.into(), &[], sink);
+            number!(header, numbers, self.output.stat_sn());
+            self.output.send_small(header.into(), &[], sink);
         }
     }
 
     /// Answers a NOP-Out (RFC 7143 §11.19).
     pub(super) fn pong(&mut self, nop: &pdu::NopOut, mut data: P, immediate: bool, sink: &mut impl Sink<P>) {
         self.done_with(immediate);
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
-        if data.len() > self.peer_max_data_segment as usize {
-            data = data.split_to(self.peer_max_data_segment as usize);
+        if data.len() > self.output.max_segment() as usize {
+            data = data.split_to(self.output.max_segment() as usize);
         }
         let mut header = pdu::NopIn::answer(nop.itt.get());
         number!(header, numbers, stat_sn);
@@ -270,15 +261,15 @@ impl<P: Payload> Connection<P> {
             let data = StatusData::Payload(data.clone());
             self.keep_status(Status { stat_sn, bhs, data, ended: None, resent: 0 });
         }
-        self.send(bhs, data, sink);
+        self.output.send(bhs, data, sink);
     }
 
     /// Pings the initiator.
     pub(super) fn send_ping(&mut self, tag: u32, sink: &mut impl Sink<P>) {
         let numbers = self.numbers();
         let mut header = pdu::NopIn::ping(tag, Lun::default());
-        number!(header, numbers, self.stat_sn);
-        self.send_small(header.into(), &[], sink);
+        number!(header, numbers, self.output.stat_sn());
+        self.output.send_small(header.into(), &[], sink);
     }
 
     /// Answers a task management request (RFC 7143 §11.6.1).
@@ -288,9 +279,9 @@ impl<P: Payload> Connection<P> {
         result: TaskManagementResult,
         sink: &mut impl Sink<P>,
     ) {
-        self.managing -= usize::from(request.immediate);
+        self.order.end_managing(request.immediate);
         self.done_with(request.immediate);
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
         let mut header = pdu::TaskManagementResponse::new(request.itt, result);
         number!(header, numbers, stat_sn);
@@ -300,14 +291,14 @@ impl<P: Payload> Connection<P> {
     /// Answers a text request with `keys`, in as many PDUs as the initiator's
     /// MaxRecvDataSegmentLength requires.
     pub fn text_response(&mut self, exchange: &TextExchange, keys: Vec<u8>, sink: &mut impl Sink<P>) {
-        self.text.reply = keys;
+        self.text.reply(keys);
         self.send_text(exchange.itt, exchange.lun, exchange.immediate, exchange.is_final, sink);
     }
 
     /// Rejects a text request; its exchange ends without effect (RFC 7143 §6.4, §7.12).
     pub fn text_reject(&mut self, exchange: &TextExchange, reason: RejectReason, sink: &mut impl Sink<P>) {
         self.done_with(exchange.immediate);
-        self.text = TextState::default();
+        self.text.end();
         self.send_reject(reason, &exchange.header, sink);
     }
 
@@ -318,26 +309,14 @@ impl<P: Payload> Connection<P> {
 
     fn send_text(&mut self, itt: u32, lun: Lun, immediate: bool, is_final: bool, sink: &mut impl Sink<P>) {
         self.done_with(immediate);
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
-        let limit = (self.peer_max_data_segment as usize).min(8192);
-        let asking = !self.text.request.is_empty();
-        let cut = self.text.reply.len().min(limit);
-        let rest = self.text.reply.split_off(cut);
-        let segment = std::mem::replace(&mut self.text.reply, rest);
-        let more = !self.text.reply.is_empty();
-        // The exchange ends when both sides have sent their last text (§11.10.1, §11.11.1).
-        let over = is_final && !more && !asking;
-        let tag = if over { RESERVED_TAG } else { self.tag() };
-        self.text.tag = (!over).then_some(tag);
-        if over {
-            self.text = TextState::default();
-        }
-        let mut header = pdu::TextResponse::new(itt, tag);
+        let segment = self.text.next(self.output.max_segment(), is_final, || self.output.tag());
+        let mut header = pdu::TextResponse::new(itt, segment.tag);
         header.lun = lun;
-        header.set_continues(more);
+        header.set_continues(segment.continues);
         number!(header, numbers, stat_sn);
-        self.send_status(stat_sn, header.into(), &segment, sink);
+        self.send_status(stat_sn, header.into(), &segment.text, sink);
     }
 
     /// Answers a logout request (RFC 7143 §11.15). After it is sent, the driver closes the
@@ -348,16 +327,15 @@ impl<P: Payload> Connection<P> {
         result: LogoutResult,
         sink: &mut impl Sink<P>,
     ) {
-        self.managing -= usize::from(request.immediate);
+        self.order.end_managing(request.immediate);
         self.done_with(request.immediate);
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
         let mut header = pdu::LogoutResponse::new(request.itt, result, self.times.0, self.times.1);
         number!(header, numbers, stat_sn);
         self.send_status(stat_sn, header.into(), &[], sink);
         if result != LogoutResult::Success {
-            self.leaving = None;
-            for late in std::mem::take(&mut self.late) {
+            for late in self.order.stay() {
                 self.send_reject_with(RejectReason::ProtocolError, &late, 0, sink);
             }
         }
@@ -367,7 +345,7 @@ impl<P: Payload> Connection<P> {
     /// announcement of a dropped connection or session. `parameters` are Parameter1 to 3 of the
     /// event.
     pub fn async_message(&mut self, event: AsyncEvent, parameters: [u16; 3], sink: &mut impl Sink<P>) {
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
         let mut header = pdu::AsyncMessage::new(event, Lun::default(), parameters);
         number!(header, numbers, stat_sn);
@@ -387,7 +365,7 @@ impl<P: Payload> Connection<P> {
         data_sn: u32,
         sink: &mut impl Sink<P>,
     ) {
-        let stat_sn = self.next_stat_sn();
+        let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
         let mut header = pdu::Reject::new(reason);
         header.data_sn.set(data_sn);
@@ -405,13 +383,13 @@ impl<P: Payload> Connection<P> {
     /// Returns a place in the command window: now, or after the initiator has acknowledged enough.
     pub(super) fn give_place(&mut self) {
         if self.recovery.as_mut().is_none_or(|recovery| recovery.may_give_place()) {
-            self.window.complete();
+            self.order.complete();
         }
     }
 
     /// Retains a PDU that advanced StatSN until it is acknowledged.
     fn keep_status(&mut self, status: Status<P>) {
-        let now = self.last_heard;
+        let now = self.keepalive.last_heard();
         if let Some(recovery) = &mut self.recovery {
             recovery.keep_status(status, now);
         }
@@ -423,67 +401,8 @@ impl<P: Payload> Connection<P> {
             let data = StatusData::Small(segment.to_vec());
             self.keep_status(Status { stat_sn, bhs, data, ended: None, resent: 0 });
         }
-        self.send_small(bhs, segment, sink);
+        self.output.send_small(bhs, segment, sink);
     }
-
-    /// Sends a PDU with a small data segment, which is copied.
-    pub(super) fn send_small(&mut self, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
-        self.send_header(bhs, segment.len(), sink);
-        if segment.is_empty() {
-            return sink.whole();
-        }
-        sink.bytes(segment);
-        let pad = [0; 3];
-        let pad = &pad[..segment.len().wrapping_neg() % 4];
-        sink.bytes(pad);
-        if self.data_digest {
-            sink.bytes(&digest::data(segment));
-        }
-        sink.whole();
-    }
-
-    /// Sends a PDU with the data segment `data`.
-    #[inline]
-    pub(super) fn send(&mut self, bhs: Bhs, data: P, sink: &mut impl Sink<P>) {
-        self.send_header(bhs, data.len(), sink);
-        if data.is_empty() {
-            return sink.whole();
-        }
-        let pad = [0; 3];
-        let pad = &pad[..data.len().wrapping_neg() % 4];
-        let mut digest = None;
-        let data = match self.data_digest {
-            false => data,
-            true => {
-                let (data, value) = data.with_digest();
-                digest = Some(value);
-                data
-            }
-        };
-        sink.payload(data);
-        if !pad.is_empty() {
-            sink.bytes(pad);
-        }
-        if let Some(digest) = digest {
-            sink.bytes(&digest);
-        }
-        sink.whole();
-    }
-
-    #[inline]
-    fn send_header(&mut self, mut bhs: Bhs, data_len: usize, sink: &mut impl Sink<P>) {
-        bhs.set_data_segment_len(data_len);
-        sink.header(bhs.bytes());
-        if self.header_digest {
-            sink.bytes(&digest::header(bhs.bytes(), &[]));
-        }
-    }
-}
-
-/// A new Target Transfer Tag that belongs to no task.
-pub(super) fn fresh_tag(next_tag: &mut u32) -> u32 {
-    *next_tag = next_tag.wrapping_add(1) % (u32::MAX - 1);
-    *next_tag
 }
 
 /// The SCSI Response of `task`, without StatSN and window, and its data segment.

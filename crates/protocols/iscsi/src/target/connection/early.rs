@@ -14,7 +14,7 @@ impl<P: Payload> Connection<P> {
     /// writes and does not read. Never at ErrorRecoveryLevel 1 and 2, where a whole PDU may be
     /// lost, nor with data digests, which can fail after the data.
     pub fn is_begun_early(&self, bhs: &Bhs) -> bool {
-        let plain = self.recovery.is_none() && !self.data_digest && !self.discovery && !self.rdma;
+        let plain = self.recovery.is_none() && !self.output.digests().data && !self.discovery && !self.rdma;
         plain
             && matches!(bhs.view(), Some(PduRef::ScsiCommand(command)) if command.write() && !command.read())
     }

@@ -6,7 +6,8 @@ use crate::pdu::{
     LogoutReason, LogoutResult, NopOut, TaskAttribute, TaskManagementFunction, TaskManagementResult,
 };
 use crate::stream::{self, Limits};
-use crate::target::CommandWindow;
+use crate::target::order::MAX_REJECTS;
+use crate::target::{CommandWindow, Window};
 
 /// A connection, and its output since the last look.
 pub(in crate::target) struct Dialog {
@@ -237,7 +238,7 @@ fn requests_after_a_failed_logout_are_rejected_without_a_gap() {
         assert_eq!(heard[1].1, late.bytes(), "the header of what is rejected");
         let read = d.command(3, true, false, 512);
         d.start(read, &[]);
-        let (exp, max) = d.connection.window.numbers();
+        let (exp, max) = d.connection.order.numbers();
         assert_eq!(max.wrapping_sub(exp), 6, "all places but one are free");
     }
 }
@@ -251,7 +252,7 @@ fn requests_after_a_logout_are_unanswered_without_a_gap() {
     assert_eq!(d.say(late, &[]), None);
     d.connection.logout_response(&request, LogoutResult::Success, &mut d.sent);
     assert_eq!(d.heard().len(), 1, "the logout's response");
-    assert_eq!(d.connection.window.numbers(), (101, 108), "as if it had come and gone");
+    assert_eq!(d.connection.order.numbers(), (101, 108), "as if it had come and gone");
 }
 
 #[test]
@@ -441,15 +442,15 @@ fn aborting_held_commands_never_widens_the_window() {
             assert_eq!(d.connection.abort(key), Abort::Ended);
         }
     }
-    assert_eq!(d.connection.window.numbers(), (100, 107));
-    assert!(d.connection.is_idle() && d.connection.held.is_empty());
+    assert_eq!(d.connection.order.numbers(), (100, 107));
+    assert!(d.connection.is_idle() && d.connection.order.is_empty());
     for cmd_sn in 100..107 {
         d.cmd_sn = cmd_sn;
         let command = d.command(cmd_sn, true, false, 512);
         d.start(command, &[]);
     }
     assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
-    assert_eq!(d.connection.window.numbers(), (108, 108));
+    assert_eq!(d.connection.order.numbers(), (108, 108));
 }
 
 #[test]
@@ -527,7 +528,8 @@ fn a_long_text_answer_is_fetched_piece_by_piece() {
         let heard = d.heard();
         assert_eq!(heard.len(), 1);
         got.extend(&heard[0].1);
-        let Some(tag) = d.connection.text.tag else { break };
+        let tag = heard[0].0.split(' ').find_map(|word| word.strip_prefix("ttt=0x"));
+        let Some(tag) = tag.and_then(|tag| u32::from_str_radix(tag, 16).ok()) else { break };
         let mut more = pdu::TextRequest::new(6, tag);
         more.as_bhs_mut().set_immediate(true);
         assert_eq!(d.say(more.into(), &[]), None);

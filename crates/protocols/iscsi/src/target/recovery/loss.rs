@@ -138,7 +138,7 @@ impl<P: Payload> Connection<P> {
         let timeout = recovery.limits.data_timeout;
         // TCP loses nothing except PDUs dropped here for their digests: data in flight behind other
         // data is late, not lost.
-        let quiet = now.saturating_duration_since(self.last_heard) >= timeout / 5;
+        let quiet = now.saturating_duration_since(self.keepalive.last_heard()) >= timeout / 5;
         let limit: Duration = if quiet { timeout / 5 } else { timeout };
         let mut late = Vec::new();
         for (key, task) in self.tasks.iter_mut() {
@@ -160,7 +160,7 @@ impl<P: Payload> Connection<P> {
     /// The NOP-In shows the next StatSN, and the answer the StatSN that the initiator expects (RFC
     /// 7143 §11.19).
     fn ask_for_acknowledgement(&mut self, now: Instant, sink: &mut impl Sink<P>) {
-        let next = self.stat_sn;
+        let next = self.output.stat_sn();
         let Some(recovery) = &mut self.recovery else { return };
         if recovery.statuses.is_empty() && !recovery.wants_room {
             return;
@@ -176,7 +176,7 @@ impl<P: Payload> Connection<P> {
         }
         recovery.asked = Some(next);
         recovery.since = now;
-        let tag = self.tag();
+        let tag = self.output.tag();
         self.send_ping(tag, sink);
     }
 
@@ -220,7 +220,7 @@ impl<P: Payload> Connection<P> {
 
     /// The time since which none of them has been acknowledged.
     pub fn kept_since(&self) -> Instant {
-        self.recovery.as_ref().map_or(self.last_heard, |recovery| recovery.moved)
+        self.recovery.as_ref().map_or(self.keepalive.last_heard(), |recovery| recovery.moved)
     }
 
     /// Sets the driver's limit for retained bytes, up to that of the configuration. Bytes already
@@ -248,7 +248,7 @@ impl<P: Payload> Connection<P> {
     /// with an error (RFC 7143 §11.4.7.2). Returns false if there was none. The remaining ping data
     /// and text can only be discarded by ending the connection.
     pub fn give_up_data(&mut self, now: Instant) -> bool {
-        let max_segment = self.peer_max_data_segment;
+        let max_segment = self.output.max_segment();
         let Some(recovery) = &mut self.recovery else { return false };
         let mut bytes = 0;
         for (_, task) in self.tasks.iter_mut() {
@@ -273,7 +273,7 @@ impl<P: Payload> Connection<P> {
 
     /// Handles an acknowledgement: statuses before the initiator's ExpStatSN have arrived.
     pub(in crate::target) fn acknowledge(&mut self, exp_stat_sn: u32, now: Instant) {
-        let next = self.stat_sn;
+        let next = self.output.stat_sn();
         let Some(recovery) = &mut self.recovery else { return };
         recovery.ack_statuses(exp_stat_sn, next, now);
         self.give_owed_places();
@@ -286,7 +286,7 @@ impl<P: Payload> Connection<P> {
             recovery.wants_room = false;
         }
         for _ in 0..recovery.take_owed() {
-            self.window.complete();
+            self.order.complete();
         }
     }
 

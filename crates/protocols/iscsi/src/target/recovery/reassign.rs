@@ -78,7 +78,7 @@ impl<P: Payload> Connection<P> {
             Some(key) => {
                 let task = self.tasks.remove(key)?;
                 if task.immediate {
-                    self.immediate -= 1;
+                    self.order.end_immediate();
                 }
                 (key, task, None)
             }
@@ -103,7 +103,7 @@ impl<P: Payload> Connection<P> {
             task.refused.get_or_insert_with(snack_rejected);
         }
         if sn::lt(history.acked, arrived) {
-            recovery.ack_data(&mut history, arrived, self.last_heard);
+            recovery.ack_data(&mut history, arrived, self.keepalive.last_heard());
         }
         let mut data_in: Vec<P> = history.data.iter().map(|sent| sent.data.clone()).collect();
         data_in.extend(task.tail.take());
@@ -113,8 +113,8 @@ impl<P: Payload> Connection<P> {
         let available = task.inbound.available();
         task.inbound.take(available, |piece| data_out.push(piece));
         let mut held = None;
-        if !placeless && self.holds(key, task.cmd_sn) {
-            match self.held.remove(&task.cmd_sn) {
+        if !placeless {
+            match self.order.take_held(key, task.cmd_sn) {
                 Some(Work::Event(Event::Command(command))) => held = Some(command),
                 // Its turn comes earlier than otherwise, without any effect.
                 Some(Work::Refuse(_, completion)) => ended = Some(completion),
@@ -144,27 +144,17 @@ impl<P: Payload> Connection<P> {
         Some(Released { key, task: task_moved, data_in, data_out, left, ended, refused: task.refused, held })
     }
 
-    /// Whether the command of this task waits for its turn.
-    fn holds(&self, key: TaskKey, cmd_sn: u32) -> bool {
-        match self.held.get(&cmd_sn) {
-            Some(Work::Event(Event::Command(command))) => command.task == key,
-            Some(Work::Refuse(task, _)) => *task == key,
-            _ => false,
-        }
-    }
-
     /// Holds a command of an adopted task until its turn. The caller must call [`Self::next_held`]
     /// afterwards: the turn may have come.
     pub fn hold(&mut self, command: ScsiCommand) {
-        self.window.move_held(command.cmd_sn, self.cid);
-        self.held.insert(command.cmd_sn, Work::Event(Event::Command(command)));
+        self.order.adopt(command);
     }
 
     /// Whether this connection, which is gone, has no state for another one.
     pub fn has_nothing_left(&self) -> bool {
         let ended = |recovery: &Recovery<P>| recovery.statuses.iter().any(|status| status.ended.is_some());
         self.tasks.is_empty()
-            && self.held.is_empty()
+            && self.order.is_empty()
             && !self.recovery.as_ref().is_some_and(|recovery| ended(recovery))
     }
 
@@ -193,7 +183,7 @@ impl<P: Payload> Connection<P> {
             aborted: false,
             history: self.recovery.is_some().then_some(history),
         })?;
-        self.immediate += usize::from(moved.placeless);
+        self.order.begin(moved.placeless);
         self.recovered.reassigned_tasks += 1;
         Some(key)
     }
@@ -201,15 +191,15 @@ impl<P: Payload> Connection<P> {
     /// Handles the final end of the connection: discards unacknowledged PDUs and returns their
     /// places in the command window.
     pub fn forget_unacknowledged(&mut self) {
-        let next = self.stat_sn;
-        let now = self.last_heard;
+        let next = self.output.stat_sn();
+        let now = self.keepalive.last_heard();
         let Some(recovery) = &mut self.recovery else { return };
         recovery.ack_statuses(next, next, now);
         recovery.limits.keep_bytes = usize::MAX / 8;
         recovery.room = usize::MAX / 8;
         recovery.limits.keep_statuses = usize::MAX / 8;
         for _ in 0..recovery.take_owed() {
-            self.window.complete();
+            self.order.complete();
         }
     }
 }
@@ -277,7 +267,7 @@ mod tests {
             |pdus: &[(String, Vec<u8>)]| pdus.iter().flat_map(|pdu| pdu.1.clone()).collect::<Vec<u8>>();
         assert_eq!(data(&again), data(&first[3..]));
         assert!(again.last().is_some_and(|(line, _)| line.contains(" S status=0x00 statsn=50")));
-        assert_eq!(to.connection.window.numbers(), (100, 107), "its place was given back where it ended");
+        assert_eq!(to.connection.order.numbers(), (100, 107), "its place was given back where it ended");
         from.connection.forget_unacknowledged();
         assert!(from.connection.has_nothing_left() && !from.connection.is_pending());
     }
@@ -372,7 +362,7 @@ mod tests {
         to.start(first, &[]);
         to.connection.hold(ScsiCommand { task: key, ..command });
         // In one shared session its number would have been received ahead of its turn here too.
-        assert_eq!(to.connection.window.receive(101, 7), crate::target::Admission::Deliver);
+        assert_eq!(to.connection.order.receive(101), crate::target::Admission::Deliver);
         let Ok(Some(Event::Command(command))) = to.connection.next_held(&mut to.sent) else {
             panic!("its turn")
         };
@@ -390,8 +380,8 @@ mod tests {
             let task = d.start(bhs, &[]);
             d.connection.finish(task, good(0, 0), &mut d.sent);
         }
-        assert_eq!(d.connection.window.numbers(), (114, 120));
+        assert_eq!(d.connection.order.numbers(), (114, 120));
         d.connection.forget_unacknowledged();
-        assert_eq!(d.connection.window.numbers(), (114, 121));
+        assert_eq!(d.connection.order.numbers(), (114, 121));
     }
 }

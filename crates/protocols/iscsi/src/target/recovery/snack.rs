@@ -70,7 +70,7 @@ impl<P: Payload> Connection<P> {
     }
 
     fn status_snack(&mut self, request: &SnackRequest, sink: &mut impl Sink<P>) -> Result<()> {
-        let next = self.stat_sn;
+        let next = self.output.stat_sn();
         let Some(recovery) = &self.recovery else { return Ok(()) };
         let oldest = recovery.statuses.front().map_or(next, |status| status.stat_sn);
         let run = run(request, oldest, next).map_err(|(reason, _)| (reason, 0))?;
@@ -80,7 +80,7 @@ impl<P: Payload> Connection<P> {
     }
 
     fn resend_status(&mut self, at: usize, sink: &mut impl Sink<P>) -> Result<()> {
-        let numbers = self.window.numbers();
+        let numbers = self.order.numbers();
         let Some(recovery) = &mut self.recovery else { return Ok(()) };
         let Some(status) = recovery.statuses.get_mut(at) else { return Ok(()) };
         if status.resent >= MAX_RESENDS {
@@ -93,11 +93,11 @@ impl<P: Payload> Connection<P> {
         match &status.data {
             StatusData::Small(bytes) => {
                 let bytes = bytes.clone();
-                self.send_small(bhs, &bytes, sink);
+                self.output.send_small(bhs, &bytes, sink);
             }
             StatusData::Payload(payload) => {
                 let payload = payload.clone();
-                self.send(bhs, payload, sink);
+                self.output.send(bhs, payload, sink);
             }
         }
         Ok(())
@@ -129,7 +129,7 @@ impl<P: Payload> Connection<P> {
         let task = self.task_at(place).ok_or(INVALID)?;
         let next = task.data_sn;
         let mut history = task.history.take().ok_or(INVALID)?;
-        let now = self.last_heard;
+        let now = self.keepalive.last_heard();
         // Discarded data may be acknowledged later.
         let given_up = history.lost && sn::lt(exp_data_sn, history.acked);
         let fits = given_up || sn::le(history.acked, exp_data_sn) && sn::le(exp_data_sn, next);
@@ -161,8 +161,8 @@ impl<P: Payload> Connection<P> {
     fn data_snack(&mut self, request: &SnackRequest, sink: &mut impl Sink<P>) -> Result<()> {
         const UNKNOWN: (RejectReason, u32) = (RejectReason::ProtocolError, 0);
         let place = self.place(request.itt.get()).ok_or(UNKNOWN)?;
-        let numbers = self.window.numbers();
-        let stat_sn = self.stat_sn;
+        let numbers = self.order.numbers();
+        let stat_sn = self.output.stat_sn();
         let task = self.task_at(place).ok_or(UNKNOWN)?;
         let next = task.next_data_sn();
         let (itt, lun) = (task.itt, task.lun);
@@ -184,8 +184,8 @@ impl<P: Payload> Connection<P> {
         for (mut bhs, data) in pdus {
             bhs.set_command_window(numbers);
             match data {
-                Some(data) => self.send(bhs, data, sink),
-                None => self.send_small(bhs, &[], sink),
+                Some(data) => self.output.send(bhs, data, sink),
+                None => self.output.send_small(bhs, &[], sink),
             }
         }
         Ok(())
@@ -201,8 +201,8 @@ impl<P: Payload> Connection<P> {
             return Err((RejectReason::InvalidPduField, 0));
         }
         let place = self.place(request.itt.get()).ok_or(UNKNOWN)?;
-        let (max_segment, max_burst) = (self.peer_max_data_segment, self.limits.max_burst);
-        let fresh_tag = self.tag();
+        let (max_segment, max_burst) = (self.output.max_segment(), self.limits.max_burst);
+        let fresh_tag = self.output.tag();
         let task = self.task_at(place).ok_or(UNKNOWN)?;
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
         if history.lost {
@@ -252,9 +252,9 @@ impl<P: Payload> Connection<P> {
                 }
                 history.data.push_back(super::retain::SentData { header, data: piece.clone(), resent });
                 let mut bhs = Bhs::from(header);
-                bhs.set_command_window(self.window.numbers());
+                bhs.set_command_window(self.order.numbers());
                 self.recovered.resent_pdus += 1;
-                self.send(bhs, piece, sink);
+                self.output.send(bhs, piece, sink);
             }
         }
         if let Some(task) = self.task_at(place) {
@@ -273,7 +273,7 @@ impl<P: Payload> Connection<P> {
     /// its old StatSN.
     fn answer_again(&mut self, at: usize) -> Result<()> {
         const GONE: (RejectReason, u32) = (RejectReason::ProtocolError, 0);
-        let max_segment = self.peer_max_data_segment;
+        let max_segment = self.output.max_segment();
         let status = self.recovery.as_mut().and_then(|recovery| recovery.statuses.get_mut(at)).ok_or(GONE)?;
         let (task, completion) = &**status.ended.as_ref().ok_or(GONE)?;
         let (mut response, segment) = scsi_response(task, completion, max_segment);

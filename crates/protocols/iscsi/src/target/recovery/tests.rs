@@ -515,7 +515,7 @@ fn too_many_unacknowledged_statuses_stop_the_window_and_cause_a_ping() {
     d.connection.recover(d.now, &mut d.sent);
     assert!(d.heard().is_empty(), "once");
     acknowledge(&mut d, 64);
-    assert_eq!(d.connection.window.numbers(), (114, 121));
+    assert_eq!(d.connection.order.numbers(), (114, 121));
     assert!(!d.connection.is_pending());
 }
 
