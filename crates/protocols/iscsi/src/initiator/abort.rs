@@ -27,7 +27,7 @@ impl<P: Payload, T> Session<P, T> {
         let referenced = task.and_then(|key| Some((key, self.tasks.get(key)?.cmd_sn)));
         let key = self.begin(on, Kind::TaskManagement(Scope::of(function, lun, task)), token)?;
         let mut pdu = TaskManagementRequest::new(key.0, function, lun);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         if let Some((task, cmd_sn)) = referenced {
             pdu.referenced_task_tag.set(task.0);
             pdu.ref_cmd_sn.set(cmd_sn);

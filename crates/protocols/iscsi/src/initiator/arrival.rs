@@ -91,7 +91,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Compares a StatSN with the expected one, without accepting it.
     pub(super) fn turn(&self, on: ConnectionId, got: u32) -> Result<Turn, ProtocolError> {
-        let connection = self.connection(on).ok_or(ProtocolError::NoConnection)?;
+        let connection = self.links.get(on).ok_or(ProtocolError::NoConnection)?;
         let expected = connection.exp_stat_sn;
         match self.recovers() {
             _ if got == expected => Ok(Turn::Now),
@@ -105,7 +105,7 @@ impl<P: Payload, T> Session<P, T> {
     pub(super) fn in_turn(&mut self, on: ConnectionId, got: u32) -> Result<bool, ProtocolError> {
         match self.turn(on, got)? {
             // A status that waits for its data already has this number.
-            Turn::Now if self.connection(on).is_some_and(|c| c.status.held.is_some()) => Ok(false),
+            Turn::Now if self.links.get(on).is_some_and(|c| c.status.held.is_some()) => Ok(false),
             Turn::Now => {
                 self.advance_status(on);
                 Ok(true)
@@ -120,7 +120,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Advances ExpStatSN after the expected status.
     pub(super) fn advance_status(&mut self, on: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.links.get_mut(on) else { return };
         connection.exp_stat_sn = sn::next(connection.exp_stat_sn);
         let status = &mut connection.status;
         if status.gap.open {

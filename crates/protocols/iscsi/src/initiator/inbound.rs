@@ -48,7 +48,7 @@ impl<P: Payload, T> Session<P, T> {
         D: AsRef<[u8]>,
         T: Place<D>,
     {
-        let Some(rdma) = self.connection(on).map(|c| c.rdma) else {
+        let Some(rdma) = self.links.get(on).map(|c| c.rdma) else {
             return Err(ProtocolError::NoConnection);
         };
         let recovers = self.recovers();
@@ -89,7 +89,7 @@ impl<P: Payload, T> Session<P, T> {
                     None
                 } else if self.in_turn(on, pdu.stat_sn.get())? {
                     match self.task_of(on, bhs, |k| matches!(k, Kind::Ping | Kind::Probe)) {
-                        Ok(key) if self.connection(on).is_some_and(|c| c.status.probing == Some(key)) => {
+                        Ok(key) if self.links.get(on).is_some_and(|c| c.status.probing == Some(key)) => {
                             self.probed(on, key);
                             None
                         }
@@ -102,7 +102,7 @@ impl<P: Payload, T> Session<P, T> {
                     None
                 };
                 if pdu.ttt.get() != RESERVED_TAG {
-                    if self.connection(on).is_some_and(|c| c.ready >= MAX_READY) {
+                    if self.links.get(on).is_some_and(|c| c.ready >= MAX_READY) {
                         return Err(ProtocolError::Flood);
                     }
                     self.answer_ping(on, pdu.ttt.get(), pdu.lun);
@@ -111,7 +111,7 @@ impl<P: Payload, T> Session<P, T> {
             }
             PduRef::TaskManagementResponse(pdu) => {
                 if !self.in_turn(on, pdu.stat_sn.get())? {
-                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    self.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
                 let suits = |k: &Kind<P>| matches!(k, Kind::TaskManagement(_) | Kind::Reassign { .. });
@@ -119,7 +119,7 @@ impl<P: Payload, T> Session<P, T> {
                     Ok(key)
                         if matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Reassign { .. })) =>
                     {
-                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        self.window.update(exp_cmd_sn, max_cmd_sn);
                         self.reassigned(key, pdu.result())?
                     }
                     Ok(key) => self.managed(on, key, pdu.result()),
@@ -129,13 +129,13 @@ impl<P: Payload, T> Session<P, T> {
             }
             PduRef::TextResponse(pdu) => {
                 if !self.in_turn(on, pdu.stat_sn.get())? {
-                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    self.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
                 let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Text(_))) {
                     // The first request of two had arrived after all: it is answered twice.
                     Err(ProtocolError::UnknownTask(_)) if recovers => {
-                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        self.window.update(exp_cmd_sn, max_cmd_sn);
                         return Ok(None);
                     }
                     found => found?,
@@ -165,12 +165,12 @@ impl<P: Payload, T> Session<P, T> {
                 let key = TaskKey(bhs.itt());
                 let last = matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Logout));
                 if !self.in_turn(on, pdu.stat_sn.get())? && !last {
-                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    self.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
                 let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_))) {
                     Err(ProtocolError::UnknownTask(_)) if recovers => {
-                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        self.window.update(exp_cmd_sn, max_cmd_sn);
                         return Ok(None);
                     }
                     found => found?,
@@ -193,11 +193,11 @@ impl<P: Payload, T> Session<P, T> {
                 };
                 // If a status waits for data, the answer to the SNACK for that data follows the
                 // status.
-                let held = self.connection(on).and_then(|c| c.status.held);
+                let held = self.links.get(on).and_then(|c| c.status.held);
                 let snack = header.filter(|header| header.opcode() == Some(Opcode::SnackRequest));
                 let awaited = snack.is_some_and(|header| held == Some(TaskKey(header.itt())));
                 if !self.in_turn(on, pdu.stat_sn.get())? && !awaited {
-                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    self.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
                 let carried = header.and_then(Bhs::opcode);
@@ -224,7 +224,7 @@ impl<P: Payload, T> Session<P, T> {
             }
             _ => return wrong,
         };
-        self.update_window(exp_cmd_sn, max_cmd_sn);
+        self.window.update(exp_cmd_sn, max_cmd_sn);
         Ok(event)
     }
 
@@ -339,7 +339,7 @@ impl<P: Payload, T> Session<P, T> {
         let response = pdu.response_code().unwrap_or(ResponseCode::TargetFailure);
         let residual = pdu.residual().ok_or(ProtocolError::Field)?;
         let read_residual = pdu.bidi_residual().ok_or(ProtocolError::Field)?;
-        if self.connection(on).is_some_and(|c| c.rdma) {
+        if self.links.get(on).is_some_and(|c| c.rdma) {
             self.count_received(key, residual, read_residual)?;
         }
         let mut needed = None;
@@ -394,7 +394,7 @@ impl<P: Payload, T> Session<P, T> {
         completion: Completion,
         needed: u32,
     ) -> Result<Option<Event<T>>, ProtocolError> {
-        if self.connection(on).is_some_and(|c| c.status.held.is_some_and(|held| held != key)) {
+        if self.links.get(on).is_some_and(|c| c.status.held.is_some_and(|held| held != key)) {
             // Another task has this number, and waits for its data.
             return Ok(None);
         }
@@ -412,7 +412,7 @@ impl<P: Payload, T> Session<P, T> {
             if !trouble.refused {
                 trouble.held = Some((completion, needed));
                 let asked = trouble.data.open;
-                let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+                let connection = self.links.get_mut(on);
                 connection.into_iter().for_each(|c| c.status.held = Some(key));
                 if !asked {
                     self.data_missing(on, key, needed.wrapping_sub(1))?;
@@ -439,7 +439,7 @@ impl<P: Payload, T> Session<P, T> {
         key: TaskKey,
         mut completion: Completion,
     ) -> Option<Event<T>> {
-        let held = self.connection(on).is_some_and(|c| c.status.held == Some(key));
+        let held = self.links.get(on).is_some_and(|c| c.status.held == Some(key));
         if !held {
             self.advance_status(on);
         }
@@ -504,7 +504,7 @@ impl<P: Payload, T> Session<P, T> {
         if !self.recovers() || self.turn(on, next)? != Turn::Early {
             return Ok(());
         }
-        let open = self.connection(on).is_none_or(|c| c.status.gap.open || c.status.held.is_some());
+        let open = self.links.get(on).is_none_or(|c| c.status.gap.open || c.status.held.is_some());
         if open { Ok(()) } else { self.status_missing(on, next.wrapping_sub(1)) }
     }
 

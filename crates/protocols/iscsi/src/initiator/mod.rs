@@ -11,6 +11,9 @@
 //! each command to a [`Datamover`], which first makes the command's buffers accessible to the
 //! target. The response alone tells the number of bytes read.
 //!
+//! The session composes types with state of their own: the window of CmdSNs (`window`), the
+//! connections with their output (`links`), and the tasks (`tasks`).
+//!
 //! At error recovery level 0 a fault ends the session. [`Session::disconnect`] then keeps
 //! repeatable tasks for the next login, and returns the others. At level 1 missing PDUs are
 //! requested again, and unacknowledged requests are sent again ([`Session::tick`]). At level 2
@@ -22,17 +25,20 @@ mod emit;
 mod event;
 mod ids;
 mod inbound;
+mod links;
 mod recovery;
 mod session;
 mod tasks;
 mod trouble;
+mod window;
 
 pub use emit::{Buffers, Datamover};
 pub use event::{Completion, Event, ProtocolError};
 pub use ids::{ConnectionId, TaskKey};
 pub use inbound::Segment;
+pub use links::Spread;
 pub use recovery::GivenUp;
-pub use session::{Command, Session, SessionConfig, Spread};
+pub use session::{Command, Session, SessionConfig};
 pub use trouble::Recoveries;
 
 /// The maximum length of a response to a Text Request, bytes: enough for SendTargets with about ten

@@ -12,7 +12,8 @@ use crate::target::Payload;
 
 use super::event::{Event, ProtocolError};
 use super::ids::{ConnectionId, TaskKey};
-use super::session::{MAX_READY, Out, Session, Snack, in_order};
+use super::links::{Out, Snack};
+use super::session::{MAX_READY, Session, in_order};
 use super::tasks::Kind;
 use super::trouble::{Failed, MAX_GAP, Recoveries};
 
@@ -71,7 +72,7 @@ impl<P: Payload, T> Session<P, T> {
             _ => None,
         };
         let Some(got) = stat_sn else { return Ok(()) };
-        let expected = self.connection(on).map_or(got, |c| c.exp_stat_sn);
+        let expected = self.links.get(on).map_or(got, |c| c.exp_stat_sn);
         if sn::lt(got, expected) {
             return Ok(());
         }
@@ -90,7 +91,7 @@ impl<P: Payload, T> Session<P, T> {
     /// Records a new MaxRecvDataSegmentLength of ours on a connection. Data sent before the change
     /// can only be requested by R-Data SNACK (RFC 7143 §11.16.1).
     pub fn segment_length_changed(&mut self, on: ConnectionId) {
-        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+        if let Some(connection) = self.links.get_mut(on) {
             connection.segment_epoch = connection.segment_epoch.wrapping_add(1);
         }
     }
@@ -103,7 +104,7 @@ impl<P: Payload, T> Session<P, T> {
         from: u32,
         lun: Lun,
     ) -> Result<(), ProtocolError> {
-        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+        let connection = self.links.get_mut(on);
         let connection = connection.ok_or(ProtocolError::NoConnection)?;
         let snack = Snack { kind, itt, tag, from, lun };
         // The newest DataACK of a task includes older ones.
@@ -137,7 +138,7 @@ impl<P: Payload, T> Session<P, T> {
         from: u32,
     ) -> Option<u32> {
         if kind == SnackType::Status {
-            return self.connection(on).filter(|c| c.status.gap.open).map(|c| c.exp_stat_sn);
+            return self.links.get(on).filter(|c| c.status.gap.open).map(|c| c.exp_stat_sn);
         }
         let Kind::Scsi(scsi) = &self.tasks.get(key)?.kind else { return None };
         let trouble = scsi.trouble.as_deref();
@@ -152,7 +153,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// The status with that number arrived early: earlier ones are missing.
     pub(super) fn status_missing(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
-        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(connection) = self.links.get_mut(on) else { return Ok(()) };
         let status = &mut connection.status;
         status.ticks = 0;
         let ask = status.gap.early(got);
@@ -161,7 +162,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Requests all statuses from the expected one on (RFC 7143 §11.16.1, Status).
     fn ask_status(&mut self, on: ConnectionId) -> Result<(), ProtocolError> {
-        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(connection) = self.links.get_mut(on) else { return Ok(()) };
         connection.status.ticks = 0;
         connection.status.tries += 1;
         if connection.status.tries > MAX_TRIES {
@@ -174,10 +175,10 @@ impl<P: Payload, T> Session<P, T> {
     /// Resumes after the status that waited for its data was accepted, or its task ended: the
     /// statuses behind it were dropped.
     pub(super) fn release_status(&mut self, on: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.links.get_mut(on) else { return };
         connection.status.held = None;
         self.advance_status(on);
-        if self.connection(on).is_some_and(|c| c.status.gap.open) {
+        if self.links.get(on).is_some_and(|c| c.status.gap.open) {
             // The next tick detects a flood of SNACKs.
             let _ = self.ask_status(on);
         }
@@ -200,7 +201,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Requests all Data-In from the expected one on (RFC 7143 §11.16.1, Data/R2T and R-Data).
     fn ask_data(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
-        let epoch = self.connection(on).map(|c| c.segment_epoch);
+        let epoch = self.links.get(on).map(|c| c.segment_epoch);
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
         let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
         task.idle = 0;
@@ -271,7 +272,7 @@ impl<P: Payload, T> Session<P, T> {
             (Some(PduRef::DataOut(_)), _) => Ok(Some(None)),
             (Some(PduRef::SnackRequest(pdu)), _) => match pdu.kind() {
                 Some(SnackType::DataAck) | None => Ok(Some(None)),
-                Some(SnackType::Status) => match self.connection(on) {
+                Some(SnackType::Status) => match self.links.get(on) {
                     // The requested statuses have arrived meanwhile.
                     Some(c) if !c.status.gap.open || sn::lt(pdu.beg_run.get(), c.exp_stat_sn) => {
                         Ok(Some(None))
@@ -352,7 +353,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Resends a command on its connection, with its old numbers (RFC 7143 §7.2.1).
     fn retry(&mut self, on: ConnectionId, key: TaskKey) {
-        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+        let connection = self.links.get_mut(on);
         let (Some(task), Some(connection)) = (self.tasks.get_mut(key), connection) else { return };
         if let Kind::Scsi(scsi) = &mut task.kind {
             scsi.rewind();
@@ -371,9 +372,8 @@ impl<P: Payload, T> Session<P, T> {
         if !self.recovers() {
             return None;
         }
-        for index in 0..self.connections.len() {
-            let on = ConnectionId(index);
-            let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
+        for on in self.links.ids() {
+            let Some(connection) = self.links.get_mut(on) else { continue };
             let status = &mut connection.status;
             if status.gap.open && status.held.is_none() {
                 status.ticks += 1;
@@ -405,8 +405,8 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Examines a task that has received no PDU for a while.
     fn look_after(&mut self, key: TaskKey, on: ConnectionId) -> Result<(), ProtocolError> {
-        let exp_cmd_sn = self.exp_cmd_sn;
-        let Some(status) = self.connection(on).map(|c| c.status) else { return Ok(()) };
+        let exp_cmd_sn = self.window.exp_cmd_sn();
+        let Some(status) = self.links.get(on).map(|c| c.status) else { return Ok(()) };
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
         let scsi = match &mut task.kind {
             Kind::Scsi(scsi) => scsi,
@@ -419,7 +419,7 @@ impl<P: Payload, T> Session<P, T> {
             Kind::Ping if task.idle >= 2 * PATIENCE => {
                 task.idle = 0;
                 let mut pdu = NopOut::ping(key.0);
-                pdu.cmd_sn.set(self.cmd_sn);
+                pdu.cmd_sn.set(self.window.cmd_sn());
                 self.put(on, pdu.into(), true, None);
                 return Ok(());
             }
@@ -513,11 +513,11 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Sends an internal ping: the answer's numbers show whether a status or a command is missing.
     fn probe(&mut self, on: ConnectionId) {
-        let Some(key) = self.tasks.insert_internal(Kind::Probe, self.cmd_sn, on) else { return };
+        let Some(key) = self.tasks.insert_internal(Kind::Probe, self.window.cmd_sn(), on) else { return };
         let mut pdu = NopOut::ping(key.0);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.put(on, pdu.into(), true, None);
-        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+        if let Some(connection) = self.links.get_mut(on) {
             connection.status.probing = Some(key);
             connection.status.probes = connection.status.probes.wrapping_add(1);
         }
@@ -525,7 +525,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Handles the answer to an internal ping.
     pub(super) fn probed(&mut self, on: ConnectionId, key: TaskKey) {
-        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+        if let Some(connection) = self.links.get_mut(on) {
             connection.status.probe_answered = connection.status.probes;
         }
         self.end_internal(key);
@@ -542,7 +542,7 @@ impl<P: Payload, T> Session<P, T> {
         let probe = matches!(task.kind, Kind::Probe);
         self.tasks.remove(key, |_| ());
         if let (true, Some(on)) = (probe, on) {
-            if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            if let Some(connection) = self.links.get_mut(on) {
                 connection.status.probing = None;
             }
         }
@@ -552,7 +552,7 @@ impl<P: Payload, T> Session<P, T> {
             if let Some(task) = self.tasks.get_mut(meant) {
                 if let (Some(on), Some(_)) = (task.connection, task.orphan) {
                     task.connection = None;
-                    if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                    if let Some(connection) = self.links.get_mut(on) {
                         connection.outstanding = connection.outstanding.saturating_sub(1);
                     }
                 }
@@ -564,7 +564,7 @@ impl<P: Payload, T> Session<P, T> {
     /// moved to another connection ([`Session::adopt`]). Tasks that cannot be moved (pings, texts,
     /// functions, logouts) are returned.
     pub fn lose_connection(&mut self, on: ConnectionId) -> Vec<(TaskKey, T)> {
-        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::take) else {
+        let Some(connection) = self.links.take(on) else {
             return Vec::new();
         };
         let cid = connection.cid;
@@ -598,12 +598,14 @@ impl<P: Payload, T> Session<P, T> {
     /// Sends a logout on connection `on` that removes a lost connection for recovery (RFC 7143
     /// §11.14.1); [`Event::Removed`] follows. Returns false if there is no connection `on`.
     pub fn remove_for_recovery(&mut self, on: ConnectionId, cid: u16) -> bool {
-        if self.connection(on).is_none() {
+        if self.links.get(on).is_none() {
             return false;
         }
-        let Some(key) = self.tasks.insert_internal(Kind::Removal(cid), self.cmd_sn, on) else { return false };
+        let Some(key) = self.tasks.insert_internal(Kind::Removal(cid), self.window.cmd_sn(), on) else {
+            return false;
+        };
         let mut pdu = LogoutRequest::new(key.0, LogoutReason::RemoveForRecovery, cid);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.request(on, key, pdu.into(), None);
         true
     }
@@ -634,18 +636,18 @@ impl<P: Payload, T> Session<P, T> {
         let mut orphans: Vec<_> = orphans.map(|(key, task)| (task.cmd_sn, key)).collect();
         in_order(&mut orphans);
         for (cmd_sn, key) in orphans {
-            let unseen = sn::ge(cmd_sn, self.exp_cmd_sn);
+            let unseen = sn::ge(cmd_sn, self.window.exp_cmd_sn());
             if !unseen && self.reassigning >= MAX_REASSIGNS {
                 continue;
             }
-            let Some(on) = self.choose() else { return Ok(()) };
+            let Some(on) = self.links.choose() else { return Ok(()) };
             let Some(task) = self.tasks.get_mut(key) else { continue };
             task.connection = Some(on);
             task.moves = task.moves.saturating_add(1);
             if task.moves > MAX_MOVES {
                 return Err(ProtocolError::NoReassignment);
             }
-            if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            if let Some(connection) = self.links.get_mut(on) {
                 connection.outstanding += 1;
             }
             if unseen {
@@ -657,7 +659,7 @@ impl<P: Payload, T> Session<P, T> {
                 if let Kind::Scsi(scsi) = &mut task.kind {
                     scsi.rewind();
                 }
-                if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                if let Some(connection) = self.links.get_mut(on) {
                     connection.out.push_back(Out::Command(key));
                 }
             } else {
@@ -673,8 +675,9 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Sends TASK REASSIGN for a task (RFC 7143 §11.5.1, §7.2.2).
     fn reassign(&mut self, key: TaskKey, on: ConnectionId, sent_again: bool) -> Result<(), ProtocolError> {
-        let epoch = self.connection(on).map_or(0, |c| c.segment_epoch);
-        let request = self.tasks.insert_internal(Kind::Reassign { task: key, sent_again }, self.cmd_sn, on);
+        let epoch = self.links.get(on).map_or(0, |c| c.segment_epoch);
+        let request =
+            self.tasks.insert_internal(Kind::Reassign { task: key, sent_again }, self.window.cmd_sn(), on);
         let request = request.ok_or(ProtocolError::Flood)?;
         self.reassigning += 1;
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
@@ -685,7 +688,7 @@ impl<P: Payload, T> Session<P, T> {
         let mut pdu = TaskManagementRequest::new(request.0, TaskManagementFunction::TaskReassign, scsi.lun);
         pdu.referenced_task_tag.set(key.0);
         pdu.exp_data_sn.set(if scsi.read_len.is_some() { scsi.data_sn } else { scsi.r2t_sn });
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.put(on, pdu.into(), true, None);
         Ok(())
     }
@@ -720,7 +723,7 @@ impl<P: Payload, T> Session<P, T> {
                         task.begin_again();
                         self.waiting.push_front(key);
                         self.recoveries.retries += 1;
-                        let connection = on.and_then(|on| self.connections.get_mut(on.0)?.as_mut());
+                        let connection = on.and_then(|on| self.links.get_mut(on));
                         connection.into_iter().for_each(|c| c.outstanding = c.outstanding.saturating_sub(1));
                     } else if let Some((token, _)) = self.take_task(key) {
                         event = Some(Event::Lost(key, token));

@@ -1,9 +1,8 @@
-//! The session: its command window, the commands that wait for it, and the output of each
-//! connection.
+//! The session: it composes the command window, the connections and the tasks, and queues what
+//! waits for them.
 
 use std::collections::VecDeque;
 
-use crate::frame::Digests;
 use crate::keys::Params;
 use crate::login::initiator::Established;
 use crate::pdu::{
@@ -17,8 +16,10 @@ use crate::text::Assembler;
 use super::MAX_TEXT_RESPONSE;
 use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
 use super::ids::{ConnectionId, TaskKey};
+use super::links::{Connection, Links, Out, Snack, Spread};
 use super::tasks::{Aborted, Kind, Scsi, Tasks};
 use super::trouble::{Failed, Recoveries, Status};
+use super::window::Window;
 
 /// The maximum number of PDUs that the target's requests may queue.
 pub(super) const MAX_READY: usize = 256;
@@ -30,16 +31,6 @@ pub struct SessionConfig {
     pub max_tasks: usize,
     /// CmdSN of the first command: that of the leading login.
     pub first_cmd_sn: u32,
-}
-
-/// How commands are spread over several connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Spread {
-    /// To the connection with the fewest outstanding tasks.
-    #[default]
-    LeastOutstanding,
-    /// To each connection in turn.
-    RoundRobin,
 }
 
 /// A SCSI command to submit.
@@ -59,48 +50,6 @@ pub struct Command<'a, P> {
     pub may_repeat: bool,
 }
 
-/// Queued output.
-#[derive(Debug)]
-pub(super) enum Out<P> {
-    /// A SCSI command, with its immediate and unsolicited data.
-    Command(TaskKey),
-    /// Data that an R2T requested.
-    Solicited { key: TaskKey, ttt: u32, offset: u32, len: u32 },
-    /// A PDU with a complete header except for its numbers.
-    Ready { header: Box<Bhs>, data: Option<P> },
-}
-
-/// A queued SNACK; `lun` is for DataACK only.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Snack {
-    pub kind: SnackType,
-    pub itt: u32,
-    pub tag: u32,
-    pub from: u32,
-    pub lun: Lun,
-}
-
-#[derive(Debug)]
-pub(super) struct Connection<P> {
-    pub cid: u16,
-    digests: Digests,
-    room: Room,
-    /// Data moves by RDMA: no Data-In and no R2T (RFC 7145 §7.3).
-    pub rdma: bool,
-    pub exp_stat_sn: u32,
-    /// The state of missing statuses.
-    pub status: Status,
-    /// Counts changes of our MaxRecvDataSegmentLength.
-    pub segment_epoch: u16,
-    /// Queued SNACKs. They are sent first, because tasks wait for the missing PDUs.
-    pub snacks: VecDeque<Snack>,
-    pub out: VecDeque<Out<P>>,
-    /// The number of [`Out::Ready`] in `out`.
-    pub ready: usize,
-    /// The number of tasks sent on this connection that have not ended.
-    pub outstanding: usize,
-}
-
 /// A session of one or more connections. `P` is a payload, `T` the owner's token of each task.
 #[derive(Debug)]
 pub struct Session<P, T> {
@@ -108,14 +57,12 @@ pub struct Session<P, T> {
     pub(super) tasks: Tasks<P, T>,
     /// Tasks that wait for the window or a connection, in order.
     pub(super) waiting: VecDeque<TaskKey>,
-    pub(super) connections: Vec<Option<Connection<P>>>,
+    pub(super) links: Links<P>,
+    pub(super) window: Window,
     /// Lost connections whose tasks wait to be reassigned.
     pub(super) failed: Vec<Failed>,
     /// The next login is a leading one, and sets the session's parameters.
     fresh: bool,
-    spread: Spread,
-    /// The index at which the search for the next connection begins with [`Spread::RoundRobin`].
-    next_connection: usize,
     pub(super) recoveries: Recoveries,
     /// Aborted tasks of which PDUs may still arrive.
     pub(super) aborted: Aborted,
@@ -125,18 +72,8 @@ pub struct Session<P, T> {
     pub(super) reassigning: usize,
     /// The SNACK Tag of the last R-Data SNACK.
     pub(super) snack_tag: u32,
-    /// Whether waiting commands are held back.
-    held: bool,
-    /// The CmdSN of the next command.
-    pub(super) cmd_sn: u32,
-    pub(super) exp_cmd_sn: u32,
-    max_cmd_sn: u32,
     /// Over RDMA, the maximum length of a write with unsolicited data, bytes.
     unsolicited: u32,
-    /// The maximum number of outstanding commands, regardless of the window.
-    limit: usize,
-    /// Commands have waited because of `limit`.
-    limited: bool,
 }
 
 impl<P: Payload, T> Session<P, T> {
@@ -146,42 +83,34 @@ impl<P: Payload, T> Session<P, T> {
             params: Params::default(),
             tasks: Tasks::new(config.max_tasks),
             waiting: VecDeque::new(),
-            held: false,
-            connections: Vec::new(),
+            links: Links::new(),
+            window: Window::new(config.first_cmd_sn),
             failed: Vec::new(),
             fresh: true,
-            spread: Spread::default(),
-            next_connection: 0,
             recoveries: Recoveries::default(),
             aborted: Aborted::default(),
             requests: Vec::new(),
             reassigning: 0,
             snack_tag: 0,
-            cmd_sn: config.first_cmd_sn,
-            exp_cmd_sn: config.first_cmd_sn,
-            max_cmd_sn: config.first_cmd_sn.wrapping_sub(1),
             unsolicited: u32::MAX,
-            limit: usize::MAX,
-            limited: false,
         }
     }
 
     /// Limits the outstanding commands to `commands`, at least one, even if the target's window is
     /// wider. Further commands wait in the session. Commands already outstanding continue.
     pub fn limit_outstanding(&mut self, commands: usize) {
-        self.limit = commands.max(1);
+        self.window.limit(commands);
     }
 
     /// Whether commands have waited because of [`Session::limit_outstanding`] since the last call.
     pub fn take_limited(&mut self) -> bool {
-        std::mem::take(&mut self.limited)
+        self.window.take_limited()
     }
 
     /// The width of the target's command window in its last PDU (MaxCmdSN and ExpCmdSN, RFC 7143
     /// §4.2.2.1).
     pub fn window(&self) -> u32 {
-        // A closed window has MaxCmdSN = ExpCmdSN - 1.
-        self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1)
+        self.window.width()
     }
 
     /// Over RDMA, sends no unsolicited data of writes longer than `bytes`. The target fetches all
@@ -196,14 +125,14 @@ impl<P: Payload, T> Session<P, T> {
     /// on.
     pub fn change_unsolicited(&mut self, bytes: u32) {
         self.unsolicited = bytes;
-        for connection in self.connections.iter_mut().flatten().filter(|connection| connection.rdma) {
+        for connection in self.links.iter_mut().filter(|connection| connection.rdma) {
             connection.room.unsolicited = bytes;
         }
     }
 
     /// Sets how commands are spread over connections.
     pub fn set_spread(&mut self, spread: Spread) {
-        self.spread = spread;
+        self.links.set_spread(spread);
     }
 
     /// Adds a connection after its login. The first one of a session sets its parameters. A
@@ -212,19 +141,18 @@ impl<P: Payload, T> Session<P, T> {
     pub fn connect(&mut self, cid: u16, login: &Established) -> ConnectionId {
         if std::mem::replace(&mut self.fresh, false) {
             self.params = login.params.clone();
-            self.exp_cmd_sn = login.exp_cmd_sn;
-            self.max_cmd_sn = login.exp_cmd_sn.wrapping_sub(1);
-            self.connections.clear();
+            self.window.open_at(login.exp_cmd_sn);
+            self.links.clear();
             self.aborted = Aborted::default();
         }
-        self.update_window(login.exp_cmd_sn, login.max_cmd_sn);
+        self.window.update(login.exp_cmd_sn, login.max_cmd_sn);
         let rdma = login.params.rdma_extensions;
         let segment = if rdma {
             login.params.target_recv_data_segment_length
         } else {
             login.params.peer_max_recv_data_segment_length
         };
-        let connection = Connection {
+        self.links.add(Connection {
             cid,
             rdma,
             room: Room {
@@ -240,23 +168,17 @@ impl<P: Payload, T> Session<P, T> {
             out: VecDeque::new(),
             ready: 0,
             outstanding: 0,
-        };
-        let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
-        if index == self.connections.len() {
-            self.connections.push(None);
-        }
-        self.connections[index] = Some(connection);
-        ConnectionId(index)
+        })
     }
 
     /// Whether the session has no connection.
     pub fn is_disconnected(&self) -> bool {
-        self.connections.iter().all(Option::is_none)
+        self.links.is_empty()
     }
 
     /// The CmdSN of the next command, which the login of a further connection carries too.
     pub fn cmd_sn(&self) -> u32 {
-        self.cmd_sn
+        self.window.cmd_sn()
     }
 
     /// The parameters that the leading login negotiated for the session.
@@ -325,7 +247,7 @@ impl<P: Payload, T> Session<P, T> {
     pub fn ping(&mut self, on: ConnectionId, token: T) -> Result<TaskKey, T> {
         let key = self.begin(on, Kind::Ping, token)?;
         let mut pdu = NopOut::ping(key.0);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.put(on, pdu.into(), true, None);
         Ok(key)
     }
@@ -337,7 +259,7 @@ impl<P: Payload, T> Session<P, T> {
     pub fn text(&mut self, on: ConnectionId, text: P, token: T) -> Result<TaskKey, T> {
         let key = self.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
         let mut pdu = TextRequest::new(key.0, RESERVED_TAG);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.request(on, key, pdu.into(), Some(text));
         Ok(key)
     }
@@ -347,10 +269,10 @@ impl<P: Payload, T> Session<P, T> {
     /// # Errors
     /// As [`Session::ping`].
     pub fn logout(&mut self, on: ConnectionId, reason: LogoutReason, token: T) -> Result<TaskKey, T> {
-        let Some(cid) = self.connection(on).map(|c| c.cid) else { return Err(token) };
+        let Some(cid) = self.links.get(on).map(|c| c.cid) else { return Err(token) };
         let key = self.begin(on, Kind::Logout, token)?;
         let mut pdu = LogoutRequest::new(key.0, reason, cid);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.request(on, key, pdu.into(), None);
         Ok(key)
     }
@@ -392,13 +314,11 @@ impl<P: Payload, T> Session<P, T> {
     /// Drops all connections. Repeatable commands, and those never sent, wait for the next session
     /// in their old order; the other tasks are returned. `first_cmd_sn` is the next login's CmdSN.
     pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {
-        self.connections.clear();
+        self.links.clear();
         self.failed.clear();
         self.reassigning = 0;
         self.fresh = true;
-        self.cmd_sn = first_cmd_sn;
-        self.exp_cmd_sn = first_cmd_sn;
-        self.max_cmd_sn = first_cmd_sn.wrapping_sub(1);
+        self.window.restart(first_cmd_sn);
         let mut again: Vec<(u32, TaskKey)> = Vec::new();
         let mut lost = Vec::new();
         for (key, task) in self.tasks.iter() {
@@ -419,7 +339,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Ends the session: returns every task, in no order.
     pub fn abandon(&mut self) -> Vec<(TaskKey, T)> {
-        self.connections.clear();
+        self.links.clear();
         self.failed.clear();
         self.reassigning = 0;
         self.waiting.clear();
@@ -430,19 +350,18 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Holds waiting commands back, or releases them; commands that have a CmdSN continue.
     pub fn hold(&mut self, held: bool) {
-        self.held = held;
+        self.window.hold(held);
     }
 
     /// The number of tasks sent to the target that have not ended.
     pub fn outstanding(&self) -> usize {
-        self.connections.iter().flatten().map(|connection| connection.outstanding).sum()
+        self.links.outstanding()
     }
 
     /// Sets the target's new MaxRecvDataSegmentLength for a connection (RFC 7143 §13.12), bytes.
     /// Ignored over RDMA, where login fixes it.
     pub fn set_segment(&mut self, on: ConnectionId, bytes: u32) {
-        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut).filter(|c| !c.rdma)
-        {
+        if let Some(connection) = self.links.get_mut(on).filter(|c| !c.rdma) {
             connection.room.segment = bytes.clamp(512, 0xff_ffff) & !3;
         }
     }
@@ -450,23 +369,18 @@ impl<P: Payload, T> Session<P, T> {
     /// Assigns a CmdSN and a connection to waiting commands, as far as the window permits. Returns
     /// whether `on` has output; other connections may have some too.
     pub fn schedule(&mut self, on: ConnectionId) -> bool {
-        let mut outstanding = if self.limit == usize::MAX { 0 } else { self.outstanding() };
+        let mut outstanding = if self.window.is_limited() { self.links.outstanding() } else { 0 };
         while let Some(&key) = self.waiting.front() {
-            if self.held || !sn::le(self.cmd_sn, self.max_cmd_sn) {
+            if !self.window.admits(outstanding) {
                 break;
             }
-            if outstanding >= self.limit {
-                self.limited = true;
-                break;
-            }
-            let Some(ConnectionId(index)) = self.choose() else { break };
+            let Some(chosen) = self.links.choose() else { break };
             self.waiting.pop_front();
             let Some(task) = self.tasks.get_mut(key) else { continue };
-            task.cmd_sn = self.cmd_sn;
-            task.connection = Some(ConnectionId(index));
+            task.cmd_sn = self.window.take();
+            task.connection = Some(chosen);
             outstanding += 1;
-            self.cmd_sn = sn::next(self.cmd_sn);
-            if let Some(connection) = &mut self.connections[index] {
+            if let Some(connection) = self.links.get_mut(chosen) {
                 connection.outstanding += 1;
                 connection.out.push_back(Out::Command(key));
             }
@@ -474,32 +388,16 @@ impl<P: Payload, T> Session<P, T> {
         self.has_output(on)
     }
 
-    /// Chooses the connection of the next command.
-    pub(super) fn choose(&mut self) -> Option<ConnectionId> {
-        let open = self.connections.iter().enumerate();
-        let index = match self.spread {
-            Spread::LeastOutstanding => open.filter_map(|(i, c)| Some((c.as_ref()?.outstanding, i))).min()?.1,
-            Spread::RoundRobin => {
-                let (next, count) = (self.next_connection, self.connections.len());
-                let all = (0..count).map(|n| (next + n) % count);
-                let index = { all }.find(|i| self.connections.get(*i).is_some_and(Option::is_some))?;
-                self.next_connection = index + 1;
-                index
-            }
-        };
-        Some(ConnectionId(index))
-    }
-
     /// Whether a connection has output.
     pub fn has_output(&self, on: ConnectionId) -> bool {
-        self.connection(on).is_some_and(|c| !c.out.is_empty() || !c.snacks.is_empty())
+        self.links.get(on).is_some_and(Connection::has_output)
     }
 
     /// Writes PDUs of a connection to `sink`, in order, until `max_bytes` are reached or nothing is
     /// left. Returns the number of bytes written.
     pub fn transmit(&mut self, on: ConnectionId, max_bytes: usize, sink: &mut impl Sink<P>) -> usize {
         self.schedule(on);
-        let Some(connection) = self.connection(on) else { return 0 };
+        let Some(connection) = self.links.get(on) else { return 0 };
         let (digests, exp_stat_sn) = (connection.digests, connection.exp_stat_sn);
         self.emit(on, max_bytes, &mut Stream { digests, exp_stat_sn, written: 0, sink })
     }
@@ -513,14 +411,14 @@ impl<P: Payload, T> Session<P, T> {
         mover: &mut impl Datamover<P, T>,
     ) -> usize {
         self.schedule(on);
-        let Some(connection) = self.connection(on) else { return 0 };
+        let Some(connection) = self.links.get(on) else { return 0 };
         let exp_stat_sn = connection.exp_stat_sn;
         self.emit(on, max_bytes, &mut Messages { exp_stat_sn, written: 0, mover })
     }
 
     fn emit(&mut self, on: ConnectionId, max_bytes: usize, writer: &mut impl Emit<P, T>) -> usize {
         while writer.written() < max_bytes {
-            let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
+            let Some(connection) = self.links.get_mut(on) else { break };
             if let Some(Snack { kind, itt, tag, from, lun }) = connection.snacks.pop_front() {
                 // PDUs that arrived since the SNACK was queued are acknowledged now, and must not
                 // be requested (§11.16.1).
@@ -563,24 +461,23 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Creates a task that is sent at once.
     pub(super) fn begin(&mut self, on: ConnectionId, kind: Kind<P>, token: T) -> Result<TaskKey, T> {
-        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else {
+        let Some(connection) = self.links.get_mut(on) else {
             return Err(token);
         };
-        let key = self.tasks.insert(token, kind, self.cmd_sn, Some(on))?;
+        let key = self.tasks.insert(token, kind, self.window.cmd_sn(), Some(on))?;
         connection.outstanding += 1;
         Ok(key)
     }
 
     pub(super) fn put(&mut self, on: ConnectionId, mut header: Bhs, immediate: bool, data: Option<P>) {
         header.set_immediate(immediate);
-        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
-            connection.ready += 1;
-            connection.out.push_back(Out::Ready { header: Box::new(header), data });
+        if let Some(connection) = self.links.get_mut(on) {
+            connection.put(header, data);
         }
     }
 
     pub(super) fn put_solicited(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, offset: u32, len: u32) {
-        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+        if let Some(connection) = self.links.get_mut(on) {
             connection.out.push_back(Out::Solicited { key, ttt, offset, len });
         }
     }
@@ -588,14 +485,14 @@ impl<P: Payload, T> Session<P, T> {
     /// Answers the target's ping.
     pub(super) fn answer_ping(&mut self, on: ConnectionId, ttt: u32, lun: Lun) {
         let mut pdu = NopOut::answer(ttt, lun);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         self.put(on, pdu.into(), true, None);
     }
 
     /// Requests the rest of a text.
     pub(super) fn continue_text(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, lun: Lun) {
         let mut pdu = TextRequest::new(key.0, ttt);
-        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.cmd_sn.set(self.window.cmd_sn());
         pdu.lun = lun;
         self.request(on, key, pdu.into(), None);
     }
@@ -610,10 +507,6 @@ impl<P: Payload, T> Session<P, T> {
         self.put(on, header, true, data);
     }
 
-    pub(super) fn connection(&self, on: ConnectionId) -> Option<&Connection<P>> {
-        self.connections.get(on.0)?.as_ref()
-    }
-
     /// Ends a task. Returns its token, and the number of a read's bytes placed.
     pub(super) fn take_task(&mut self, key: TaskKey) -> Option<(T, u32)> {
         if self.tasks.get(key)?.token.is_none() {
@@ -626,7 +519,7 @@ impl<P: Payload, T> Session<P, T> {
         })?;
         match connection {
             Some(on) => {
-                if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                if let Some(connection) = self.links.get_mut(on) {
                     connection.outstanding = connection.outstanding.saturating_sub(1);
                     if connection.status.held == Some(key) {
                         self.release_status(on);
@@ -636,20 +529,6 @@ impl<P: Payload, T> Session<P, T> {
             None => self.waiting.retain(|waiting| *waiting != key),
         }
         Some((token, received))
-    }
-
-    /// Updates the window from ExpCmdSN and MaxCmdSN of a PDU (RFC 7143 §4.2.2.1); ignores older
-    /// values, and pairs that contradict themselves.
-    pub(super) fn update_window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
-        if sn::lt(max_cmd_sn, exp_cmd_sn.wrapping_sub(1)) {
-            return;
-        }
-        if sn::gt(max_cmd_sn, self.max_cmd_sn) {
-            self.max_cmd_sn = max_cmd_sn;
-        }
-        if sn::gt(exp_cmd_sn, self.exp_cmd_sn) {
-            self.exp_cmd_sn = exp_cmd_sn;
-        }
     }
 }
 
