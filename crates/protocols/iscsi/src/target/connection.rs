@@ -11,7 +11,7 @@ use super::events::{
 };
 use super::inbound::{InboundError, Read, WriteLimits};
 use super::keepalive::Keepalive;
-use super::order::{MAX_IMMEDIATE, Order};
+use super::order::{MAX_IMMEDIATE, Order, Work};
 use super::output::Output;
 use super::payload::{Data, Payload, Sink};
 use super::recovery::{History, Recovered, Recovery};
@@ -20,20 +20,6 @@ use super::text::Text;
 use super::window::{Admission, Cid};
 use crate::frame::Digests;
 use crate::pdu::{self, Bhs, LogoutReason, Lun, PduRef, RESERVED_TAG, RejectReason};
-
-/// A numbered PDU that waits for its turn.
-#[derive(Debug)]
-pub(super) enum Work<P> {
-    Event(Event),
-    /// Refused at arrival: its response waits for the command's turn.
-    Refuse(TaskKey, Completion),
-    Ping(pdu::NopOut, P),
-    /// The initiator's text is incomplete, or it requests more of ours.
-    MoreText(u32, Lun),
-    Reject(RejectReason, Bhs),
-    /// It was sent after the initiator's logout.
-    Late(Bhs),
-}
 
 /// Why a SCSI command is not run.
 enum Unfit {

@@ -3,17 +3,30 @@
 
 use std::collections::BTreeMap;
 
-use super::connection::Work;
 use super::events::{Completion, Event, Fatal, ScsiCommand};
 use super::tasks::TaskKey;
 use super::window::{Admission, Cid, Window};
-use crate::pdu::{Bhs, Lun};
+use crate::pdu::{Bhs, Lun, NopOut, RejectReason};
 use crate::sn;
 
 /// The maximum number of unfinished immediate commands, in addition to the window's.
 pub(super) const MAX_IMMEDIATE: usize = 16;
 /// The number of rejected PDUs after which a connection is dropped.
 pub(super) const MAX_REJECTS: u32 = 256;
+
+/// A numbered PDU that waits for its turn.
+#[derive(Debug)]
+pub(super) enum Work<P> {
+    Event(Event),
+    /// Refused at arrival: its response waits for the command's turn.
+    Refuse(TaskKey, Completion),
+    Ping(NopOut, P),
+    /// The initiator's text is incomplete, or it requests more of ours.
+    MoreText(u32, Lun),
+    Reject(RejectReason, Bhs),
+    /// It was sent after the initiator's logout.
+    Late(Bhs),
+}
 
 /// The order of a connection's requests.
 #[derive(Debug)]

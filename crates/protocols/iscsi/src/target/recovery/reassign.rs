@@ -2,9 +2,10 @@
 //! state, and continues on another one. The driver transfers the state of the logical unit's work.
 
 use crate::sn;
-use crate::target::connection::{Connection, Work, snack_rejected};
+use crate::target::connection::{Connection, snack_rejected};
 use crate::target::events::{Completion, Event, ScsiCommand};
 use crate::target::inbound::Inbound;
+use crate::target::order::Work;
 use crate::target::payload::Payload;
 use crate::target::recovery::{History, Recovery, StatusData};
 use crate::target::tasks::{Task, TaskKey};
