@@ -18,7 +18,7 @@ use crate::pdu::{Pdu, kind};
 use crate::tcp::Tcp;
 
 enum Wire {
-    Tcp(Tcp),
+    Tcp(Box<Tcp>),
     Iser(Iser),
 }
 
@@ -69,7 +69,7 @@ const HISTORY: usize = 4096;
 
 impl Conn {
     pub fn over_tcp(tcp: Tcp, times: Times) -> Self {
-        Self::new(Wire::Tcp(tcp), times)
+        Self::new(Wire::Tcp(Box::new(tcp)), times)
     }
 
     pub fn over_iser(iser: Iser, times: Times) -> Self {
