@@ -23,10 +23,7 @@ pub enum OsdError {
         error: ObjectError,
     },
     #[error("{place}: {error}")]
-    Io {
-        place: String,
-        error: std::io::Error,
-    },
+    Io { place: String, error: std::io::Error },
     /// stdout takes no more.
     #[error(transparent)]
     Output(#[from] OutError),
