@@ -17,7 +17,7 @@ use runtime::{TcpListener, TcpStream};
 
 use crate::admission::{Rules, Source};
 use crate::audit::{self, Who};
-use crate::portals::Listener;
+use crate::portals::Accepting;
 use crate::{Core, Hub, Post};
 
 /// A front end at one portal.
@@ -109,8 +109,8 @@ enum Unserved {
 }
 
 /// Accepts through RDMA devices.
-pub(crate) async fn devices(mut device: VerbsListener, listener: Arc<Listener>, hub: Arc<Hub>) {
-    let address = listener.address;
+pub(crate) async fn devices(mut device: VerbsListener, accepting: Arc<Accepting>, hub: Arc<Hub>) {
+    let address = accepting.address;
     while !hub.is_closed() {
         let request = match device.accept().await {
             Ok(request) => request,
@@ -119,15 +119,15 @@ pub(crate) async fn devices(mut device: VerbsListener, listener: Arc<Listener>, 
             }
         };
         let peer = request.peer_addr().unwrap_or(address);
-        if !hand_over(Accepted::Verbs(request), peer, &hub, &listener) {
+        if !hand_over(Accepted::Verbs(request), peer, &hub, &accepting) {
             return;
         }
     }
 }
 
 /// Accepts on a socket that listens.
-pub(crate) async fn sockets(socket: OwnedFd, listener: Arc<Listener>, hub: Arc<Hub>) {
-    let address = listener.address;
+pub(crate) async fn sockets(socket: OwnedFd, accepting: Arc<Accepting>, hub: Arc<Hub>) {
+    let address = accepting.address;
     let mut socket = match TcpListener::from_fd(socket) {
         Ok(socket) => socket,
         Err(error) => return tracing::error!(%error, portal = %address, "cannot listen"),
@@ -146,7 +146,7 @@ pub(crate) async fn sockets(socket: OwnedFd, listener: Arc<Listener>, hub: Arc<H
                 continue;
             }
         };
-        if !hand_over(Accepted::Tcp(stream), peer, &hub, &listener) {
+        if !hand_over(Accepted::Tcp(stream), peer, &hub, &accepting) {
             return;
         }
     }
@@ -154,8 +154,8 @@ pub(crate) async fn sockets(socket: OwnedFd, listener: Arc<Listener>, hub: Arc<H
 
 /// Gives a connection its place, and hands it to the core that has the fewest. False if that has
 /// stopped.
-fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, listener: &Listener) -> bool {
-    let services = listener.services();
+fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, accepting: &Accepting) -> bool {
+    let services = accepting.services();
     let widest = services.iter().map(|service| service.rules()).reduce(Rules::widest);
     let Some(place) = widest.and_then(|rules| Place::take(hub, peer, &rules)) else { return true };
     let core = place.core;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 
 use rdma::VerbsListener;
@@ -41,20 +41,30 @@ pub struct Portal<A> {
 }
 
 /// A task that accepts, and its core.
-pub(crate) struct Listener {
+struct Listener {
     number: u64,
     core: Post,
-    pub(crate) address: SocketAddr,
     /// Whether it is meant to go on.
     listens: AtomicBool,
+    /// The task's own: services reach their front end, and that its portals.
+    accepting: Weak<Accepting>,
+}
+
+/// What a task that accepts has.
+pub(crate) struct Accepting {
+    pub(crate) address: SocketAddr,
     /// Who serves what it accepts from now on.
     services: Mutex<Services>,
 }
 
-impl Listener {
+impl Accepting {
+    fn lock(&self) -> MutexGuard<'_, Services> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Who serves what is accepted now.
     pub(crate) fn services(&self) -> Services {
-        self.services.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
     }
 }
 
@@ -81,6 +91,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// An address that is bound, and has no task that listens yet.
 pub(crate) struct Fresh {
     listener: Arc<Listener>,
+    accepting: Arc<Accepting>,
     /// `None`: its core has bound it through RDMA devices.
     socket: Option<OwnedFd>,
 }
@@ -122,24 +133,29 @@ pub(crate) fn prepare<A: Asked>(
                 (listener.local_addr()?, Some(Arc::new(listener.into_fd())))
             }
         };
+        let accepting = Arc::new(Accepting { address, services: Mutex::new(Arc::new([])) });
         let listener = Arc::new(Listener {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             core: cores[at % cores.len()],
-            address,
             listens: AtomicBool::new(true),
-            services: Mutex::new(Arc::new([])),
+            accepting: Arc::downgrade(&accepting),
         });
-        fresh.push(Fresh::new(&listener, socket.as_deref())?);
+        fresh.push(Fresh::new(&listener, accepting, socket.as_deref())?);
         portals.push(Portal { asked: *wanted, address, socket, listener });
     }
     Ok((portals, fresh))
 }
 
 impl Fresh {
-    fn new(listener: &Arc<Listener>, socket: Option<&OwnedFd>) -> io::Result<Self> {
-        let fresh = Self { listener: listener.clone(), socket: socket.map(OwnedFd::try_clone).transpose()? };
+    fn new(
+        listener: &Arc<Listener>,
+        accepting: Arc<Accepting>,
+        socket: Option<&OwnedFd>,
+    ) -> io::Result<Self> {
+        let socket = socket.map(OwnedFd::try_clone).transpose()?;
+        let fresh = Self { listener: listener.clone(), accepting, socket };
         if fresh.socket.is_none() {
-            let (number, address) = (listener.number, listener.address);
+            let (number, address) = (listener.number, fresh.accepting.address);
             let (say, hear) = runtime::channel();
             let asked = listener.core.run(move |core| async move {
                 let bound = VerbsListener::bind(address)
@@ -156,16 +172,16 @@ impl Fresh {
 
     /// Starts the task that accepts.
     pub(crate) fn start(mut self, hub: &Arc<Hub>) {
-        let (hub, listener, number) = (hub.clone(), self.listener.clone(), self.listener.number);
+        let (hub, accepting, number) = (hub.clone(), self.accepting.clone(), self.listener.number);
         // A core that has stopped listens nowhere.
         let _ = match self.socket.take() {
             Some(socket) => self.listener.core.run(move |core| async move {
-                until_stopped(&core, number, listen::sockets(socket, listener, hub)).await;
+                until_stopped(&core, number, listen::sockets(socket, accepting, hub)).await;
             }),
             None => self.listener.core.run(move |core| async move {
                 let device = core.listeners.bound.borrow_mut().remove(&number);
                 if let Some(device) = device {
-                    until_stopped(&core, number, listen::devices(device, listener, hub)).await;
+                    until_stopped(&core, number, listen::devices(device, accepting, hub)).await;
                 }
             }),
         };
@@ -198,7 +214,9 @@ impl<A> Portal<A> {
 
     /// Has `services` serve what is accepted from now on.
     pub(crate) fn serve(&self, services: Services) {
-        *self.listener.services.lock().unwrap_or_else(PoisonError::into_inner) = services;
+        if let Some(accepting) = self.listener.accepting.upgrade() {
+            *accepting.lock() = services;
+        }
     }
 
     /// Stops the task that accepts. What is given hears of its end: its sender is gone.

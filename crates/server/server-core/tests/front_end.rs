@@ -13,8 +13,8 @@ use server_core::admission::Rules;
 use server_core::drain::{Audience, Drains, Options, Scope, State};
 use server_core::portals::{Asked, Portal};
 use server_core::{
-    Applied, Arrival, Changing, ConnectionId, CoresConfig, Edition, FrontEnd, Hub, Link, Portals, Served,
-    Server, Service, Services, Sniff,
+    Applied, Arrival, Change, Changing, ConnectionId, CoresConfig, Edition, FrontEnd, Hub, Link, Portals,
+    Served, Server, Service, Services, Sniff,
 };
 
 /// A portal, and what the services behind it take: lines that begin with one of these words.
@@ -173,7 +173,7 @@ struct Running {
 fn start(asked: &[At]) -> Running {
     let cores = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
     let server = Server::start(cores, Vec::new()).expect("two cores");
-    let words = words(&server);
+    let words = words(server.hub());
     let mut change = server.change();
     change.prepare(&words, "first", asked).expect("a free port");
     change.commit();
@@ -181,9 +181,9 @@ fn start(asked: &[At]) -> Running {
     Running { server, words }
 }
 
-fn words(server: &Server) -> Arc<Words> {
+fn words(hub: &Arc<Hub>) -> Arc<Words> {
     Arc::new(Words {
-        hub: server.hub().clone(),
+        hub: hub.clone(),
         served: Served::new("nothing"),
         echoes: vec![Echo::new("ECHO ", 4), Echo::new("ECSTATIC ", 1)],
         followed: AtomicUsize::new(0),
@@ -284,7 +284,7 @@ fn a_change_keeps_portals_and_tells_them_who_serves() {
 #[test]
 fn a_change_that_cannot_be_prepared_whole_changes_nothing() {
     let running = start(&[At(ANYWHERE, &["ECHO "])]);
-    let other = words(&running.server);
+    let other = words(running.server.hub());
     let taken = std::net::TcpListener::bind(ANYWHERE).expect("a free port");
     let taken = At(taken.local_addr().expect("an address"), &["ECHO "]);
     let handle = running.server.handle();
@@ -363,4 +363,22 @@ fn a_drain_without_clients_ends_and_can_be_undone() {
     assert!(drains.undo(&Scope::All) && drains.all().is_empty());
     assert_eq!(drains.covering(|_| true), None);
     running.stop();
+}
+
+/// As in a process that is killed, of which only the sockets' other ends are left.
+#[test]
+fn cores_that_end_let_go_of_front_ends_and_their_sockets() {
+    let (hub, cores) = Hub::start(1, runtime::Config::default(), Vec::new()).expect("a core");
+    let hub = Arc::new(hub);
+    let words = words(&hub);
+    let mut change = Change::begin(&hub);
+    change.prepare(&words, "first", &[At(ANYWHERE, &["ECHO "])]).expect("a free port");
+    change.commit();
+    let (address, there) = (words.served.now().portals[0].address, Arc::downgrade(&words));
+    drop(words);
+    echoes(&mut connect(address), "ECHO hello");
+    cores.stop();
+    cores.join().expect("no core panicked");
+    assert!(there.upgrade().is_none(), "nobody has it");
+    assert!(Client::connect(address).is_err(), "nobody listens");
 }
