@@ -213,15 +213,13 @@ fn wrong_secrets_slow_their_own_address_down_and_no_other() {
         let began = Instant::now();
         (Client::connect(to).log_in(config).is_ok(), began.elapsed())
     };
-    let (mut waited, mut last) = (Duration::ZERO, Duration::ZERO);
+    // Each delay begins with the wrong secret before it: 250, 500 and 1,000 ms after the third.
+    let began = Instant::now();
     for _ in 0..6 {
-        let (in_, took) = attempt(first, "a guess of eve.");
-        assert!(!in_);
-        waited += took;
-        last = took;
+        assert!(!attempt(first, "a guess of eve.").0);
     }
-    assert!(waited >= Duration::from_millis(1700), "{waited:?}");
-    assert!(last >= Duration::from_millis(950), "{last:?}");
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(1750), "{waited:?}");
     // The quickest of some, since the machine may stand still for any one of them.
     let quickest_of_eight = |to| {
         let each = (0..8).map(|_| {
@@ -233,8 +231,9 @@ fn wrong_secrets_slow_their_own_address_down_and_no_other() {
     };
     let took = quickest_of_eight(second);
     assert!(took < Duration::from_millis(900), "another address waits for nothing: {took:?}");
-    let (in_, took) = attempt(first, "a secret of alice");
-    assert!(in_ && took >= Duration::from_millis(1900), "the right one waits as a wrong one: {took:?}");
+    assert!(attempt(first, "a secret of alice").0);
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(3750), "the right one waits as a wrong one: {waited:?}");
     let took = quickest_of_eight(first);
     assert!(took < Duration::from_millis(900), "then it is forgotten: {took:?}");
     stop(server);
