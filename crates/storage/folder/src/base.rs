@@ -99,10 +99,17 @@ impl Base {
         attributes
     }
 
-    /// A file's attributes.
+    /// A file's attributes as they are now; later calls of the batch may have them too.
     pub(crate) fn attributes(&self, node: &Node) -> Result<Attributes, TreeError> {
+        let written = node.written();
         match node.stat() {
-            Ok(stat) => Ok(self.shown(node, &stat)),
+            Ok(stat) => {
+                let file = self.shown(node, &stat);
+                if let Some(batch) = Batch::current() {
+                    saw(batch, node, written, file);
+                }
+                Ok(file)
+            }
             Err(error) => {
                 if error == TreeError::Stale {
                     self.forget(node);
@@ -123,11 +130,7 @@ impl Base {
         });
         match known {
             Some(file) => Ok(file),
-            None => {
-                let file = self.attributes(node)?;
-                saw(batch, node, written, file);
-                Ok(file)
-            }
+            None => self.attributes(node),
         }
     }
 
