@@ -1,7 +1,7 @@
 //! NFS as a front end of [`server_core`]: its portals, its connections, what it serves, and how that
 //! is changed and asked for.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nfs::v4::state::Callback;
-use runtime::{Notify, TcpStream};
+use runtime::TcpStream;
 use server_core::admission::Rules;
 use server_core::{
     Arrival, Change, Changing, ConnectionId, Core, FrontEnd, Hub, Link, Portals, Served, Service, Services,
@@ -36,9 +36,6 @@ use crate::tally::{Counts, Tallies};
 const SHOWN: usize = 12;
 /// `msg_type` of a call (RFC 5531 §9).
 const CALL: u32 = 0;
-
-/// How soon after it became restless the state of NFSv4 is told the time.
-const TICK: Duration = Duration::from_secs(1);
 
 /// The connections of one core.
 #[derive(Default)]
@@ -105,9 +102,10 @@ pub fn prepare(
     };
     let replies = Replies::default();
     kept.iter().for_each(|(key, reply)| replies.end(*key, Some(reply), config.limits.replies));
-    let (calls, wakes) = (server.hub().clone(), server.hub().clone());
-    let call = move |call| call_back(&calls, call);
-    let state = State::new(config.clients.clone(), config.limits.lease, state, call, move || wake(&wakes));
+    let state = State::new(config.clients.clone(), config.limits.lease, state, {
+        let hub = server.hub().clone();
+        move |call| call_back(&hub, call)
+    });
     let nothing = NfsConfig { portals: Vec::new(), exports: Vec::new(), ..config.clone() };
     let shared = Shared::new(server.hub().clone(), Model::new(nothing), state, replies);
     let handle = Handle { shared };
@@ -116,7 +114,7 @@ pub fn prepare(
     // A core that has stopped serves nothing.
     let _ = shared.hub.first().run({
         let shared = Arc::downgrade(shared);
-        move |core| keep_time(shared, core.own())
+        move |_| keep_time(shared)
     });
     server.add(shared.clone());
     Ok(handle)
@@ -135,35 +133,13 @@ fn call_back(hub: &Hub, call: Callback<Bytes>) {
     }
 }
 
-/// What ends the sleep of [`keep_time`].
-#[derive(Default)]
-struct Alarm {
-    rung: Cell<bool>,
-    bell: Notify,
-}
-
-/// The state of NFSv4 waits for its time.
-fn wake(hub: &Hub) {
-    // A core that has stopped keeps no time.
-    let _ = hub.first().run(|core| async move {
-        let alarm = core.own::<Alarm>();
-        alarm.rung.set(true);
-        alarm.bell.notify();
-    });
-}
-
-/// Ends what the time ends of NFSv4's state. Asleep while nothing is due.
-async fn keep_time(shared: Weak<Shared>, alarm: Rc<Alarm>) {
+/// Ends what the time ends of NFSv4's state.
+async fn keep_time(shared: Weak<Shared>) {
     loop {
+        runtime::sleep(Duration::from_secs(1)).await;
         let Some(shared) = shared.upgrade() else { return };
-        let due = shared.state.tick();
+        shared.state.with(|state, now| state.tick(now));
         shared.state.ledger.settle().await;
-        drop(shared);
-        let rung = alarm.bell.until(|| alarm.rung.take().then_some(()));
-        if runtime::timeout(due, rung).await.is_ok() {
-            // Restless: a second's time is at hand, and not sooner, however often it is rung.
-            runtime::sleep(TICK).await;
-        }
     }
 }
 

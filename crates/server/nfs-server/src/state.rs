@@ -26,24 +26,18 @@ pub(crate) struct State {
     pub ledger: Ledger,
     /// Clients hold something of some file.
     held: AtomicBool,
-    /// The state waits for a tick within a second.
-    restless: AtomicBool,
     /// Has a client called.
     call: Box<dyn Fn(Callback<Bytes>) + Send + Sync>,
-    /// Says that the state has become restless.
-    wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl State {
     /// The state after a start, or that of a predecessor, with the time of its clock. `records` is the
-    /// file of the clients' records; `call` has a client called over one of its connections, and
-    /// `wake` has [`Self::tick`] called soon.
+    /// file of the clients' records; `call` has a client called over one of its connections.
     pub(crate) fn new(
         records: Option<PathBuf>,
         lease: Duration,
         carried: Option<(Machine, Duration)>,
         call: impl Fn(Callback<Bytes>) + Send + Sync + 'static,
-        wake: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let limits = Limits { lease, ..limits() };
         let (ledger, kept) = Ledger::open(records);
@@ -55,22 +49,12 @@ impl State {
         Self {
             lease_s,
             held: AtomicBool::new(machine.holds_files()),
-            restless: AtomicBool::new(machine.is_restless()),
             machine: Mutex::new(machine),
             begin: runtime::clock(),
             shown,
             ledger,
             call: Box::new(call),
-            wake: Box::new(wake),
         }
-    }
-
-    /// Ends what the time ends. Returns how long nothing of that kind is due.
-    pub(crate) fn tick(&self) -> Duration {
-        self.with(|machine, now| {
-            machine.tick(now);
-            machine.next_tick(now).saturating_sub(now)
-        })
     }
 
     /// Asks or changes the state, which is told the time. Nothing else is to be done in `act`.
@@ -80,11 +64,6 @@ impl State {
         let now = self.shown + runtime::clock().saturating_duration_since(self.begin);
         let result = act(&mut machine, now);
         self.held.store(machine.holds_files(), Ordering::Release);
-        let restless = machine.is_restless();
-        let wakes = restless && !self.restless.swap(restless, Ordering::AcqRel);
-        if !restless {
-            self.restless.store(false, Ordering::Release);
-        }
         let mut calls = Vec::new();
         for effect in machine.take_effects() {
             match effect {
@@ -94,9 +73,6 @@ impl State {
         }
         drop(machine);
         calls.into_iter().for_each(&self.call);
-        if wakes {
-            (self.wake)();
-        }
         result
     }
 

@@ -79,12 +79,7 @@ pub struct ServerState<F: Eq + Hash> {
     grace: Grace,
     files: Files<F>,
     effects: VecDeque<Effect<F>>,
-    /// A client asked for time before it is called again.
-    delayed: bool,
 }
-
-/// How soon a tick follows another one at the earliest, and how soon while something waits for it.
-const TICK: Duration = Duration::from_secs(1);
 
 impl<F: Clone + Eq + Hash> ServerState<F> {
     /// The state after a start of the server. `start` differs from that of each earlier start: it is
@@ -97,7 +92,6 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             grace: Grace::new(now + limits.lease, records),
             files: Files::new(),
             effects: VecDeque::new(),
-            delayed: false,
             limits,
         }
     }
@@ -132,7 +126,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let grace = Saved::load(&mut from)?;
         let files = Files::load(&mut from, file)?;
         from.end()?;
-        Ok(ServerState { limits, members, holdings, grace, files, effects: VecDeque::new(), delayed: false })
+        Ok(ServerState { limits, members, holdings, grace, files, effects: VecDeque::new() })
     }
 
     /// All connections have ended: those of a predecessor, for example.
@@ -637,11 +631,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
                 sessions.lost(session, slot, sequence);
                 return self.call(client);
             }
-            Outcome::Refused(Status::Delay) => {
-                sessions.delayed(session, slot, sequence);
-                self.delayed = true;
-                return;
-            }
+            Outcome::Refused(Status::Delay) => return sessions.delayed(session, slot, sequence),
             Outcome::Refused(_) => (false, false),
             Outcome::Done(result) => (true, result.is_ok()),
         };
@@ -654,45 +644,16 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
-    /// Something waits for a [`Self::tick`] within a second: the grace period, recalls, locks that
-    /// clients wait for, calls to send again.
-    pub fn is_restless(&self) -> bool {
-        let holdings = &self.holdings;
-        self.delayed
-            || self.grace.is_active()
-            || holdings.delegations.is_timed()
-            || holdings.locks.is_waited_for()
-    }
-
-    /// When to [`Self::tick`] next after a tick at `now`, unless the state becomes restless before:
-    /// when the first lease ends of those that are not renewed. Never more than a lease from now, so
-    /// that leases of later clients are ended in time.
-    pub fn next_tick(&self, now: Duration) -> Duration {
-        let soon = now + TICK;
-        if self.is_restless() {
-            return soon;
-        }
-        let lease = self.limits.lease;
-        let ends = self.members.clients.all().map(|(id, renewed)| renewed + lease + self.courtesy(id));
-        ends.min().map_or(now + lease, |first| first.min(now + lease)).max(soon)
-    }
-
-    /// For how long an expired client is kept that nothing conflicts with.
-    fn courtesy(&self, client: ClientId) -> Duration {
-        let kept = self.members.clients.is_confirmed(client) && self.holdings.has_client(client);
-        if kept { self.limits.courtesy } else { Duration::ZERO }
-    }
-
     /// Ends what the time ends: leases, the grace period, recalls. Sends calls again.
     pub fn tick(&mut self, now: Duration) {
-        self.delayed = false;
         self.end_grace(now);
         let limits = &self.limits;
         let members = &self.members;
-        let over = members
-            .clients
-            .all()
-            .filter(|(id, _)| members.is_expired(now.saturating_sub(self.courtesy(*id)), *id, limits));
+        let over = members.clients.all().filter(|(id, _)| {
+            let kept = members.clients.is_confirmed(*id) && self.holdings.has_client(*id);
+            let courtesy = if kept { limits.courtesy } else { Duration::ZERO };
+            members.is_expired(now.saturating_sub(courtesy), *id, limits)
+        });
         for client in over.map(|(id, _)| id).collect::<Vec<_>>() {
             self.remove_client(client);
         }

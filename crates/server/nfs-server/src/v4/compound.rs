@@ -55,8 +55,6 @@ pub(super) struct Compound<'c> {
     /// Behind its SEQUENCE.
     pub running: Option<Running>,
     pub current: Option<Place>,
-    /// The handle that made it the current one.
-    named: Option<Bytes>,
     pub saved: Option<Place>,
     pub stateids: Current,
     /// The first result with an item that may go apart: the data of a READ, which are not among the
@@ -70,26 +68,7 @@ pub(super) struct Compound<'c> {
     pub limit: usize,
 }
 
-impl<'c> Compound<'c> {
-    /// One that has executed nothing.
-    pub(super) fn new(client: &'c Client, identity: &'c Identity, minor: u32) -> Self {
-        Self {
-            client,
-            model: client.model(),
-            identity,
-            minor,
-            running: None,
-            current: None,
-            named: None,
-            saved: None,
-            stateids: Current::default(),
-            apart: None,
-            reducible: 0,
-            cache: false,
-            limit: usize::MAX,
-        }
-    }
-
+impl Compound<'_> {
     /// Asks or changes the state of the session's client, which is told the time.
     pub(super) fn state<T>(
         &self,
@@ -133,41 +112,11 @@ impl<'c> Compound<'c> {
     /// Makes a file the current one.
     pub(super) fn go_to(&mut self, place: Place) {
         self.current = Some(place);
-        self.named = None;
         self.stateids.clear();
     }
 
-    /// PUTFH.
-    pub(super) fn go_to_handle(&mut self, handle: &[u8]) -> Result<(), Status> {
-        let place = self.of_handle(handle)?;
-        self.go_to(place);
-        self.named = Bytes::try_from(handle).ok();
-        Ok(())
-    }
-
-    /// SAVEFH.
-    pub(super) fn save(&mut self) {
-        self.saved = self.current.clone();
-        self.stateids.save();
-    }
-
-    /// RESTOREFH.
-    pub(super) fn restore(&mut self) {
-        self.current = self.saved.clone();
-        self.named = None;
-        self.stateids.restore();
-    }
-
-    /// The handle of a file.
-    pub(super) fn handle_of(&self, file: &File) -> Bytes {
-        match (&self.named, &self.current) {
-            (Some(named), Some(Place::File(current))) if std::ptr::eq(current, file) => named.clone(),
-            _ => self.model.handle(&file.export, &file.node),
-        }
-    }
-
     /// The place that a handle names.
-    fn of_handle(&self, handle: &[u8]) -> Result<Place, Status> {
+    pub(super) fn of_handle(&self, handle: &[u8]) -> Result<Place, Status> {
         let (export, node) = self.model.handles.read(handle).ok_or(Status::BadHandle)?;
         if export == self.model.pseudo.export {
             return self.model.pseudo.of(&node).map(Place::Above).ok_or(Status::Stale);

@@ -95,14 +95,14 @@ pub(super) fn may(
     access: ShareAccess,
 ) -> Result<(), Status> {
     let stateid = c.stateid(stateid)?;
-    let handle = c.handle_of(file);
+    let handle = c.model.handle(&file.export, &file.node);
     c.state(|state, now, client| state.check_io(now, Some(client), &handle, stateid, access))
 }
 
 pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_>) -> Done {
-    let file = c.file(Status::IsDir)?;
-    c.client.admit(file, false, what.count.min(MOST_DATA).into()).await;
-    may(c, file, what.stateid, ShareAccess::Read)?;
+    let file = c.file(Status::IsDir)?.clone();
+    c.client.admit(&file, false, what.count.min(MOST_DATA).into()).await;
+    may(c, &file, what.stateid, ShareAccess::Read)?;
     let len = what.count.min(MOST_DATA) as usize;
     let read = file.done(file.tree().read(&file.caller, &file.node, what.offset, len).await)?;
     let length = read.data.len() as u32;

@@ -11,7 +11,7 @@ mod ranges;
 mod sessions;
 mod xattrs;
 
-use nfs::v4::state::{Running, Sequenced};
+use nfs::v4::state::{Current, Running, Sequenced};
 use nfs::v4::{
     self, Arguments, Asked, Fore, Handle, Item, Items, Operation, Outcome, Refused as Unread, Results,
     Sequence, SequenceOk, Status,
@@ -122,7 +122,20 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
     let received = Received::new(record, accepted.body);
     let body = received.head.as_slice().and_then(|it| it.get(accepted.body..)).unwrap_or_default();
     let asked = v4::Call::<Fore>::read(body)?;
-    let mut c = Compound::new(client, &accepted.identity, asked.minor);
+    let mut c = Compound {
+        client,
+        model: client.model(),
+        identity: &accepted.identity,
+        minor: asked.minor,
+        running: None,
+        current: None,
+        saved: None,
+        stateids: Current::default(),
+        apart: None,
+        reducible: 0,
+        cache: false,
+        limit: usize::MAX,
+    };
     let mut out = Reply::begun(accepted.xid);
     let mut to = Writer::new(&mut out);
     let mut reply = compound::Results::new(&mut to, asked.tag);
@@ -312,7 +325,8 @@ async fn execute(
             Ok(())
         }
         Arguments::PutFh(handle) => {
-            c.go_to_handle(handle.bytes())?;
+            let place = c.of_handle(handle.bytes())?;
+            c.go_to(place);
             to.push(&Results::PutFh(Outcome::Ok(())));
             Ok(())
         }
@@ -322,12 +336,14 @@ async fn execute(
             Ok(())
         }
         Arguments::SaveFh(()) => {
-            c.save();
+            c.saved = c.current.clone();
+            c.stateids.save();
             to.push(&Results::SaveFh(Outcome::Ok(())));
             Ok(())
         }
         Arguments::RestoreFh(()) => {
-            c.restore();
+            c.current = c.saved.clone();
+            c.stateids.restore();
             to.push(&Results::RestoreFh(Outcome::Ok(())));
             Ok(())
         }

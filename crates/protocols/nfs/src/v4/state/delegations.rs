@@ -101,7 +101,7 @@ impl Delegations {
 
     /// The client has a revoked delegation that it did not free.
     pub(super) fn has_revoked(&self, client: ClientId) -> bool {
-        !self.revoked.is_empty() && self.revoked.range((client, 0)..=(client, StateNo::MAX)).next().is_some()
+        self.revoked.range((client, 0)..=(client, StateNo::MAX)).next().is_some()
     }
 
     /// A delegation of the file was recalled not long ago.
@@ -173,11 +173,6 @@ impl Delegations {
             }
         }
         clients
-    }
-
-    /// Some of them, or of their files, have a time to wait for.
-    pub(super) fn is_timed(&self) -> bool {
-        !self.recalled.is_empty() || !self.cooling.is_empty()
     }
 
     /// Ends the time without delegations of files. Returns these.

@@ -312,11 +312,6 @@ impl Locks {
         self.stop_waiting(&Key { file, client, owner: owner.into() });
     }
 
-    /// Owners wait for a lock, or to be called.
-    pub(super) fn is_waited_for(&self) -> bool {
-        !self.waiting.is_empty() || !self.ready.is_empty()
-    }
-
     /// Forgets the owners for which `forget` holds, given the client and since when the owner waits.
     /// Returns the files.
     pub(super) fn forget_waiting(&mut self, forget: impl Fn(ClientId, Duration) -> bool) -> Vec<FileNo> {

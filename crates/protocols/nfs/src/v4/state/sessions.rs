@@ -295,11 +295,7 @@ impl Sessions {
         if session.back.as_ref().is_some_and(Back::fault) {
             set |= flags::BACKCHANNEL_FAULT;
         }
-        // Asked at each SEQUENCE: one that can be called on settles the rest.
-        if session.caller().is_some() {
-            return set;
-        }
-        if session.called {
+        if session.called && session.caller().is_none() {
             set |= flags::CB_PATH_DOWN_SESSION;
         }
         if all().any(|it| it.called) && !all().any(|it| it.caller().is_some()) {

@@ -113,34 +113,3 @@ fn a_client_does_not_expire_while_its_request_runs() {
     server.pass(LEASE + SECOND, &[two]);
     assert!(server.open(two, 1, Write).is_ok());
 }
-
-#[test]
-fn a_tick_is_due_when_the_first_lease_ends() {
-    let mut server = Server::new();
-    assert_eq!(server.state.next_tick(server.now), server.now + LEASE, "for those who come");
-    server.client(1);
-    server.pass(10 * SECOND, &[]);
-    let two = server.client(2);
-    let due = server.state.next_tick(server.now);
-    assert_eq!(due, server.now + LEASE - 10 * SECOND);
-    for (now, clients, next) in [(due, 2, due + SECOND), (due + SECOND, 1, due + 10 * SECOND)] {
-        server.now = now;
-        server.state.tick(now);
-        assert_eq!((server.state.usage().clients, server.state.next_tick(now)), (clients, next));
-    }
-    // A client that holds something is kept for longer: nothing is due for a lease.
-    server.open(two, 1, Write).unwrap();
-    assert_eq!(server.state.next_tick(server.now), server.now + LEASE);
-}
-
-#[test]
-fn a_tick_is_due_in_a_second_while_something_waits() {
-    let mut server = Server::new();
-    let (one, two) = (server.client(1), server.client(2));
-    assert!(!server.state.is_restless());
-    server.open(one, 1, Read).unwrap().delegation.unwrap();
-    assert!(!server.state.is_restless());
-    assert_eq!(server.open(two, 1, Write), Err(Status::Delay));
-    assert!(server.state.is_restless(), "a recall ends");
-    assert_eq!(server.state.next_tick(server.now), server.now + SECOND);
-}
