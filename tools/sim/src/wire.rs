@@ -182,12 +182,13 @@ impl State {
             };
             let passed = &before[..before.len() - input.len()];
             match bhs {
-                Some(bhs) => self.begin(number, &mut link, up, &bhs, &mut out),
+                // The stream names data that has not begun to come again.
+                Some(bhs) if way.left == 0 => self.begin(number, &mut link, up, &bhs, &mut out),
                 None if way.left == 0 => {
                     way.header.extend_from_slice(passed);
                     continue;
                 }
-                None => {}
+                _ => {}
             }
             let way = if up { &mut link.up } else { &mut link.down };
             let header = std::mem::take(&mut way.header);
