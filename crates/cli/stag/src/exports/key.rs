@@ -1,7 +1,10 @@
 //! The key that proves file handles: made once, kept in the state directory, since handles outlive
 //! the daemon.
 
+use std::fs::File;
 use std::path::Path;
+
+use rustix::fs::FlockOperation;
 
 use crate::state;
 
@@ -20,6 +23,9 @@ fn at(file: &Path) -> Result<[u8; 16], String> {
         format!("{}, the key of file handles: {error}; {help}", file.display())
     };
     state::make_folder(file)?;
+    // Daemons that start at the same time make one key.
+    let folder = File::open(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+    rustix::fs::flock(&folder, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
     let mut key = [0; 16];
     match backing::durable::read(file, key.len()).map_err(failed)? {
         Some(bytes) => bytes.try_into().map_err(|_| {
@@ -35,6 +41,24 @@ fn at(file: &Path) -> Result<[u8; 16], String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn daemons_that_start_together_have_one_key() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..20 {
+            let file = dir.path().join(format!("{n}/handle-key"));
+            let start = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                let make = || {
+                    start.wait();
+                    at(&file).unwrap()
+                };
+                let made: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+                let keys: Vec<_> = made.into_iter().map(|made| made.join().unwrap()).collect();
+                assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+            });
+        }
+    }
 
     #[test]
     fn a_key_is_made_once_and_for_its_owner_alone() {
