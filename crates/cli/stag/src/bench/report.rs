@@ -385,6 +385,7 @@ mod tests {
             "reassigns",
             "replaced_connections",
             "verified_blocks",
+            "entries_per_io",
         ];
         let mut sorted = names.clone();
         sorted.sort_unstable();

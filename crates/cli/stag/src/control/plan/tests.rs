@@ -76,6 +76,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
             let (a, b) = match name {
                 "name" if header == "[[export]]" => ("\"/a\"", "\"/b\""),
                 "path" => ("\"mem:1M\"", "\"/srv/files\""),
+                "rpcbind" => ("\"/run/a.sock\"", "\"/run/b.sock\""),
                 "network" => ("\"192.0.2.0/24\"", "\"2001:db8::/32\""),
                 "sandbox-directories" => ("[\"/srv/a\"]", "[\"/srv/b\"]"),
                 "log" => ("\"info\"", "\"debug\""),
