@@ -20,7 +20,7 @@ MIB = 1 << 20
 FIELDS = {"urls", "pattern", "read_percent", "zipf", "bs", "depth", "connections", "sessions", "initiators", "threads",
           "rate", "verify", "seconds", "ios", "reads", "writes", "iops", "mb_s", "lat_us", "client_us",
           "client_cpu_percent", "target_us", "target_cpu_percent", "unsent", "errors", "first_error", "reconnects",
-          "verified_blocks", "retries", "snacks", "reassigns", "replaced_connections", "tuning"}
+          "verified_blocks", "retries", "snacks", "reassigns", "replaced_connections", "tuning", "entries_per_io"}
 LATENCIES = ["min", "mean", "p50", "p90", "p99", "p999", "p9999", "max"]
 
 
