@@ -30,6 +30,7 @@ mod iqn;
 mod lab;
 mod log;
 mod machine;
+mod metrics;
 mod naming;
 mod osd;
 mod progress;

@@ -46,8 +46,9 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// What lines come from: this program's crates.
-const TARGETS: [&str; 19] = [
+const TARGETS: [&str; 20] = [
     "stag",
+    "admin_http",
     "backing",
     "conform",
     "device",

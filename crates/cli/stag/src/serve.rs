@@ -13,7 +13,7 @@ use runtime::{Runtime, Signal, Signals};
 use server_core::{CoresConfig, Server};
 
 use crate::args::Serve;
-use crate::config::{self, Config, Export, ISCSI_PORT, Lun, Portal, Target, Transports};
+use crate::config::{self, Config, Export, Http, ISCSI_PORT, Lun, Portal, Target, Transports};
 use crate::control::apply;
 use crate::control::client::CallError;
 use crate::control::daemon::{Daemon, Running};
@@ -27,7 +27,7 @@ use crate::exports::{self, Trees};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
-use crate::{advice, convert, identity, iqn, log, naming, out, rpcbind, secret, state};
+use crate::{advice, convert, identity, iqn, log, metrics, naming, out, rpcbind, secret, state};
 
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -77,6 +77,16 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         }
     };
     let (isns, rpcbind) = (config.isns.clone(), config.nfs.rpcbind.clone());
+    let http = config.http.as_ref().map(|http| {
+        let inherited = taken.as_mut().and_then(|taken| taken.http.take());
+        metrics::Listener::bind(http.listen, inherited).map_err(|error| (http.listen, error))
+    });
+    let http = match http.transpose() {
+        Ok(http) => http,
+        Err((listen, error)) => {
+            return failed(format_args!("HTTP cannot listen on {listen}: {error}"), help_for_http(&error));
+        }
+    };
     let mut sockets = supervisor::handed();
     let (mut state, mut nfs_clients) = (State::default(), Vec::new());
     if let Some(taken) = &mut taken {
@@ -164,6 +174,10 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     for portal in files.portals() {
         tracing::info!(%portal, "listening for NFS");
     }
+    let http = match http.map(metrics::Listener::start).transpose() {
+        Ok(http) => http,
+        Err(error) => return failed(format_args!("HTTP cannot be served: {error}"), None),
+    };
     sandbox.close(&running.config);
     tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
     let daemon = Daemon::new(core.handle(), server.clone(), files, sandbox, running);
@@ -184,6 +198,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(portmapper) => portmapper,
         Err(error) => return failed(format_args!("rpcbind has no thread: {error}"), None),
     };
+    let http = http.map(|http| http.serve(&daemon));
     supervisor.keep(&daemon.core.listening_sockets());
     supervisor.tell("READY=1");
     let watchdog = supervisor.watchdog(core.handle());
@@ -209,6 +224,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     drop(control);
     // It leaves what is another daemon's now.
     drop(portmapper);
+    drop(http);
     // Initiators learn of no target that is about to go.
     match daemon.is_replaced() {
         // They are the other daemon's now.
@@ -385,6 +401,9 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     if !args.nfs.is_empty() {
         config.nfs.listen = args.nfs;
     }
+    if let Some(listen) = args.http {
+        config.http = Some(Http { listen });
+    }
     if !args.nfs_verbs.is_empty() {
         config.nfs.verbs = args.nfs_verbs;
     }
@@ -463,6 +482,19 @@ fn help_for(error: &io::Error) -> Option<&'static str> {
             "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE: choose another with --listen",
         ),
         _ => None,
+    }
+}
+
+/// The same, of the address for HTTP.
+fn help_for_http(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            Some("another program listens there: choose another address with --http or listen of [http]")
+        }
+        io::ErrorKind::Unsupported => {
+            Some("leave --http and [http] out, or build it with its default features")
+        }
+        _ => help_for(error),
     }
 }
 

@@ -225,3 +225,27 @@ fn the_readme_has_at_most_130_lines() {
     let lines = read(&workspace().join("README.md")).lines().count();
     assert!(lines <= 130, "README.md has {lines} lines: what is long belongs in docs/src");
 }
+
+/// The words of a text that look like a metric of Stag's, without the endings of a histogram's series.
+fn metrics_named(text: &str) -> impl Iterator<Item = &str> {
+    let of_a_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let own = |word: &&str| word.starts_with("stag_") || word.starts_with("process_");
+    let base = |word| {
+        ["_bucket", "_sum", "_count"].iter().find_map(|end| str::strip_suffix(word, end)).unwrap_or(word)
+    };
+    text.split(move |c| !of_a_name(c)).filter(own).map(base)
+}
+
+#[test]
+fn every_metric_that_is_asked_for_exists() {
+    let page = read(&workspace().join("docs/src/reference/metrics.md"));
+    let there_are: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    for file in ["dist/prometheus/alerts.yml", "dist/grafana/stag.json", "docs/src/guide/prometheus.md"] {
+        let text = read(&workspace().join(file));
+        let asked: BTreeSet<&str> = metrics_named(&text).collect();
+        assert!(asked.len() > 2, "{file}: this test reads it wrongly");
+        let missing: Vec<_> = asked.difference(&there_are).collect();
+        assert!(missing.is_empty(), "{file} asks for metrics that are not there: {missing:?}");
+    }
+}

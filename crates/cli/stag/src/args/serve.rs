@@ -55,6 +55,10 @@ pub struct Serve {
     /// listen nowhere else
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_rdma_address)]
     pub nfs_verbs: Vec<SocketAddr>,
+    /// Answer HTTP for administrators on this IP address, port 3261 unless given: /metrics for
+    /// Prometheus, /healthz, /readyz. Replaces the address of the configuration [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = http_address)]
+    pub http: Option<SocketAddr>,
     #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
     pub cores: Option<u16>,
     #[arg(long, value_name = "µs", help = help::<Daemon>("spin"), value_parser = flag::<Daemon, u32>("spin"))]
@@ -126,6 +130,11 @@ fn nfs_address(text: &str) -> Result<SocketAddr, String> {
 fn nfs_rdma_address(text: &str) -> Result<SocketAddr, String> {
     crate::config::address_or(text, crate::export::NFS_RDMA_PORT)
         .ok_or_else(|| "write an IP address, with or without a port: 192.0.2.1 or 192.0.2.1:20049".into())
+}
+
+fn http_address(text: &str) -> Result<SocketAddr, String> {
+    crate::config::address_or(text, crate::config::HTTP_PORT)
+        .ok_or_else(|| "write an IP address, with or without a port: 127.0.0.1 or 127.0.0.1:3261".into())
 }
 
 fn control(text: &str) -> Result<Place, std::convert::Infallible> {

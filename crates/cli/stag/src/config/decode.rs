@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::auth;
-use super::model::{Acl, AclLun, Auth, Config, Daemon, Isns, Lun, Portal, Target, key};
+use super::model::{Acl, AclLun, Auth, Config, Daemon, Http, Isns, Lun, Portal, Target, key};
 use super::place::Place;
 use super::problem::{Problems, mismatch};
 use super::reader::{At, Table, table};
@@ -21,6 +21,8 @@ use crate::unit::{Options, UnitSpec, options};
 
 /// iSCSI's port (RFC 7143 §4.2.7.4, IANA).
 pub const ISCSI_PORT: u16 = 3260;
+/// The port of HTTP for administrators, beside iSCSI's.
+pub const HTTP_PORT: u16 = 3261;
 /// Logical unit numbers end here: SAM-5's flat space addressing has 14 bits.
 pub const LUNS: Range<u64> = 0..16384;
 
@@ -43,6 +45,9 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     }
     if let Some(table) = given.table("isns", problems) {
         config.isns = isns(table, place, problems);
+    }
+    if let Some(table) = given.table("http", problems) {
+        config.http = http(table, place, problems);
     }
     if let Some(mut table) = given.table("discovery", problems) {
         let auth = table.value(&key("[discovery]", "auth"), place, problems);
@@ -103,6 +108,18 @@ fn isns(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
         return None;
     };
     Some(Isns { server: named, ..isns })
+}
+
+fn http(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Option<Http> {
+    let listen = given.value::<String>(&setting::<Http>("listen"), place, problems);
+    given.end(problems);
+    let At { value, span } = listen?;
+    let listen = address_or(&value, HTTP_PORT);
+    if listen.is_none() {
+        let what = format!("\"{value}\" is no address");
+        problems.error(&span, what, "write an IP address, with or without a port: \"127.0.0.1:3261\"");
+    }
+    Some(Http { listen: listen? })
 }
 
 fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, place: &Place<'_>, problems: &mut Problems) {

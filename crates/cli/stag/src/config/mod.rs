@@ -29,10 +29,10 @@ use miette::NamedSource;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
-pub use decode::{ISCSI_PORT, LUNS, address, address_or};
+pub use decode::{HTTP_PORT, ISCSI_PORT, LUNS, address, address_or};
 pub use model::{
-    Acl, Alua, AluaGroup, Auth, Client, Config, Crc, Daemon, Export, Isns, Lun, Portal, Target, Transports,
-    lets_in,
+    Acl, Alua, AluaGroup, Auth, Client, Config, Crc, Daemon, Export, Http, Isns, Lun, Portal, Target,
+    Transports, lets_in,
 };
 pub use problem::{ConfigErrors, Problems, Shown};
 pub use summary::summary;

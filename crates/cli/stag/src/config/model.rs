@@ -15,7 +15,7 @@ use super::settings::{
     table, text, words, yes_no,
 };
 use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, SQUASHES, STATES, TRANSPORTS};
-use super::{ISCSI_PORT, LUNS};
+use super::{HTTP_PORT, ISCSI_PORT, LUNS};
 use crate::export::Shown;
 use crate::log;
 use crate::unit::UnitSpec;
@@ -84,6 +84,8 @@ pub struct Config {
     pub nfs: Nfs,
     /// Trees of files that NFS clients mount.
     pub exports: Vec<Export>,
+    /// HTTP for administrators.
+    pub http: Option<Http>,
 }
 
 impl Config {
@@ -117,6 +119,7 @@ impl Config {
         self.daemon.until_next_start(&old.daemon);
         self.nfs.until_next_start(&old.nfs);
         self.isns = old.isns.clone();
+        self.http = old.http.clone();
         for export in &mut self.exports {
             let same = |one: &&Export| one.name == export.name && one.shown == export.shown;
             if let Some(before) = old.exports.iter().find(same) {
@@ -190,6 +193,16 @@ settings! {
         "period" period_s: u32 = 300, number(20, 86_400).unit("s");
         /// Time between the server's inquiries whether the daemon lives. 0 is none.
         "esi" esi_interval_s: u32 = 0, number(0, 86_400).unit("s");
+    }
+}
+
+settings! {
+    /// HTTP for administrators: `/metrics`, `/healthz` and `/readyz`, to everybody who reaches the
+    /// address. Off without this table.
+    pub struct Http in "[http]", NextStart {
+        /// Where to listen: an IP address with a port or for 3261.
+        "listen" listen: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), HTTP_PORT),
+            text("an address").required("listen = \"127.0.0.1:3261\"").flag("--http").by_hand();
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use iscsi_server::config::{IserConfig, Limits};
 use serde_json::{Map, Value, json};
 
-use super::model::{Acl, Alua, AluaGroup, BY_HAND, Client, Daemon, Export, Isns, Nfs, Portal, Target};
+use super::model::{Acl, Alua, AluaGroup, BY_HAND, Client, Daemon, Export, Http, Isns, Nfs, Portal, Target};
 use super::settings::{Cell, Form, Group, Media, Setting, Word};
 use crate::unit::Options;
 use crate::unit::limits::Limits as Service;
@@ -45,6 +45,7 @@ fn sections() -> Vec<Described> {
         Described::of::<Limits>(),
         Described::of::<IserConfig>(),
         Described::of::<Isns>(),
+        Described::of::<Http>(),
     ];
     all.extend(by_hand("[discovery]"));
     all.extend([Described::of::<Target>(), Described::of::<Alua>(), Described::of::<AluaGroup>()]);

@@ -34,6 +34,9 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
         let more = with(&isns.said(&["server"]));
         writeln!(out, "registers with the iSNS server {}{more}", isns.server)?;
     }
+    if let Some(http) = &config.http {
+        writeln!(out, "answers HTTP on {}: /metrics, /healthz, /readyz", http.listen)?;
+    }
     let all = [
         ("daemon", config.daemon.said(&[])),
         ("limits", config.limits.said(&[])),

@@ -1,7 +1,9 @@
 //! What a running daemon knows of itself.
 
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::upgrade::Program;
@@ -25,6 +27,8 @@ pub struct Daemon {
     pub sandbox: Sandbox,
     /// Looks after the health of units.
     pub monitor: Monitor,
+    /// The socket that HTTP listens on, by what it was asked to listen on.
+    pub http: OnceLock<(SocketAddr, OwnedFd)>,
     /// What is served, and by which units.
     running: Mutex<Arc<Running>>,
     /// Held while that changes.
@@ -52,6 +56,7 @@ impl Daemon {
         let (monitor, listener) = Monitor::new();
         let daemon = Arc::new(Self {
             monitor,
+            http: OnceLock::new(),
             started: Instant::now(),
             core,
             server,

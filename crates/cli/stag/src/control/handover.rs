@@ -71,6 +71,9 @@ struct Arguments {
 struct Offer {
     /// What each portal was asked to listen on.
     asked: Vec<SocketAddr>,
+    /// Whether the last of them is not a portal's but that of HTTP.
+    #[serde(default)]
+    http: bool,
 }
 
 /// What a daemon knows and does not keep on a medium.
@@ -154,11 +157,14 @@ pub fn give(
         return refuse(out, Kind::Refused, what);
     }
     let sockets = daemon.core.listening_sockets();
-    if sockets.len() + 2 > MOST {
-        return refuse(out, Kind::Refused, format!("more than {} portals cannot be handed over", MOST - 2));
+    if sockets.len() + 3 > MOST {
+        return refuse(out, Kind::Refused, format!("more than {} portals cannot be handed over", MOST - 3));
     }
-    let offer = Offer { asked: sockets.iter().map(|(asked, _)| *asked).collect() };
-    let mut fds: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
+    let http = daemon.http.get();
+    let portals = sockets.iter().map(|(asked, socket)| (asked, socket.as_fd()));
+    let (asked, mut fds): (Vec<SocketAddr>, Vec<BorrowedFd<'_>>) =
+        portals.chain(http.iter().map(|(asked, socket)| (asked, socket.as_fd()))).unzip();
+    let offer = Offer { asked, http: http.is_some() };
     fds.push(socket.listener.as_fd());
     fds.push(socket.lock.as_fd());
     send_offer(stream, &offer, &fds)?;
@@ -327,6 +333,8 @@ pub struct Taken {
     lines: BufReader<UnixStream>,
     /// Listening sockets, by what they were asked to listen on.
     pub sockets: Vec<(SocketAddr, OwnedFd)>,
+    /// That of HTTP.
+    pub http: Option<(SocketAddr, OwnedFd)>,
     pub control: Option<ControlSocket>,
     pub served: Served,
 }
@@ -376,7 +384,9 @@ impl Taken {
         let (lock, listener) = (fds.pop(), fds.pop());
         let control = listener.zip(lock).map(|(listener, lock)| ControlSocket::adopt(&path, listener, lock));
         let lines = BufReader::new(stream.try_clone()?);
-        Ok(Self { stream, lines, sockets: offer.asked.into_iter().zip(fds).collect(), control, served })
+        let mut sockets: Vec<_> = offer.asked.into_iter().zip(fds).collect();
+        let http = offer.http.then(|| sockets.pop()).flatten();
+        Ok(Self { stream, lines, sockets, http, control, served })
     }
 
     /// Has the running daemon let go of its sessions and units. It takes them back if this value is dropped without

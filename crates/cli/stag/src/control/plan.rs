@@ -152,6 +152,12 @@ impl Plan {
             (Some(_), None) => self.at_next_start.push("isns: no server any more".to_owned()),
             (None, Some(new)) => self.at_next_start.push(format!("isns: {}", new.server)),
         }
+        match (&old.http, &new.http) {
+            (Some(old), Some(new)) => self.settings("http ", old.differences(new)),
+            (None, None) => {}
+            (Some(_), None) => self.at_next_start.push("http: no address any more".to_owned()),
+            (None, Some(new)) => self.at_next_start.push(format!("http: {}", new.listen)),
+        }
     }
 
     fn exports(&mut self, old: &Config, new: &Config) {

@@ -12,6 +12,7 @@ pub fn workspace() -> PathBuf {
 /// The crates of the product and of its tools: each one's name and folder.
 pub fn crates() -> BTreeMap<String, PathBuf> {
     [
+        "crates/admin",
         "crates/protocols",
         "crates/runtime",
         "crates/storage",

@@ -10,12 +10,13 @@ use crate::config::{self, Daemon, Place as Files, reference};
 /// A table: its header, and what stands in it in any case.
 type Table = (&'static str, &'static [(&'static str, &'static str)]);
 
-const TABLES: [Table; 12] = [
+const TABLES: [Table; 13] = [
     ("", &[]),
     ("[[portal]]", &[("listen", "\"192.0.2.1:3260\""), ("group", "1")]),
     ("[limits]", &[]),
     ("[iser]", &[]),
     ("[isns]", &[("server", "\"192.0.2.30\"")]),
+    ("[http]", &[("listen", "\"127.0.0.1:3261\"")]),
     ("[discovery]", &[]),
     ("[[target]]", &[("iqn", "\"iqn.2026-01.org.example:t\"")]),
     ("[[target.unit]]", &[("lun", "0"), ("path", "\"/srv/x.img\"")]),
@@ -32,11 +33,12 @@ const ALUA: [Table; 2] =
     [("[target.alua]", &[]), ("[[target.alua.group]]", &[("id", "1"), ("portal-groups", "[1]")])];
 
 /// Keys that are tables of their own, and those of a unit that are no options.
-const TABLE_KEYS: [&str; 14] = [
+const TABLE_KEYS: [&str; 15] = [
     "portal",
     "limits",
     "iser",
     "isns",
+    "http",
     "discovery",
     "target",
     "unit",
@@ -116,7 +118,7 @@ fn text(header: &str, lines: &[(&str, &str)]) -> String {
     let mut tables = TABLES.to_vec();
     if header.contains("alua") {
         // Below its target, before the units.
-        tables.splice(7..7, ALUA);
+        tables.splice(8..8, ALUA);
     }
     for (name, usual) in tables {
         text += &format!("{name}\n");

@@ -1,0 +1,121 @@
+//! Connections of clients, all of which are bounded: how many there are, how long each may take, and
+//! how much a head may hold. Each carries one request.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::{Source, pages};
+
+/// Connections at once. One more takes the place of the oldest that has not asked for anything.
+pub const CONNECTIONS: usize = 64;
+/// How long a client may take to ask.
+const UNTIL_IT_ASKS: Duration = Duration::from_secs(10);
+/// How long a whole connection may last: a client that does not read is dropped.
+const WHOLE: Duration = Duration::from_secs(30);
+/// Bytes of a request's head.
+const HEAD: usize = 16 << 10;
+/// Header fields of a request.
+const FIELDS: usize = 64;
+
+/// A connection that is open.
+struct Guest {
+    ends: AbortHandle,
+    /// Whether its request has come.
+    asked: Arc<AtomicBool>,
+}
+
+/// Serves until `end` comes, or its sender goes.
+pub async fn serve<S: Source>(listener: TcpListener, source: Arc<S>, end: oneshot::Receiver<()>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "HTTP cannot be served"),
+    };
+    let router = pages::router(source);
+    // It ends with the runtime, and connections with it.
+    tokio::spawn(accept(listener, router));
+    let _ = end.await;
+}
+
+async fn accept(listener: tokio::net::TcpListener, router: Router) {
+    let mut tasks = JoinSet::new();
+    let mut guests: Vec<Guest> = Vec::with_capacity(CONNECTIONS);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "HTTP: accept failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        while tasks.try_join_next().is_some() {}
+        guests.retain(|guest| !guest.ends.is_finished());
+        if guests.len() >= CONNECTIONS {
+            match guests.iter().position(|guest| !guest.asked.load(Ordering::Relaxed)) {
+                Some(at) => guests.remove(at).ends.abort(),
+                // All are being answered, which has an end.
+                None => {
+                    let _ = tasks.join_next().await;
+                    guests.retain(|guest| !guest.ends.is_finished());
+                }
+            }
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        let ends = tasks.spawn(connection(stream, router.clone(), asked.clone()));
+        guests.push(Guest { ends, asked });
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, asked: Arc<AtomicBool>) {
+    let pages = TowerToHyperService::new(router);
+    let answer = service_fn(move |request: Request<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
+        let answer = may_be_answered(&request).then(|| pages.call(request));
+        async move {
+            match answer {
+                Some(answer) => answer.await,
+                None => Ok(refusal()),
+            }
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(UNTIL_IT_ASKS)
+        .max_buf_size(HEAD)
+        .max_headers(FIELDS)
+        // So what follows a request is never taken for another one.
+        .keep_alive(false);
+    match tokio::time::timeout(WHOLE, http.serve_connection(TokioIo::new(stream), answer)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "HTTP client"),
+        Err(_) => tracing::debug!("an HTTP client was too slow"),
+    }
+}
+
+/// No request that is understood here has a body.
+fn may_be_answered(request: &Request<Incoming>) -> bool {
+    let fields = request.headers();
+    let length = fields.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    !(reads && (length || fields.contains_key(header::TRANSFER_ENCODING)))
+}
+
+fn refusal() -> Response<Body> {
+    let mut response = Response::new(Body::from("a request that reads has no body here\n"));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response
+}

@@ -1,0 +1,109 @@
+//! What is answered to whom: `/metrics`, `/healthz`, `/readyz`. All clients share a picture that is
+//! a second old at most.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::Mutex;
+
+use crate::{Report, Source, accept};
+
+/// How long a picture is shown.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What the pages are made of.
+struct Shared<S: Source> {
+    source: Arc<S>,
+    /// Held while a new picture is taken: all who ask meanwhile get that one.
+    latest: Mutex<Option<Arc<Taken<S>>>>,
+}
+
+struct Taken<S: Source> {
+    at: Instant,
+    picture: S::Picture,
+    texts: [OnceLock<Bytes>; 2],
+}
+
+impl<S: Source> Shared<S> {
+    async fn picture(&self) -> Option<Arc<Taken<S>>> {
+        let mut latest = self.latest.lock().await;
+        if let Some(taken) = latest.as_ref().filter(|taken| taken.at.elapsed() < FRESH) {
+            return Some(taken.clone());
+        }
+        // Two pictures in memory would be one too many.
+        *latest = None;
+        let source = self.source.clone();
+        let at = Instant::now();
+        let look = move || Taken { at, picture: source.look(), texts: Default::default() };
+        let taken = Arc::new(tokio::task::spawn_blocking(look).await.ok()?);
+        *latest = Some(taken.clone());
+        Some(taken)
+    }
+}
+
+/// All pages.
+pub fn router<S: Source>(source: Arc<S>) -> Router {
+    let shared = Arc::new(Shared { source, latest: Mutex::default() });
+    Router::new()
+        .route("/metrics", get(metrics::<S>))
+        .route("/healthz", get(health::<S>))
+        .route("/readyz", get(readiness::<S>))
+        .fallback(nothing)
+        .with_state(shared)
+}
+
+async fn nothing() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n")
+}
+
+async fn metrics<S: Source>(State(shared): State<Arc<Shared<S>>>, headers: HeaderMap) -> Response {
+    let format = accept::format(&headers);
+    let Some(taken) = shared.picture().await else { return failed() };
+    let text = match taken.texts[format as usize].get() {
+        Some(text) => Ok(text.clone()),
+        // Ten thousand units take milliseconds, in which others are to be answered.
+        None => {
+            let source = shared.source.clone();
+            let write = move || {
+                let text = &taken.texts[format as usize];
+                text.get_or_init(|| source.metrics(&taken.picture, format).into()).clone()
+            };
+            tokio::task::spawn_blocking(write).await
+        }
+    };
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
+        Err(_) => failed(),
+    }
+}
+
+async fn health<S: Source>(State(shared): State<Arc<Shared<S>>>) -> Response {
+    match shared.picture().await {
+        Some(taken) => report(shared.source.health(&taken.picture)),
+        None => failed(),
+    }
+}
+
+async fn readiness<S: Source>(State(shared): State<Arc<Shared<S>>>) -> Response {
+    match shared.picture().await {
+        Some(taken) => report(shared.source.readiness(&taken.picture)),
+        None => failed(),
+    }
+}
+
+fn report(report: Report) -> Response {
+    let status = if report.well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
+    (status, kind, report.text).into_response()
+}
+
+/// The source panicked, which has been logged.
+fn failed() -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, "the daemon could not look at itself: see its log\n").into_response()
+}

@@ -1,0 +1,206 @@
+//! The pages as clients see them, and clients that break every rule.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use admin_http::exposition::Format;
+use admin_http::{Http, Report, Source};
+
+/// How long an answer may take on a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct Counted {
+    looks: AtomicUsize,
+    ill: AtomicBool,
+    panics: AtomicBool,
+}
+
+impl Source for Counted {
+    type Picture = usize;
+
+    fn look(&self) -> usize {
+        assert!(!self.panics.load(Ordering::SeqCst), "as the test wants");
+        self.looks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn metrics(&self, picture: &usize, format: Format) -> String {
+        format!("looks {picture} {format:?}\n")
+    }
+
+    fn health(&self, _: &usize) -> Report {
+        let well = !self.ill.load(Ordering::SeqCst);
+        Report { well, text: format!("well: {well}\n") }
+    }
+
+    fn readiness(&self, _: &usize) -> Report {
+        Report { well: true, text: "ready\n".into() }
+    }
+}
+
+fn served() -> (Arc<Counted>, Http<Counted>, SocketAddr) {
+    let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let http = Http::start(socket).unwrap();
+    let source = Arc::new(Counted::default());
+    http.serve(source.clone());
+    (source, http, address)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// What is answered to `request` until the connection is closed. A reset ends an answer too.
+fn answer(address: SocketAddr, request: &str) -> String {
+    let mut stream = connect(address);
+    // Who is refused early may not take all of it.
+    let _ = stream.write_all(request.as_bytes());
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = stream.read(&mut piece) {
+        answer.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    answer(address, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+}
+
+fn status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_client_gets_metrics_in_the_format_that_it_asks_for() {
+    let (_, _http, address) = served();
+    let plain = get(address, "/metrics");
+    assert!(plain.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{plain}");
+    assert!(plain.ends_with("looks 1 Prometheus\n"), "{plain}");
+    let open =
+        answer(address, "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\n\r\n");
+    assert!(
+        open.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"),
+        "{open}"
+    );
+    assert!(open.ends_with(" OpenMetrics\n"), "{open}");
+    let head = answer(address, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(status(&head) == 200 && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn all_who_ask_within_a_second_share_one_look() {
+    let (source, _http, address) = served();
+    let began = std::time::Instant::now();
+    let clients: Vec<_> = (0..40).map(|_| std::thread::spawn(move || get(address, "/metrics"))).collect();
+    for client in clients {
+        assert_eq!(status(&client.join().unwrap()), 200);
+    }
+    let most = began.elapsed().as_secs() as usize + 1;
+    let looks = source.looks.load(Ordering::SeqCst);
+    assert!((1..=most).contains(&looks), "{looks} looks in {most} s");
+}
+
+#[test]
+fn health_is_a_status_and_a_text() {
+    let (source, _http, address) = served();
+    assert_eq!(status(&get(address, "/healthz")), 200);
+    source.ill.store(true, Ordering::SeqCst);
+    let ill = get(address, "/healthz");
+    assert!(status(&ill) == 503 && ill.ends_with("well: false\n"), "{ill}");
+    assert_eq!(status(&get(address, "/readyz")), 200);
+}
+
+#[test]
+fn a_source_that_panics_is_an_error_of_the_server_and_not_its_end() {
+    let (source, _http, address) = served();
+    source.panics.store(true, Ordering::SeqCst);
+    assert_eq!(status(&get(address, "/metrics")), 500);
+    source.panics.store(false, Ordering::SeqCst);
+    assert_eq!(status(&get(address, "/metrics")), 200);
+}
+
+#[test]
+fn wrong_requests_get_the_status_that_says_why() {
+    let (_, _http, address) = served();
+    let head = "HTTP/1.1\r\nHost: a\r\n";
+    let long = "a".repeat(20 << 10);
+    let many: String = (0..200).map(|at| format!("X-{at}: 1\r\n")).collect();
+    for (request, expected) in [
+        (format!("POST /metrics {head}Content-Length: 0\r\n\r\n"), 405),
+        (format!("DELETE /healthz {head}\r\n"), 405),
+        (format!("GET /etc/passwd {head}\r\n"), 404),
+        (format!("GET /../metrics {head}\r\n"), 404),
+        (format!("GET /metrics {head}X: {long}\r\n\r\n"), 431),
+        (format!("GET /metrics {head}{many}\r\n"), 431),
+        (format!("GET /{long} {head}\r\n"), 431),
+        (format!("GET /metrics {head}Content-Length: 5\r\n\r\nhello"), 400),
+        (format!("GET /metrics {head}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
+        (format!("GET /metrics {head}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
+        (format!("GET /metrics {head}Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"), 400),
+        (format!("GET /metrics {head}Content-Length: -1\r\n\r\n"), 400),
+        (format!("GET /metrics {head} folded: 1\r\n\r\n"), 400),
+        // Of HTTP/2 it knows that it is none of its own, and closes.
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 0),
+        ("\x16\x03\x01\x02\x00\r\n\r\n".to_owned(), 400),
+    ] {
+        let answer = answer(address, &request);
+        let shown: String = request.chars().take(60).collect();
+        assert_eq!(status(&answer), expected, "{shown:?} is answered with {answer}");
+    }
+    assert_eq!(status(&get(address, "/metrics")), 200);
+}
+
+#[test]
+fn what_follows_a_request_is_no_request() {
+    let (_, _http, address) = served();
+    let two = answer(
+        address,
+        "GET /readyz HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    assert!(two.matches("HTTP/1.1 ").count() == 1 && two.ends_with("ready\n"), "{two}");
+}
+
+/// The oldest of those that ask for nothing makes room.
+#[test]
+fn idle_connections_keep_nobody_out() {
+    let (_, _http, address) = served();
+    let idle: Vec<_> = (0..300).map(|_| connect(address)).collect();
+    for _ in 0..20 {
+        assert_eq!(status(&get(address, "/metrics")), 200);
+    }
+    // All but some have been closed.
+    let open = idle.iter().filter(|stream| {
+        stream.set_nonblocking(true).unwrap();
+        let mut stream: &TcpStream = stream;
+        matches!(stream.read(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    assert!(open.count() <= 64);
+}
+
+#[test]
+fn an_address_in_use_is_an_error() {
+    let (_, _http, address) = served();
+    let error = admin_http::listen(address).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn clients_wait_until_there_is_something_to_say_and_the_end_frees_the_address() {
+    let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let http = Http::<Counted>::start(socket).unwrap();
+    let early = std::thread::spawn(move || get(address, "/readyz"));
+    http.serve(Arc::default());
+    assert_eq!(status(&early.join().unwrap()), 200);
+    drop(http);
+    assert!(TcpStream::connect(address).is_err());
+    // One that has never served ends too.
+    let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    drop(Http::<Counted>::start(socket).unwrap());
+}

@@ -1,0 +1,255 @@
+//! What all metrics of one moment are made of, and how many series there may be.
+
+use std::collections::BTreeMap;
+
+use admin_http::exposition::{Format, Kind, Text};
+
+use super::process::Process;
+use super::table::{LEFT_OUT, Metric, Of, TABLE};
+use crate::control::status::{Io, Status};
+
+/// With more units than this, only their most important metrics are told, and latencies by target.
+pub const MOST_UNITS_IN_DETAIL: usize = 1000;
+/// With more targets than this, latencies are those of all together.
+pub const MOST_TARGETS: usize = 500;
+/// With more pairs of an initiator and a target than this, none of them is told.
+pub const MOST_INITIATORS: usize = 256;
+/// With more exports than this, none of them is told.
+pub const MOST_EXPORTS: usize = 1000;
+
+/// A daemon at one moment.
+pub struct Picture {
+    /// What `status` says.
+    pub status: Status,
+    /// Its process.
+    pub process: Process,
+    /// Whether it has been replaced by another daemon, or ends.
+    pub ends: bool,
+    /// How long it took to gather this, seconds.
+    pub took_s: f64,
+}
+
+/// All sessions of one initiator with one target.
+#[derive(Default)]
+pub struct Initiator {
+    /// Sessions.
+    pub sessions: u64,
+    /// Connections.
+    pub connections: u64,
+    /// What their connections have done.
+    pub io: Io,
+}
+
+impl Picture {
+    /// Units of all targets.
+    pub fn units(&self) -> usize {
+        self.status.targets.iter().map(|target| target.units.len()).sum()
+    }
+
+    /// Initiators by their names and their targets'; no target in discovery.
+    pub fn initiators(&self) -> BTreeMap<(&str, &str), Initiator> {
+        let mut all = BTreeMap::<_, Initiator>::new();
+        for session in &self.status.sessions {
+            let key = (session.initiator.as_str(), session.target.as_deref().unwrap_or_default());
+            let one = all.entry(key).or_default();
+            one.sessions += 1;
+            one.connections += session.connections.len() as u64;
+            one.io.add(&session.io);
+        }
+        all
+    }
+
+    /// Latencies, by target and number. Where there are too many units, by target; where there are too many targets, of all.
+    pub fn latencies(&self) -> Vec<(&str, String, Io)> {
+        let targets = &self.status.targets;
+        let sum = |target: &crate::control::status::TargetStatus| {
+            let mut all = Io::default();
+            target.units.iter().for_each(|unit| all.add(&unit.io));
+            all
+        };
+        if self.units() <= MOST_UNITS_IN_DETAIL {
+            let of = |target: &'_ crate::control::status::TargetStatus| {
+                target.units.iter().map(|unit| (unit.lun.to_string(), unit.io)).collect::<Vec<_>>()
+            };
+            let named = targets
+                .iter()
+                .flat_map(|target| of(target).into_iter().map(|(lun, io)| (target.iqn.as_str(), lun, io)));
+            return named.collect();
+        }
+        if targets.len() <= MOST_TARGETS {
+            return targets.iter().map(|target| (target.iqn.as_str(), String::new(), sum(target))).collect();
+        }
+        let mut all = Io::default();
+        targets.iter().for_each(|target| all.add(&sum(target)));
+        vec![("", String::new(), all)]
+    }
+
+    /// How many of `of` there are, and how many are told at most.
+    fn count(&self, of: Of) -> (usize, usize) {
+        match of {
+            Of::UnitDetails => (self.units(), MOST_UNITS_IN_DETAIL),
+            Of::Initiators => (self.initiators().len(), MOST_INITIATORS),
+            Of::Exports => (self.status.nfs.exports.len(), MOST_EXPORTS),
+            Of::Daemon | Of::Sums | Of::Cores | Of::Units => (0, 0),
+        }
+    }
+
+    /// Whether `metric` can be told. What cores have counted together cannot if one of them did not
+    /// answer: its sum would fall, and counters that fall have begun anew.
+    fn tells(&self, metric: &Metric, left_out: &[Of]) -> bool {
+        let counts = matches!(metric.family.kind, Kind::Counter | Kind::Histogram);
+        let sums = !matches!(metric.of, Of::Daemon | Of::Cores);
+        (self.status.complete || !(counts && sums)) && !left_out.contains(&metric.of)
+    }
+
+    /// All metrics.
+    pub fn text(&self, format: Format) -> Text {
+        let mut text = Text::new(format);
+        let bounded = [Of::UnitDetails, Of::Initiators, Of::Exports];
+        let above = |of: &Of| {
+            let (there_are, most) = self.count(*of);
+            there_are > most
+        };
+        let left_out: Vec<Of> = bounded.into_iter().filter(above).collect();
+        for metric in TABLE.iter().filter(|metric| self.tells(metric, &left_out)) {
+            (metric.tell)(self, &mut text.family(&metric.family));
+        }
+        let mut rows = text.family(&LEFT_OUT);
+        for of in bounded {
+            rows.row(&[of.name()], left_out.contains(&of));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::status::{CoreStatus, SessionStatus, TargetStatus, UnitStatus};
+    use serde_json::json;
+
+    fn unit(lun: u16) -> UnitStatus {
+        let mut counts = Io { reads: 7, timed: 1, time_ns: 20_000, ..Io::default() };
+        counts.buckets[6] = 1;
+        let unit = json!({
+            "lun": lun, "path": "mem:1M", "size": 1 << 20, "block": 512, "read_only": false, "thin": true, "write_cache": true,
+            "engine": null, "serial": "1", "allocated": 4096, "io": counts,
+        });
+        serde_json::from_value(unit).unwrap()
+    }
+
+    fn core() -> CoreStatus {
+        let core = json!({
+            "connections": 1, "pool_in_use": 1, "pool_high_water": 2, "pool_mapped": 3, "pool_limit": 4, "busy_s": 1.5,
+        });
+        serde_json::from_value(core).unwrap()
+    }
+
+    fn session(at: usize) -> SessionStatus {
+        let session = json!({
+            "tsih": 1, "initiator": format!("iqn.2026-01.example:{at}"), "isid": "00", "target": "iqn.2026-01.example:0", "group": 1,
+            "error_recovery_level": 0, "max_connections": 1, "age_s": 1.0, "connections": [], "io": Io::default(),
+        });
+        serde_json::from_value(session).unwrap()
+    }
+
+    fn picture(targets: usize, units: u16, sessions: usize) -> Picture {
+        let target = |at| TargetStatus {
+            iqn: format!("iqn.2026-01.example:{at}"),
+            alias: String::new(),
+            groups: Vec::new(),
+            units: (0..units).map(unit).collect(),
+        };
+        let status = Status {
+            version: "0".into(),
+            pid: 1,
+            uptime_s: 1.0,
+            portals: Vec::new(),
+            targets: (0..targets).map(target).collect(),
+            sessions: (0..sessions).map(session).collect(),
+            recoveries: Default::default(),
+            health: Default::default(),
+            nfs: Default::default(),
+            cores: vec![Some(core()), None],
+            complete: true,
+        };
+        Picture { status, process: Process::default(), ends: false, took_s: 0.0 }
+    }
+
+    fn lines(picture: &Picture) -> Vec<String> {
+        picture.text(Format::Prometheus).finish().lines().map(str::to_owned).collect()
+    }
+
+    fn count(lines: &[String], beginning: &str) -> usize {
+        lines.iter().filter(|line| line.starts_with(beginning)).count()
+    }
+
+    #[test]
+    fn ten_thousand_units_stay_below_a_hundred_thousand_series() {
+        for (targets, units) in [(10_000, 1), (500, 20), (1, 10_000)] {
+            let mut picture = picture(targets, units, 10_000);
+            picture.status.cores = (0..64).map(|_| Some(core())).collect();
+            let series = picture.text(Format::OpenMetrics).series();
+            assert!((80_000..=100_000).contains(&series), "{targets} targets: {series} series");
+        }
+    }
+
+    #[test]
+    fn latencies_lose_labels_rather_than_units_where_there_are_many() {
+        let buckets = |targets, units| {
+            count(&lines(&picture(targets, units, 0)), "stag_command_duration_seconds_count")
+        };
+        assert_eq!([buckets(4, 5), buckets(400, 5), buckets(2000, 5)], [20, 400, 1]);
+        let all = lines(&picture(2000, 5, 0));
+        assert!(all.contains(&"stag_command_duration_seconds_count 10000".to_owned()));
+    }
+
+    #[test]
+    fn too_many_initiators_are_told_only_by_their_number() {
+        let few = lines(&picture(1, 1, MOST_INITIATORS));
+        assert_eq!(count(&few, "stag_initiator_sessions{"), MOST_INITIATORS);
+        let many = lines(&picture(1, 1, MOST_INITIATORS + 1));
+        assert_eq!((count(&many, "stag_initiator_"), count(&many, "stag_sessions 257")), (0, 1));
+        assert_eq!(count(&many, "stag_metrics_left_out{detail=\"initiators\"} 1"), 1);
+    }
+
+    /// A sum without one core's part would be smaller than the one before: Prometheus takes that for a restart, and its next rate
+    /// for a burst.
+    #[test]
+    fn a_core_that_does_not_answer_is_missing_and_so_are_the_sums() {
+        let mut picture = picture(1, 1, 1);
+        picture.status.complete = false;
+        let lines = lines(&picture);
+        assert_eq!(count(&lines, "stag_core_up{core=\"1\"} 0"), 1);
+        assert_eq!(
+            (count(&lines, "stag_core_busy_seconds_total{"), count(&lines, "stag_unit_size_bytes{")),
+            (1, 1)
+        );
+        for sum in
+            ["stag_unit_commands_total", "stag_command_duration", "stag_initiator_commands", "stag_digest"]
+        {
+            assert_eq!(count(&lines, sum), 0, "{sum}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_counts_up_to_what_it_has_in_all() {
+        let mut picture = picture(1, 1, 0);
+        let io = &mut picture.status.targets[0].units[0].io;
+        // Of each of the buckets one, of the last two.
+        io.buckets = [1; iscsi_server::BUCKETS];
+        io.buckets[iscsi_server::BUCKETS - 1] = 2;
+        io.timed = io.buckets.iter().sum();
+        let lines = lines(&picture);
+        let counts: Vec<u64> = lines
+            .iter()
+            .filter(|line| line.starts_with("stag_command_duration_seconds_bucket"))
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse().ok())
+            .collect();
+        assert!(counts.len() <= 12, "{counts:?}");
+        assert!(counts.windows(2).all(|pair| pair[0] < pair[1]), "{counts:?}");
+        assert_eq!(counts.last(), Some(&25));
+        // 2^(9 + n) ns end bucket n: 8.192 µs the fifth.
+        assert!(lines[..].iter().any(|line| line.contains("le=\"0.000008192\"} 5")), "{lines:#?}");
+    }
+}

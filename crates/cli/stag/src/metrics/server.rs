@@ -1,0 +1,119 @@
+//! The daemon's HTTP server: its address, its start before the sandbox closes, and what it shows.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use admin_http::exposition::Format;
+use admin_http::{Http, Report, Source};
+
+use super::picture::Picture;
+use super::process::Process;
+use crate::control::daemon::Daemon;
+use crate::control::status;
+use crate::exit::Exit;
+
+/// How long a core may take to answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long an address may be in use before the start fails: the kernel lets go of the listener of a
+/// process that was killed a little later than of the process.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// An address that is listened on. Clients wait.
+pub struct Listener {
+    asked: SocketAddr,
+    socket: TcpListener,
+}
+
+impl Listener {
+    /// Listens on `asked`: on the socket of the daemon that is replaced, if it listens there.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub fn bind(asked: SocketAddr, inherited: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+        if let Some((_, socket)) = inherited.filter(|(of, _)| *of == asked) {
+            return Ok(Self { asked, socket: socket.into() });
+        }
+        let deadline = Instant::now() + ADDRESS_PATIENCE;
+        loop {
+            match admin_http::listen(asked) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                bound => return Ok(Self { asked, socket: bound? }),
+            }
+        }
+    }
+
+    /// Starts the thread. Comes after Landlock, which threads inherit, and before system calls are
+    /// filtered: the thread makes itself a batch job.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(self) -> io::Result<Server> {
+        let (asked, handed_over) = (self.asked, OwnedFd::from(self.socket.try_clone()?));
+        Ok(Server { asked, handed_over, address: self.socket.local_addr()?, http: Http::start(self.socket)? })
+    }
+}
+
+/// The server. It ends when it is dropped.
+pub struct Server {
+    asked: SocketAddr,
+    address: SocketAddr,
+    handed_over: OwnedFd,
+    http: Http<Shown>,
+}
+
+impl Server {
+    /// Answers clients from now on.
+    pub fn serve(self, daemon: &Arc<Daemon>) -> Http<impl Source> {
+        tracing::info!(address = %self.address, "listening for HTTP");
+        // Set once: a daemon has one.
+        let _ = daemon.http.set((self.asked, self.handed_over));
+        self.http.serve(Arc::new(Shown(daemon.clone())));
+        self.http
+    }
+}
+
+/// What is shown of a daemon.
+struct Shown(Arc<Daemon>);
+
+impl Source for Shown {
+    type Picture = Picture;
+
+    fn look(&self) -> Picture {
+        let began = Instant::now();
+        let status = status::status(&self.0, PATIENCE);
+        Picture {
+            status,
+            process: Process::now(),
+            ends: self.0.is_replaced(),
+            took_s: began.elapsed().as_secs_f64(),
+        }
+    }
+
+    fn metrics(&self, picture: &Picture, format: Format) -> String {
+        picture.text(format).finish()
+    }
+
+    fn health(&self, picture: &Picture) -> Report {
+        let silent = picture.status.cores.iter().filter(|core| core.is_none()).count();
+        let mut text = picture.status.health.check();
+        if silent > 0 {
+            text.insert_str(0, &format!("CRITICAL: {silent} cores do not answer\n"));
+        }
+        Report { well: silent == 0 && picture.status.health.exit() != Exit::CheckCritical, text }
+    }
+
+    fn readiness(&self, picture: &Picture) -> Report {
+        let silent = picture.status.cores.iter().all(Option::is_none);
+        let text = match (picture.ends, silent) {
+            (true, _) => "another daemon has taken over\n",
+            (_, true) => "no core answers\n",
+            _ => "ready\n",
+        };
+        Report { well: !picture.ends && !silent, text: text.to_owned() }
+    }
+}

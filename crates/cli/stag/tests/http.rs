@@ -1,0 +1,97 @@
+//! HTTP for administrators as a part of the daemon: its address, the sandbox, and a takeover.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use support::command::{Server, done, fails, free_portal, noise, path, said, stag_with, wait_until};
+
+/// What is answered to a client that wants `path`; empty where nobody listens, or ends before it answers.
+fn get(address: &str, path: &str) -> String {
+    let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
+    let _ = write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let mut answer = String::new();
+    match stream.read_to_string(&mut answer) {
+        Ok(_) => answer,
+        Err(_) => String::new(),
+    }
+}
+
+/// The value of a series.
+fn value(metrics: &str, series: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[test]
+fn metrics_count_what_initiators_did_within_the_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, socket) = (path(dir.path(), "disk.img"), path(dir.path(), "control.sock"));
+    let address = free_portal();
+    let server = Server::start(
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            &address,
+            "--control",
+            &socket,
+            &format!("{disk},size=8M,thin"),
+        ],
+        1,
+    );
+    let written = stag_with(&["write", server.iscsi(0)], &noise(1 << 20));
+    assert!(written.status.success(), "{written:?}");
+    assert_eq!(done(&["read", "--length", "1M", server.iscsi(0)]), noise(1 << 20));
+    let status: serde_json::Value =
+        serde_json::from_str(&said(&["status", "--control", &socket, "--json"])).unwrap();
+    let metrics = get(&address, "/metrics");
+    let labels = format!("{{target=\"{}\",lun=\"0\"", status["targets"][0]["iqn"].as_str().unwrap());
+    let io = &status["targets"][0]["units"][0]["io"];
+    for (operation, field) in [("read", "reads"), ("write", "writes")] {
+        let told = value(&metrics, &format!("stag_unit_commands_total{labels},operation=\"{operation}\"}}"));
+        assert!(told >= Some(1.0) && told == io[field].as_f64(), "{operation}: {told:?}, {io}");
+    }
+    assert_eq!(
+        value(&metrics, &format!("stag_unit_size_bytes{labels}}}")),
+        Some(f64::from(8 << 20)),
+        "{metrics}"
+    );
+    assert!(value(&metrics, &format!("stag_unit_allocated_bytes{labels}}}")) > Some(0.0), "{metrics}");
+    assert!(
+        value(&metrics, &format!("stag_command_duration_seconds_count{labels}}}")) > Some(0.0),
+        "{metrics}"
+    );
+    assert!(value(&metrics, "process_open_fds") > Some(5.0), "{metrics}");
+    let health = get(&address, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200 ") && health.contains("OK: no problems"), "{health}");
+}
+
+#[test]
+fn an_address_for_http_that_is_in_use_is_a_clear_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let error =
+        fails(&["serve", "--listen", "127.0.0.1:0", "--control", "none", "--http", &address, "mem:1M"], 4);
+    assert!(error.contains(&format!("HTTP cannot listen on {address}")), "{error}");
+    assert!(error.contains("another program listens there"), "{error}");
+}
+
+#[test]
+fn a_daemon_that_takes_over_answers_at_the_same_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, socket) = (path(dir.path(), "disk.img"), path(dir.path(), "control.sock"));
+    let (portal, address) = (free_portal(), free_portal());
+    let unit = format!("{disk},size=8M");
+    let arguments = ["--listen", &portal, "--http", &address, "--control", &socket, &unit];
+    let first = Server::start(&arguments, 1);
+    assert!(get(&address, "/readyz").starts_with("HTTP/1.1 200 "));
+    let began = value(&get(&address, "/metrics"), "process_start_time_seconds").unwrap();
+    let second = Server::start(&[&["--takeover"], &arguments[..]].concat(), 1);
+    wait_until("the new daemon answers", || {
+        value(&get(&address, "/metrics"), "process_start_time_seconds").is_some_and(|now| now > began)
+    });
+    assert_eq!(first.ended(), Some(0), "the one before ends by itself");
+    assert!(get(&address, "/readyz").starts_with("HTTP/1.1 200 "));
+    drop(second);
+}

@@ -1,0 +1,342 @@
+"""Metrics and health over HTTP: what other programs make of them, and what hostile clients of theirs can do.
+
+No time is judged. One is compared with what `stag bench` measured meanwhile, by a factor of ten: buckets are that coarse.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from lab import proc, wire
+from lab.report import Failed, Skip, expect
+from lab.target import IQN, Stag, Unit
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ALERTS = os.path.join(ROOT, "dist/prometheus/alerts.yml")
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def observed(lab, *units, more=()):
+    """A target, and the port where it answers HTTP."""
+    if lab.kind != "stag":
+        raise Skip("stag's own metrics")
+    port = proc.free_port()
+    with lab.serve(*units, more=["[http]", f'listen = "127.0.0.1:{port}"', *more]) as target:
+        yield target, port
+
+
+def fetch(port, path="/metrics", accept="", timeout=60):
+    """What is answered, and its media type."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept} if accept else {})
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return answer.read().decode(), answer.headers["Content-Type"]
+
+
+def value(text, name, **labels):
+    """The value of one series."""
+    for line in text.splitlines():
+        series, _, number = line.rpartition(" ")
+        base, _, rest = series.partition("{")
+        if base == name and all(f'{key}="{value}"' in rest for key, value in labels.items()):
+            return float(number)
+    raise Failed(f"no {name} {labels} in\n{proc.tail(text, 40)}")
+
+
+@contextlib.contextmanager
+def load(target, *words):
+    """`stag bench` in the background, for a minute at most; what it has measured is in the list once the block has ended."""
+    measured = []
+    process = subprocess.Popen([Stag.binary, "bench", target.urls[0], "--json", "--time", "60", *words],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process, measured
+        process.send_signal(2)
+        out, error = process.communicate(timeout=60)
+        expect(out, f"stag bench said nothing: {error}")
+        measured.append(json.loads(out)["runs"][0])
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def busy(lab):
+    """Units of all kinds, and an export, that something was done with."""
+    folder = lab.new_folder("export")
+    return [Unit(mib=16, thin=True), Unit(mib=16, memory=True), Unit(mib=16, objects=True)], [
+        "[nfs]", f'listen = "127.0.0.1:{proc.free_port()}"', "[[export]]", 'name = "/data"', f'path = "{folder}"']
+
+
+def promtool(lab):
+    """Names, kinds, units and help are as Prometheus's own rules want them."""
+    proc.need("promtool")
+    units, more = busy(lab)
+    with observed(lab, *units, more=more) as (target, port):
+        with wire.session(target) as session:
+            session.write(0, b"\x5a" * 4096)
+        text, kind = fetch(port)
+        expect(kind == "text/plain; version=0.0.4; charset=utf-8", kind)
+        said = proc.run("promtool", "check", "metrics", stdin=text.encode(), ok=None)
+        expect(said.code == 0 and not said.strip(), f"promtool check metrics: {said.code}\n{said}")
+        expect(value(text, "stag_unit_commands_total", lun="0", operation="write") >= 1, "the write was not counted")
+        expect(value(text, "stag_export_calls_total", export="/data") == 0, "nobody has called")
+
+
+PARSER = """
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+families = list(text_string_to_metric_families(sys.stdin.read()))
+for family in families:
+    print(family.name, family.type, family.unit, len(family.samples))
+"""
+
+
+def openmetrics(lab):
+    """prometheus_client's parser of OpenMetrics is strict: it refuses what the specification does."""
+    python = "/usr/bin/python3"
+    if proc.run(python, "-c", "import prometheus_client.openmetrics.parser", ok=None).code:
+        raise Skip("python3-prometheus-client not installed (tests/install-peers installs it)")
+    units, more = busy(lab)
+    with observed(lab, *units, more=more) as (target, port):
+        with wire.session(target) as session:
+            session.write(0, b"\x5a" * 4096)
+        text, kind = fetch(port, accept="application/openmetrics-text; version=1.0.0")
+        expect(kind == "application/openmetrics-text; version=1.0.0; charset=utf-8", kind)
+        said = proc.run(python, "-c", PARSER, stdin=text.encode(), ok=None)
+        expect(said.code == 0, f"{proc.tail(said)}")
+        for family in ["stag_unit_commands counter", "stag_build info", "stag_command_duration_seconds histogram seconds",
+                       "process_cpu_seconds counter seconds", "stag_unit_transferred_bytes counter bytes"]:
+            expect(family in said, f"{family} is not in\n{said}")
+        # The parser finds a fault where there is one.
+        spoilt = text.replace("# EOF", "")
+        expect(proc.run(python, "-c", PARSER, stdin=spoilt.encode(), ok=None).code != 0, "the parser takes everything")
+
+
+@contextlib.contextmanager
+def prometheus(lab, port):
+    """A Prometheus that scrapes each second, with Stag's alerts; asks it."""
+    proc.need("prometheus")
+    folder, own = lab.new_folder("prometheus"), proc.free_port()
+    config = os.path.join(folder, "prometheus.yml")
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{json.dumps(ALERTS)}]\nscrape_configs:\n"
+                   f"  - job_name: stag\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n")
+    with open(os.path.join(folder, "log"), "wb") as log:
+        process = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                                    f"--web.listen-address=127.0.0.1:{own}"], stdout=log, stderr=log)
+
+    def ask(query):
+        try:
+            text, _ = fetch(own, "/api/v1/query?" + urllib.parse.urlencode({"query": query}))
+        except (OSError, urllib.error.URLError):
+            return []
+        return json.loads(text)["data"]["result"]
+    try:
+        yield ask
+    finally:
+        proc.end(process)
+
+
+def quantiles(lab):
+    """Large writes, one at a time: waiting for their data is most of what they take, here as there."""
+    units = [Unit(mib=16, memory=True)]
+    with observed(lab, *units) as (target, port), load(target, "--depth", "1", "--bs", "1M", "--pattern", "write", "--destroy") as (bench, measured), prometheus(lab, port) as ask:
+        query = f'histogram_quantile(0.5, sum by (le) (rate(stag_command_duration_seconds_bucket{{target="{IQN}"}}[30s])))'
+
+        def answered():
+            expect(bench.poll() is None, "stag bench has ended")
+            counted = ask('sum(increase(stag_unit_commands_total{operation="write"}[30s])) > 100')
+            found = ask(query) if counted else []
+            return float(found[0]["value"][1]) if found and found[0]["value"][1] != "NaN" else None
+
+        half = proc.wait_until(answered, 50, "Prometheus answers")
+        expect(ask("up{job='stag'} == 1"), "the scrape failed")
+        expect(not ask("ALERTS{alertname='StagDown'}"), "an alert of a daemon that is up")
+    bench_half = measured[0]["lat_us"]["p50"] / 1e6
+    expect(bench_half / 10 < half < bench_half * 10, f"histogram_quantile says {half} s, stag bench {bench_half} s")
+
+
+# For each alert: series that it is for, and those that it must leave alone. `promtool test rules` notation.
+FIRES = {
+    "StagDown": ('up{job="stag",instance="a"}', "0x40"),
+    "StagCoreSilent": ('stag_core_up{core="1",instance="a"}', "0x40"),
+    "StagUnitFailed": ('stag_unit_state{target="t",lun="0",instance="a"}', "2x40"),
+    "StagUnitDegraded": ('stag_unit_state{target="t",lun="1",instance="a"}', "1x40"),
+    "StagFileSystemFull": ('stag_file_system_state{mount="/a",instance="a"}', "2x40"),
+    "StagFileSystemNearlyFull": ('stag_file_system_state{mount="/b",instance="a"}', "1x40"),
+    "StagHealth": ('stag_health_state{instance="b"}', "2x40"),
+    "StagDigestErrors": ("stag_digest_errors_total{instance=\"a\"}", "0+1x40"),
+    "StagCoreBusy": ('stag_core_busy_seconds_total{core="0",instance="a"}', "0+60x40"),
+    "StagBufferPoolShort": ('stag_pool_waits_total{core="0",instance="a"}', "0+600x40"),
+}
+QUIET = [('up{job="stag",instance="b"}', "1x40"), ('stag_core_up{core="0",instance="a"}', "1x40"),
+         ('stag_unit_state{target="t",lun="2",instance="a"}', "0x40"), ('stag_file_system_state{mount="/c",instance="a"}', "0x40"),
+         ('stag_health_state{instance="a"}', "2x40"), ('stag_core_busy_seconds_total{core="1",instance="a"}', "0+6x40")]
+# Of several series each.
+TOGETHER = {
+    "StagSlowCommands": [('stag_command_duration_seconds_bucket{target="t",lun="9",instance="a",le="0.016777216"}', "0+10x40"),
+                         ('stag_command_duration_seconds_bucket{target="t",lun="9",instance="a",le="1.073741824"}', "0+100x40"),
+                         ('stag_command_duration_seconds_bucket{target="t",lun="9",instance="a",le="+Inf"}', "0+100x40")],
+    "StagFailedCommands": [('stag_unit_failed_commands_total{target="t",lun="9",instance="a"}', "0+10x40"),
+                           ('stag_unit_commands_total{target="t",lun="9",instance="a",operation="read"}', "0+100x40")],
+    "StagDescriptorsShort": [('process_open_fds{job="stag",instance="a"}', "95x40"), ('process_max_fds{job="stag",instance="a"}', "100x40")],
+    "StagFileSystemFullSoon": [('stag_file_system_overcommitted_bytes{mount="/d",instance="a"}', "9x40"),
+                               ('stag_file_system_free_bytes{mount="/d",instance="a"}', "1000-10x40")],
+}
+
+
+def alerts(lab):
+    """Every alert fires on what it is for, once, and no other does."""
+    if lab.kind != "stag":
+        raise Skip("stag's own alerts")
+    proc.need("promtool")
+    said = proc.run("promtool", "check", "rules", ALERTS, ok=None)
+    expect(said.code == 0, said)
+    names = [line.split(":")[1].strip() for line in open(ALERTS, encoding="utf-8") if "- alert:" in line]
+    expect(sorted(names) == sorted([*FIRES, *TOGETHER]), f"alerts without a test, or tests without one: {names}")
+    series = [*FIRES.values(), *QUIET, *[one for group in TOGETHER.values() for one in group]]
+    # Each as many times as it has to, by the number of alerts with its name at the end.
+    tests = [{"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "35m",
+              "exp_samples": [{"labels": "{}", "value": 1}]} for name in names]
+    rules = {"rule_files": [ALERTS], "evaluation_interval": "1m", "tests": [
+        {"interval": "1m", "input_series": [{"series": name, "values": values} for name, values in series],
+         "promql_expr_test": tests}]}
+    path = os.path.join(lab.new_folder("alerts"), "test.yml")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(rules, file)
+    said = proc.run("promtool", "test", "rules", path, ok=None)
+    expect(said.code == 0, proc.tail(said, 40))
+
+
+def hostile(lab):
+    """Clients that break every rule cost a connection each, of 64; initiators are served meanwhile."""
+    with observed(lab, Unit(mib=16, memory=True)) as (target, port):
+        def connect():
+            return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+        def answer(connected):
+            data = b""
+            with contextlib.suppress(OSError):
+                while piece := connected.recv(65536):
+                    data += piece
+            return data
+
+        fetch(port)
+        before = target.status("VmRSS")
+        with wire.session(target) as session:
+            session.write(0, b"\xc3" * 4096)
+            idle = [connect() for _ in range(1000)]
+            expect(session.read(0, 8) == b"\xc3" * 4096, "an initiator reads other data")
+            expect("stag_build_info" in fetch(port)[0], "a client is not served beside idle ones")
+            descriptors = len(os.listdir(f"/proc/{target.pid}/fd"))
+            expect(descriptors < 300, f"{descriptors} descriptors with 1,000 idle clients")
+            # Slow heads: a byte now and then.
+            slow = [connect() for _ in range(64)]
+            for connected in slow:
+                with contextlib.suppress(OSError):
+                    connected.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            for request, statuses in [
+                    (b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"a" * MIB + b"\r\n\r\n", (b"431", b"")),
+                    (b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+                     b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", (b"400",)),
+                    (b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", (b"400",)),
+                    (b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", (b"405",)),
+                    (b"\x00" * 4096, (b"400", b""))]:
+                connected = connect()
+                with contextlib.suppress(OSError):
+                    connected.sendall(request)
+                said = answer(connected)
+                status = said[9:12]
+                expect(status in statuses and said.count(b"HTTP/1.1 ") <= 1, f"{request[:60]!r} is answered with {said[:200]!r}")
+            # A client that does not read what it asked for.
+            deaf = [connect() for _ in range(100)]
+            for connected in deaf:
+                with contextlib.suppress(OSError):
+                    connected.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            expect(session.read(0, 8) == b"\xc3" * 4096, "an initiator reads other data")
+            expect("stag_build_info" in fetch(port)[0], "a client is not served beside deaf ones")
+            # Whoever never asks is closed: the head of a slow one has not come in time.
+            proc.wait_until(lambda: all(closed(connected) for connected in slow), 60, "slow clients are closed")
+            session.logout()
+        for connected in idle + slow + deaf:
+            connected.close()
+        grown = (target.status("VmRSS") - before) / 1024
+        expect(grown < 64, f"memory grew by {grown:.0f} MiB")
+
+
+def closed(connected):
+    """Whether the other side has closed it."""
+    connected.setblocking(False)
+    try:
+        return connected.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def health(lab):
+    """A unit whose file has shrunk turns /healthz to 503, and its state to failed."""
+    with observed(lab, Unit(mib=16)) as (target, port):
+        text, kind = fetch(port, "/healthz")
+        expect(text.startswith("OK: no problems") and kind.startswith("text/plain"), text)
+        expect(fetch(port, "/readyz")[0] == "ready\n", "not ready")
+        os.truncate(target.units[0].path, 8 * MIB)
+        with wire.session(target) as session:
+            session.run(struct.pack(">BBIBHB", 0x28, 0, 30000, 0, 8, 0), 4096)
+            session.logout()
+
+        def ill():
+            try:
+                fetch(port, "/healthz")
+                return None
+            except urllib.error.HTTPError as error:
+                return (error.code, error.read().decode())
+        code, text = proc.wait_until(ill, 60, "the shrunk file is noticed")
+        expect(code == 503 and text.startswith("CRITICAL: "), f"{code}: {text}")
+        said = proc.run(Stag.binary, "status", "--check", "--control", target.control, ok=None)
+        expect(said.code == 2, f"status --check ends with {said.code}")
+        text, _ = fetch(port)
+        expect(value(text, "stag_unit_state", lun="0") == 2 and value(text, "stag_health_state") == 2, proc.tail(text))
+        expect(fetch(port, "/readyz")[0] == "ready\n", "it still serves")
+
+
+def many_scrapers(lab):
+    """However many ask, cores are asked once a second, and counters never fall."""
+    with observed(lab, Unit(mib=16, memory=True)) as (target, port), load(target, "--depth", "4", "--bs", "4k") as (bench, _):
+        fallen, end = [], time.monotonic() + 5
+
+        def scrape():
+            last = 0
+            while time.monotonic() < end:
+                now = value(fetch(port)[0], "stag_unit_commands_total", lun="0", operation="read")
+                if now < last:
+                    fallen.append((last, now))
+                last = now
+        threads = [threading.Thread(target=scrape) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expect(not fallen, f"counters fell: {fallen}")
+        expect(bench.poll() is None, "stag bench has ended")
+
+
+CASES = [
+    ("promtool: the text is as Prometheus wants it", promtool),
+    ("prometheus_client reads it as OpenMetrics", openmetrics),
+    ("promtool: every alert fires on what it is for", alerts),
+    ("a Prometheus answers quantiles near those of stag bench", quantiles),
+    ("health and readiness", health),
+    ("many scrapers at once: counters never fall", many_scrapers),
+    ("hostile HTTP is refused and bounded under I/O", hostile),
+]
