@@ -15,7 +15,12 @@ NAMES = ("peers", "peers-sizes", "peers-idle")
 LESS = {"seconds": "0.05", "warmup": "0.01", "unit-size": '"16M"', "held": "40", "spin": "0", "pings-s": "0.0"}
 
 
+# One line of each kind, since a point costs seconds: its target starts anew.
+LINES = '["r4k32", "w4k32", "c4", "f4k32"]'
+
+
 def shortened(text):
+    text = re.sub(r'(name = "line"\n(?:(?!\[\[).*\n)*?)quick = \[[^\]]*\]', rf"\1quick = {LINES}", text)
     for name, value in LESS.items():
         text = re.sub(rf'(?<![\w-]){name} = ("[^"]*"|[\d.]+)', f"{name} = {value}", text)
     return text
