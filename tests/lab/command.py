@@ -239,11 +239,14 @@ def main():
     names = [word for word in words if word != "unit" and word not in fuzzed]
     kernel = any(of_the_kernel(word) or word == "all" for word in names)
 
-    build = None
+    build = debian = None
+    # In the background and at low priority: they fill the gaps that compiling Rust leaves.
     if kernel:
-        # In the background and at low priority: it fills the gaps that compiling Rust leaves.
         build = subprocess.Popen([os.path.join(ROOT, "tests/kernel/build")], start_new_session=True)
         running.add(build)
+    if any(word.split(":")[0] in ("all", "peers", "package", "peers.package") for word in words):
+        debian = subprocess.Popen([os.path.join(ROOT, "tests/service/debian")], start_new_session=True)
+        running.add(debian)
     if "unit" in words:
         step("cargo fmt", ["cargo", "fmt", "--all", "--check"], 120)
         step("clippy, warnings denied",
@@ -256,6 +259,8 @@ def main():
         if not os.environ.get("STAG_BIN"):
             # With --workspace what `cargo test` has built can be used again: features are the same.
             step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)
+        if debian:
+            debian.wait(1500)
         in_kernel = [name for name in names if of_the_kernel(name)]
         others = [name for name in names if name not in in_kernel]
         # All at once: each mostly waits, in a network of its own.

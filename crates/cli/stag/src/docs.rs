@@ -1,4 +1,5 @@
-//! Man pages, shell completions and the book's page of commands, generated from the command line's own definition.
+//! Man pages, shell completions and the book's page of commands, generated from the definitions of the command line and of
+//! the settings.
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +8,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Cli;
+use crate::config::reference;
 use crate::exit::Exit;
 use crate::out;
 
@@ -20,7 +22,7 @@ pub fn completions(shell: Shell) -> Exit {
     }
 }
 
-/// Writes `stag.1` and a page for each subcommand into `dir`.
+/// Writes the man pages below `dir`: `man1/stag.1`, one there for each subcommand, and `man5/stag.toml.5`.
 pub fn man(dir: &Path) -> Exit {
     match write_pages(dir) {
         Ok(()) => Exit::Done,
@@ -32,8 +34,11 @@ pub fn man(dir: &Path) -> Exit {
 }
 
 fn write_pages(dir: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), dir)
+    let (commands, files) = (dir.join("man1"), dir.join("man5"));
+    fs::create_dir_all(&commands)?;
+    fs::create_dir_all(&files)?;
+    clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), commands)?;
+    fs::write(files.join("stag.toml.5"), reference::manual())
 }
 
 #[cfg(test)]

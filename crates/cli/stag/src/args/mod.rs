@@ -135,11 +135,11 @@ pub struct Completions {
     pub shell: Shell,
 }
 
-/// Write the man pages into a directory
+/// Write the man pages
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Examples:\n  stag man /usr/share/man/man1")]
+#[command(after_long_help = "Examples:\n  stag man /usr/local/share/man")]
 pub struct Man {
-    /// The directory; created if missing
+    /// The directory that gets man1 and man5; created if missing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }

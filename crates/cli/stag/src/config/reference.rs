@@ -1,9 +1,10 @@
-//! What people and programs read of the settings, from their tables alone: the reference page, the
-//! JSON Schema, and the help of flags and of units' options.
+//! Texts about the settings, generated from their tables alone: the reference page, the man page
+//! stag.toml(5), the JSON Schema, and the help of flags and of units' options.
 
 use std::fmt::Write;
 
 use iscsi_server::config::{IserConfig, Limits};
+use roff::{Inline, Roff, bold, roman};
 use serde_json::{Map, Value, json};
 
 use super::model::{Acl, Alua, AluaGroup, BY_HAND, Client, Daemon, Export, Http, Isns, Nfs, Portal, Target};
@@ -77,26 +78,13 @@ pub fn page() -> String {
          A list of one element may be written without brackets.\n",
     );
     for section in sections() {
-        let title = match section.header {
-            "" => "Top of the file".to_owned(),
-            header if header.contains(' ') => {
-                format!("{}{}", header[..1].to_uppercase(), &header[1..])
-            }
-            header if header.starts_with('[') => format!("`{header}`"),
-            header => format!("Table `{header}`"),
-        };
-        let _ = write!(out, "\n## {title}\n\n{}\n", section.about);
+        let _ = write!(out, "\n## {}\n\n{}\n", title_of(section.header), section.about);
         let _ = write!(
             out,
             "\n| key | value | if left out | a change applies | meaning |\n|---|---|---|---|---|\n"
         );
         for (key, default) in &section.keys {
-            let left_out = match (key.required, default, key.otherwise) {
-                (Some(_), ..) => "required".to_owned(),
-                (_, _, Some(otherwise)) => otherwise.to_owned(),
-                (_, Some(value), None) => format!("`{value}`"),
-                (_, None, None) => "nothing".to_owned(),
-            };
+            let left_out = left_out(key, default.as_deref());
             let flag = key.flag.map_or_else(String::new, |flag| format!(" Flag: `{flag}`."));
             let words = words_of(key.form).iter().map(|(word, what)| format!("<br>`{word}`: {what}"));
             let meaning = format!("{}{flag}{}", key.doc(), words.collect::<String>());
@@ -111,6 +99,99 @@ pub fn page() -> String {
         }
     }
     out
+}
+
+/// The man page stag.toml(5), as roff.
+pub fn manual() -> String {
+    let mut page = Roff::new();
+    page.control("TH", ["STAG.TOML", "5", "", concat!("stag ", env!("CARGO_PKG_VERSION"))]);
+    page.control("SH", ["NAME"]);
+    page.text([roman("stag.toml - configuration of stag serve")]);
+    page.control("SH", ["DESCRIPTION"]);
+    page.text(inline(
+        "`stag serve --config FILE` and `stag apply FILE` read this file. It is TOML. \
+         `stag check-config FILE` reports every mistake with its line. \
+         A relative path counts from the directory of the file.",
+    ));
+    page.control("PP", []);
+    page.text(inline(
+        "A size is a whole number of bytes or text such as `\"64M\"` (k = 1024). \
+         A list of one element may be written without brackets.",
+    ));
+    for section in sections() {
+        page.control("SH", [title_of(section.header).replace('`', "").as_str()]);
+        page.text(inline(section.about));
+        for (key, default) in &section.keys {
+            page.control("TP", []);
+            page.text([bold(key.name), roman(" = "), roman(plain(&value_of(key.form, key.unit)))]);
+            page.text(inline(key.doc()));
+            for (word, what) in words_of(key.form) {
+                page.control("br", []);
+                page.text([bold(*word), roman(format!(": {what}"))]);
+            }
+            page.control("br", []);
+            let facts = format!(
+                "If left out: {}. A change applies {}.",
+                left_out(key, default.as_deref()),
+                key.when().words()
+            );
+            page.text(inline(&facts));
+        }
+    }
+    page.control("SH", ["SEE ALSO"]);
+    page.text([
+        bold("stag-serve"),
+        roman("(1), "),
+        bold("stag-check-config"),
+        roman("(1), "),
+        bold("stag-apply"),
+        roman("(1)"),
+    ]);
+    page.to_roff()
+}
+
+/// `text`, Markdown, for a man page: code is bold, and of a link only its text is left.
+fn inline(text: &str) -> Vec<Inline> {
+    let parts = without_links(text);
+    let parts = parts.split('`').enumerate();
+    parts.map(|(i, part)| if i % 2 == 1 { bold(part) } else { roman(part) }).collect()
+}
+
+/// `text` without Markdown's marks.
+fn plain(text: &str) -> String {
+    without_links(text).replace('`', "")
+}
+
+fn without_links(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let (head, shown) = before.rsplit_once('[').unwrap_or((before, ""));
+        out.push_str(head);
+        out.push_str(shown);
+        rest = after.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    out + rest
+}
+
+/// The title of the section with this header, as Markdown.
+fn title_of(header: &str) -> String {
+    match header {
+        "" => "Top of the file".to_owned(),
+        header if header.contains(' ') => format!("{}{}", header[..1].to_uppercase(), &header[1..]),
+        header if header.starts_with('[') => format!("`{header}`"),
+        header => format!("Table `{header}`"),
+    }
+}
+
+/// What holds without the key, as Markdown.
+fn left_out(key: &Setting, default: Option<&str>) -> String {
+    match (key.required, default, key.otherwise) {
+        (Some(_), ..) => "required".to_owned(),
+        (_, _, Some(otherwise)) => otherwise.to_owned(),
+        (_, Some(value), None) => format!("`{value}`"),
+        (_, None, None) => "nothing".to_owned(),
+    }
 }
 
 fn words_of(form: Form) -> &'static [Word] {
@@ -334,6 +415,18 @@ mod tests {
             committed == page(),
             "write it again: stag check-config --keys > docs/src/reference/configuration-keys.md"
         );
+    }
+
+    #[test]
+    fn the_man_page_has_every_key_and_no_markdown() {
+        let page = manual();
+        for section in sections() {
+            for (key, _) in &section.keys {
+                let written = key.name.replace('-', "\\-");
+                assert!(page.contains(&format!("\\fB{written}\\fR = ")), "{} {}", section.header, key.name);
+            }
+        }
+        assert!(!page.contains('`') && !page.contains("]("), "{page}");
     }
 
     #[test]

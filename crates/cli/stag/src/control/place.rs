@@ -161,11 +161,14 @@ pub fn of_own() -> Result<PathBuf, PlaceError> {
 /// # Errors
 /// A directory that others could have made.
 pub fn for_client() -> Result<PathBuf, PlaceError> {
-    let own = of_own()?;
-    match !own.exists() && Path::new(SYSTEM).exists() {
-        true => Ok(Path::new(SYSTEM).join(NAME)),
-        false => Ok(own),
+    let system = Path::new(SYSTEM);
+    if Usual::new().directory == system {
+        // It may belong to the service's user. As with --control, the peer's identity is checked
+        // before anything is sent.
+        return Ok(system.join(NAME));
     }
+    let own = of_own()?;
+    Ok(if !own.exists() && system.exists() { system.join(NAME) } else { own })
 }
 
 /// Whether nobody but root and `user` can have put what is at `path` there: all directories on the way are theirs, and nobody else may
