@@ -250,6 +250,8 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         ("database-empty", of(1, 2, 2, 0)),
         ("database-moved", of(1, 3, 2, 8192).bytes([0, 0, 0x10, 0])),
         ("database-keys-out-of-order", of(1, 1, 2, 0x1111_1111).bytes([1])),
+        // The commit that opening makes met it, and panicked twice: that ends a process.
+        ("database-one-bit-that-a-commit-meets", of(1, 1, 2, 0x8000_0023)),
         ("two-at-once", edit(of(0, 1, 1, 5000).bytes([1]), 1, 2, 4200).bytes([7])),
     ]
 }

@@ -15,8 +15,8 @@ use super::logged::Ranges;
 use super::partitions::entry_len;
 use super::read::number_of;
 use super::record::{
-    self, ATTRIBUTE, CHUNK, COLLECTION, COUNT, Key, MEMBER, MEMBERSHIP, PARTITION, Record, Run, USER, View,
-    decode_chunk, key, numbers, sealed, unsealed,
+    self, ATTRIBUTE, CHUNK, COLLECTION, COUNT, Key, LOST, MEMBER, MEMBERSHIP, PARTITION, Record, Run, USER,
+    View, decode_chunk, key, numbers, sealed, unsealed,
 };
 use super::recover::{SCANNED, count, scan};
 use super::space::{Blocks, Space};
@@ -83,6 +83,12 @@ impl Check<'_> {
 
     fn look(&mut self) -> Result<(), Error> {
         let layers = &self.inner.layers;
+        if self.home.is_none() {
+            scan(layers, LOST, |at, [page, _, _], _| {
+                let what = || format!("page {page:#x} of the metadata was damaged: objects may be missing");
+                self.wrong(what, [(*at, None)]);
+            })?;
+        }
         scan(layers, PARTITION, |at, [id, _, _], value| {
             let view = View::new(at, value, Id::partition(id));
             if self.home.is_none_or(|home| view.is_ok_and(|v| v.a() == home)) {

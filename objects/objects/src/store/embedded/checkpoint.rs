@@ -112,6 +112,9 @@ impl Inner {
         };
         loop {
             self.written(ticket, Commit::Relaxed).await?;
+            if !self.has_thread && self.layers.take_failed() {
+                self.open_anew();
+            }
             if !self.has_thread && self.log().frozen.is_some() {
                 self.write_checkpoint().await?;
                 // Boxed: it may need a checkpoint itself.
@@ -171,16 +174,32 @@ impl Inner {
                 Error::Io(errno) => self.health.explain(Kind::Write, errno, what),
                 _ => self.health.explain(Kind::Write, 0, what),
             }
-            // redb has to be opened anew, for readers too.
-            if let Ok((_, base)) = self.database.open() {
-                self.layers.write().base = Arc::new(base);
-            }
+            self.open_anew();
         }
         if result.is_ok() {
             self.reclaim(PATIENCE).await;
         }
         self.log().wake();
         result
+    }
+
+    /// Opens redb anew after it has failed: it answers nobody before.
+    fn open_anew(&self) {
+        self.layers.take_failed();
+        match self.database.open_anew() {
+            Ok((_, base, lost)) => {
+                self.layers.write().base = Arc::new(base);
+                if lost {
+                    self.damaged.store(true, Ordering::Relaxed);
+                }
+            }
+            Err(error) => {
+                let errno = if let Error::Io(errno) = error { errno } else { 0 };
+                let what =
+                    format!("the objects' metadata cannot be opened anew ({error}); it is tried again");
+                self.health.explain(Kind::Read, errno, what);
+            }
+        }
     }
 
     /// Begins a checkpoint and writes it: for the task that others would wait for.
@@ -240,7 +259,8 @@ impl Inner {
                 let dying = !unpoisoned(self.dying.lock()).is_empty() && log.failed.is_none();
                 let touched = self.has_many_touched() && log.failed.is_none();
                 let untidy = log.untidy && log.failed.is_none();
-                if log.frozen.is_some() || log.closing || dying || touched || untidy {
+                let failed = self.layers.poll_failed(cx);
+                if log.frozen.is_some() || log.closing || dying || touched || untidy || failed {
                     return Poll::Ready((log.frozen.is_some(), log.closing));
                 }
                 log.checkpointer = Some(cx.waker().clone());
@@ -257,6 +277,11 @@ impl Inner {
                     }
                 },
             };
+            if !closing && self.layers.take_failed() {
+                self.open_anew();
+                // What fails at once is not opened all the time.
+                runtime::sleep(RETRY).await;
+            }
             let result = match frozen {
                 true => self.write_checkpoint().await,
                 false if closing => Ok(()),

@@ -1,31 +1,142 @@
-//! redb, as checkpoints write it; opened anew after it has failed.
+//! redb, as checkpoints write it; opened anew after it has failed, and made anew if it is damaged.
+//!
+//! redb may panic on a page that it does not expect, and in a commit twice, which ends the process.
+//! So it verifies the whole file when it is opened, and later reads go through [`Verified`].
 
 use std::fs::File;
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redb::{ReadableDatabase, ReadableTable, StorageBackend};
 
 use super::layers::{Base, Layer, TABLE, guarded, redb_error};
 use super::overflow::{Opened, Overflow};
+use super::rebuild::rebuild;
 use super::record::{self, Key, META, key};
+use super::verified::Verified;
 use crate::store::{Error, Id};
 
 /// Opens what redb keeps its pages in; again after a failure.
 pub trait DatabaseStorage: Send + Sync + 'static {
+    /// What it is called in the log.
+    fn name(&self) -> String {
+        String::new()
+    }
+
     /// A new handle on the same bytes.
+    ///
+    /// # Errors
+    /// Those of the system.
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// An empty one beside it, which may take its place.
+    ///
+    /// # Errors
+    /// Those of the system; `Unsupported` if there is no such place.
+    fn beside(&self) -> io::Result<Box<dyn StorageBackend>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Puts what was made beside it in its place, durably, and keeps the old one under another
+    /// name: this one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn replace(&self) -> io::Result<String> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Removes what was made beside it.
+    fn forget(&self) {}
 }
 
 /// A regular file. The arena's lock is the lock of the whole store: this one has none of its own.
 #[derive(Debug)]
-pub struct DatabaseFile(pub File);
+pub struct DatabaseFile {
+    file: Mutex<File>,
+    /// `None` of one in memory.
+    path: Option<PathBuf>,
+}
+
+impl DatabaseFile {
+    /// Opens a file, or makes one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(Self { file: Mutex::new(file), path: Some(path.to_owned()) })
+    }
+
+    /// A file without a name.
+    pub fn in_memory(file: File) -> Self {
+        Self { file: Mutex::new(file), path: None }
+    }
+
+    /// The file beside this one of another extension.
+    fn sibling(&self, extension: &str) -> io::Result<PathBuf> {
+        let path = self.path.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(path.with_extension(extension))
+    }
+
+    fn file(&self) -> std::sync::MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a damaged database, and one that is being made, are called instead of `.redb`.
+const DAMAGED: &str = "damaged";
+const REBUILT: &str = "rebuilt";
 
 impl DatabaseStorage for DatabaseFile {
+    fn name(&self) -> String {
+        self.path.as_ref().map_or_else(|| "memory".to_owned(), |path| path.display().to_string())
+    }
+
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
-        Ok(Box::new(Pages(self.0.try_clone()?)))
+        Ok(Box::new(Pages(self.file().try_clone()?)))
+    }
+
+    fn beside(&self) -> io::Result<Box<dyn StorageBackend>> {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(true).open(self.sibling(REBUILT)?)?;
+        Ok(Box::new(Pages(file)))
+    }
+
+    fn replace(&self) -> io::Result<String> {
+        let (rebuilt, damaged) = (self.sibling(REBUILT)?, self.sibling(DAMAGED)?);
+        let path = self.path.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let file = File::options().read(true).write(true).open(&rebuilt)?;
+        // A check by root leaves it to the daemon's user.
+        let before = std::fs::metadata(path)?;
+        file.set_permissions(before.permissions())?;
+        std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
+        file.sync_all()?;
+        match std::fs::remove_file(&damaged) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // At no time is there none under its name. Not every file system has links.
+        if std::fs::hard_link(path, &damaged).is_err() {
+            std::fs::copy(path, &damaged)?;
+        }
+        std::fs::rename(&rebuilt, path)?;
+        if let Some(directory) = path.parent() {
+            File::open(directory)?.sync_all()?;
+        }
+        *self.file() = file;
+        Ok(damaged.display().to_string())
+    }
+
+    fn forget(&self) {
+        if let Ok(rebuilt) = self.sibling(REBUILT) {
+            // The next one is made over it.
+            let _ = std::fs::remove_file(rebuilt);
+        }
     }
 }
 
@@ -83,7 +194,7 @@ impl Meta {
         record::sealed(&[], &bytes)
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let damaged = Error::Damaged(Id::ROOT);
         let rest = record::unsealed(&[], bytes).ok_or(damaged)?;
         let mut numbers = [0; 7];
@@ -106,12 +217,46 @@ impl Meta {
 pub(super) struct Database {
     storage: Box<dyn DatabaseStorage>,
     cache_bytes: usize,
-    open: Mutex<Option<(redb::Database, Arc<Overflow>)>>,
+    open: Mutex<Option<Open>>,
+    /// Something was lost when it was made anew, and nobody was told yet.
+    lost: AtomicBool,
+}
+
+type Open = (redb::Database, Arc<Overflow>);
+
+/// For a database that is verified when it is opened.
+pub(super) fn builder(cache_bytes: usize) -> redb::Builder {
+    let mut builder = redb::Builder::new();
+    builder.set_cache_size(cache_bytes).set_check_integrity_on_open(true);
+    builder
 }
 
 impl Database {
     pub fn new(storage: Box<dyn DatabaseStorage>, cache_bytes: usize) -> Self {
-        Self { storage, cache_bytes, open: Mutex::new(None) }
+        Self { storage, cache_bytes, open: Mutex::new(None), lost: AtomicBool::new(false) }
+    }
+
+    fn open_verified(&self) -> Result<Open, Error> {
+        guarded(|| {
+            let file = self.storage.open().map_err(|e| redb_error(e.into()))?;
+            let file = Box::new(Verified::new(file, self.storage.name()));
+            let file = Arc::new(Overflow::new(file, OVERFLOW));
+            let database = builder(self.cache_bytes).create_with_backend(Opened(file.clone()));
+            Ok((database.map_err(|e| redb_error(e.into()))?, file))
+        })
+    }
+
+    /// Opens redb. A damaged one is made anew of what can be read of it.
+    fn open_or_rebuild(&self) -> Result<Open, Error> {
+        match self.open_verified() {
+            Err(Error::Damaged(_)) => {
+                if rebuild(&*self.storage, self.cache_bytes)? {
+                    self.lost.store(true, Ordering::Relaxed);
+                }
+                self.open_verified()
+            }
+            open => open,
+        }
     }
 
     fn with<T>(
@@ -122,14 +267,7 @@ impl Database {
         let result = guarded(|| {
             let (database, file) = match open.take() {
                 Some(open) => open,
-                None => {
-                    let file = self.storage.open().map_err(|e| redb_error(e.into()))?;
-                    let file = Arc::new(Overflow::new(file, OVERFLOW));
-                    let mut builder = redb::Builder::new();
-                    builder.set_cache_size(self.cache_bytes);
-                    let database = builder.create_with_backend(Opened(file.clone()));
-                    (database.map_err(|e| redb_error(e.into()))?, file)
-                }
+                None => self.open_or_rebuild()?,
             };
             let result = f(&database, &file).map_err(redb_error);
             if result.is_ok() {
@@ -142,8 +280,8 @@ impl Database {
     }
 
     /// What the last checkpoint says, and its state for readers. No `Meta` of a store that was
-    /// never finished.
-    pub fn open(&self) -> Result<(Option<Meta>, Base), Error> {
+    /// never finished. Whether records were lost since it was opened before.
+    pub fn open(&self) -> Result<(Option<Meta>, Base, bool), Error> {
         self.with(|database, _| {
             let transaction = database.begin_read()?;
             let table = match transaction.open_table(TABLE) {
@@ -154,7 +292,16 @@ impl Database {
             let meta = table.get(&key(META, 0, 0, 0))?.map(|value| value.value().to_vec());
             Ok((meta, Base(Some(table))))
         })
-        .and_then(|(meta, base)| Ok((meta.map(|bytes| Meta::decode(&bytes)).transpose()?, base)))
+        .and_then(|(meta, base)| {
+            let meta = meta.map(|bytes| Meta::decode(&bytes)).transpose()?;
+            Ok((meta, base, self.lost.swap(false, Ordering::Relaxed)))
+        })
+    }
+
+    /// The same of redb that is opened anew, though it may not have failed in a checkpoint.
+    pub(crate) fn open_anew(&self) -> Result<(Option<Meta>, Base, bool), Error> {
+        drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.open()
     }
 
     /// Writes a layer as one transaction, durably, and gives the state after it. Without room for
@@ -202,7 +349,10 @@ impl Database {
             if !file.settle()? {
                 return Ok(None);
             }
-            let transaction = database.begin_write()?;
+            let mut transaction = database.begin_write()?;
+            // Else redb takes a damaged page of a database that was not closed for a commit that was
+            // cut off, and goes back to the one before, whose frames the journal has no more.
+            transaction.set_two_phase_commit(true);
             {
                 let mut table = transaction.open_table(TABLE)?;
                 change(&mut table)?;

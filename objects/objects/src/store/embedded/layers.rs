@@ -9,10 +9,12 @@
 //! none of the first, unless redb has it still, however many objects came and went lately.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind::{InvalidData, UnexpectedEof};
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::task::{Context, Waker};
 
 use redb::{AccessGuard, ReadOnlyTable, TableDefinition};
 use smallvec::SmallVec;
@@ -98,6 +100,10 @@ pub(super) struct Layers {
     active_bytes: AtomicUsize,
     /// How many keys scans have met that redb has and a layer has deleted.
     passed: AtomicU64,
+    /// redb gave an error: it gives no other answer until it is opened anew.
+    failed: AtomicBool,
+    /// Who opens it anew.
+    opener: Mutex<Option<Waker>>,
 }
 
 /// So many pairs of redb are looked up before the lock is taken under which they are shown.
@@ -113,6 +119,7 @@ pub(super) fn redb_error(error: redb::Error) -> Error {
         redb::Error::Io(error) => match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => Error::NoSpace,
             Some(libc::EROFS) => Error::ReadOnly,
+            None if [InvalidData, UnexpectedEof].contains(&error.kind()) => Error::Damaged(Id::ROOT),
             errno => Error::Io(errno.unwrap_or(libc::EIO)),
         },
         redb::Error::Corrupted(_) => Error::Damaged(Id::ROOT),
@@ -168,6 +175,28 @@ impl Layers {
         self.view.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What redb said. After an error it has to be opened anew.
+    fn noted<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_err() {
+            self.failed.store(true, Ordering::Release);
+            if let Some(waker) = self.opener.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                waker.wake();
+            }
+        }
+        result
+    }
+
+    /// Whether redb has to be opened anew, which the caller will be woken for.
+    pub(crate) fn poll_failed(&self, cx: &Context<'_>) -> bool {
+        *self.opener.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The same, once.
+    pub(crate) fn take_failed(&self) -> bool {
+        self.failed.swap(false, Ordering::AcqRel)
+    }
+
     /// Bytes of keys and values that the next checkpoint takes.
     pub(crate) fn active_bytes(&self) -> usize {
         self.active_bytes.load(Ordering::Relaxed)
@@ -206,7 +235,7 @@ impl Layers {
         }
         let base = view.base.clone();
         drop(view);
-        base.get(key, f)
+        self.noted(base.get(key, f))
     }
 
     /// What redb has of a key, to be asked with [`Self::get_known`] under a lock that no redb is to
@@ -218,7 +247,7 @@ impl Layers {
             return Ok(Known { base, found: None });
         }
         drop(view);
-        let found = base.get(key, f)?;
+        let found = self.noted(base.get(key, f))?;
         Ok(Known { base, found })
     }
 
@@ -271,7 +300,7 @@ impl Layers {
             let base = self.read().base.clone();
             // Its pages are let go before it is.
             let mut below = Pairs::new();
-            let until = base.some((from, to), most, &mut below)?;
+            let until = self.noted(base.some((from, to), most, &mut below))?;
             // The batch held deleted records only; there may be many more.
             most = BELOW_AT_ONCE;
             let view = self.read();
@@ -409,7 +438,7 @@ mod tests {
     use std::io;
     use std::sync::atomic::AtomicU64;
 
-    use redb::StorageBackend;
+    use redb::{ReadableDatabase, StorageBackend};
 
     use super::super::database::{Database, DatabaseStorage, Meta};
     use super::super::record::{USER, key, numbers};
@@ -536,8 +565,11 @@ mod tests {
                     }
                 }
             });
-            let (layers, database) = (Layers::default(), Database::new(Box::new(disk), 0));
-            layers.write().base = Arc::new(database.open().unwrap().1);
+            // As redb would have it, had it not been verified.
+            let database = redb::Builder::new().create_with_backend(disk).unwrap();
+            let table = database.begin_read().unwrap().open_table(TABLE).unwrap();
+            let layers = Layers::default();
+            layers.write().base = Arc::new(Base(Some(table)));
             layers.publish([(at(8), value(2))].into());
             assert_eq!(layers.scan(at(3), at(50), 6, |_, _| true), shown, "{n}");
         }

@@ -24,8 +24,10 @@ mod locks;
 mod logged;
 mod open;
 mod overflow;
+mod pages;
 mod partitions;
 mod read;
+mod rebuild;
 mod reclaim;
 mod record;
 mod recover;
@@ -35,6 +37,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod txn;
+mod verified;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

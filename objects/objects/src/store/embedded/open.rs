@@ -37,6 +37,17 @@ impl Default for Options {
     }
 }
 
+/// What there may be in a directory beside a store that was never finished.
+const OWN: [&str; 8] = [
+    "arena",
+    "journal",
+    "journal.new",
+    "metadata.redb",
+    "metadata.rebuilt",
+    "metadata.damaged",
+    "identity",
+    "lost+found",
+];
 /// The smallest journal, in bytes.
 const LEAST_JOURNAL: u64 = 256 << 10;
 /// The largest, in bytes.
@@ -66,7 +77,10 @@ pub enum OpenError {
     /// The arena cannot be opened, or somebody else has it.
     #[error(transparent)]
     Arena(#[from] backing::OpenError),
-    #[error("{path} is damaged: {error}")]
+    #[error(
+        "{path} is damaged, and its objects cannot be found: {error}; restore the directory from a backup, \
+         and watch the medium"
+    )]
     Damaged { path: PathBuf, error: Error },
     /// A later version has made it, or has had it.
     #[error("{path} has layout {layout}, which this version does not know: use a later one")]
@@ -116,10 +130,7 @@ impl EmbeddedStore {
             fs::create_dir_all(path).map_err(system("created"))?;
             for entry in fs::read_dir(path).map_err(system("listed"))? {
                 let name = entry.map_err(system("listed"))?.file_name();
-                if !["arena", "journal", "journal.new", "metadata.redb", "identity", "lost+found"]
-                    .iter()
-                    .any(|own| name == *own)
-                {
+                if !OWN.iter().any(|own| name == *own) {
                     return Err(OpenError::NotAStore { path: path.to_owned() });
                 }
             }
@@ -149,15 +160,13 @@ impl EmbeddedStore {
             ..FileOptions::default()
         };
         let journal = FileStore::open_part(&journal, &file, health.clone())?;
-        let mut options_of_file = File::options();
-        options_of_file.read(true).write(true).create(true).truncate(false);
-        let database = options_of_file.open(&database).map_err(system("opened"))?;
+        let database = DatabaseFile::at(&database).map_err(system("opened"))?;
         File::open(path).and_then(|directory| directory.sync_all()).map_err(system("flushed"))?;
         let parts = Parts {
             arena: Arc::new(arena),
             journal: Arc::new(journal),
             health,
-            database: Box::new(DatabaseFile(database)),
+            database: Box::new(database),
             cache_bytes: options.cache_bytes,
             create: options.create,
             thread: true,
@@ -178,11 +187,12 @@ impl EmbeddedStore {
         let failed = |error: io::Error| Error::Io(error.raw_os_error().unwrap_or(libc::ENOMEM));
         let memory = |bytes, thin| MemoryStore::new(bytes, thin).map(Arc::new).map_err(failed);
         let database = rustix::fs::memfd_create("objects", rustix::fs::MemfdFlags::CLOEXEC);
+        let database = File::from(database.map_err(|error| failed(error.into()))?);
         Self::assemble(Parts {
             arena: memory(capacity / BLOCK * BLOCK, true)?,
             journal: memory(MEMORY_JOURNAL, false)?,
             health: Health::new(format!("osd:mem:{}", Size(capacity))),
-            database: Box::new(DatabaseFile(File::from(database.map_err(|error| failed(error.into()))?))),
+            database: Box::new(DatabaseFile::in_memory(database)),
             cache_bytes: MEMORY_CACHE,
             create: true,
             thread: true,

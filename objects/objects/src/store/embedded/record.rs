@@ -30,6 +30,11 @@ pub(super) const MEMBERSHIP: u8 = 9;
 
 /// How many members a collection has: home, collection.
 pub(super) const COUNT: u8 = 10;
+/// A page of the database of which something was lost: its number.
+pub(super) const LOST: u8 = 11;
+
+/// All kinds of keys.
+pub(super) const KINDS: std::ops::RangeInclusive<u8> = META..=LOST;
 
 /// The kinds of keys that begin with a home: what a partition's content is.
 pub(super) const CONTENT: [u8; 7] = [USER, COLLECTION, ATTRIBUTE, CHUNK, MEMBER, MEMBERSHIP, COUNT];

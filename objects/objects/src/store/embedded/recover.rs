@@ -17,7 +17,9 @@ use super::layers::{Layer, Layers};
 use super::logged::{Logged, Ranges};
 use super::open::Parts;
 use super::reclaim::Holds;
-use super::record::{self, CHUNK, COLLECTION, Key, PARTITION, ROOT, USER, View, decode_chunk, key, numbers};
+use super::record::{
+    self, CHUNK, COLLECTION, Key, LOST, PARTITION, ROOT, USER, View, decode_chunk, key, numbers,
+};
 use super::space::{Blocks, Space};
 use crate::store::{BLOCK, Error, FIRST_ID, Id};
 
@@ -28,7 +30,7 @@ pub(super) const SCANNED: usize = 4096;
 
 pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     let database = Database::of(&mut parts);
-    let (meta, base) = database.open()?;
+    let (meta, base, _) = database.open()?;
     let layers = Layers::default();
     layers.write().base = Arc::new(base);
     let sector = parts.journal.geometry().block.max(512) as usize;
@@ -67,8 +69,9 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     }
     if counted.damaged > 0 {
         tracing::error!(
+            store = parts.health.path(),
             records = counted.damaged,
-            "damaged metadata: the store is not changed until a check has repaired it"
+            "damaged metadata: the store is not changed until `stag osd check --repair` has repaired it"
         );
     }
     let mut dying: Vec<u64> = counted.homes.into_iter().collect();
@@ -214,6 +217,7 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
         }
         Err(_) => counted.damaged += 1,
     })?;
+    scan(layers, LOST, |_, _, _| counted.damaged += 1)?;
     let none = Partition::default();
     let mut homes = std::mem::take(&mut counted.homes);
     scan(layers, USER, |at, [home, id, _], value| match View::new(at, value, Id::new(home, id)) {

@@ -58,6 +58,7 @@ struct DiskState {
     reads: u64,
     room: Option<u64>,
     full: bool,
+    beside: Option<Disk>,
 }
 
 impl Disk {
@@ -69,6 +70,9 @@ impl Disk {
     }
     pub fn fill(&self, full: bool) {
         self.lock().full = full;
+    }
+    pub fn bytes(&self) -> Vec<u8> {
+        self.lock().seen.clone()
     }
     pub fn reads(&self) -> u64 {
         self.lock().reads
@@ -106,6 +110,21 @@ impl Disk {
 impl DatabaseStorage for Disk {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn beside(&self) -> io::Result<Box<dyn StorageBackend>> {
+        let disk = Self::default();
+        self.lock().beside = Some(disk.clone());
+        Ok(Box::new(disk))
+    }
+
+    fn replace(&self) -> io::Result<String> {
+        let mut state = self.lock();
+        let made = state.beside.take().ok_or(io::ErrorKind::NotFound)?;
+        state.seen.clone_from(&made.lock().seen);
+        state.durable = state.seen.clone();
+        state.unsynced.clear();
+        Ok("the old one".to_owned())
     }
 }
 

@@ -269,7 +269,8 @@ fn damaged_metadata_is_an_error_that_a_check_tells_of_and_repairs() {
             let found: Vec<usize> =
                 bytes.windows(4).enumerate().filter(|(_, w)| *w == b"name").map(|(at, _)| at).collect();
             let at = found[seed as usize * 7 % found.len()];
-            bytes[at - (seed as usize % 60)] ^= 0x40;
+            // Two bits: one would be turned back.
+            bytes[at - (seed as usize % 60)] ^= 0x41;
         });
         let Ok(store) = rig.try_open() else {
             refused += 1;

@@ -12,7 +12,7 @@ use crate::store::{Commit, Error, FIRST_ID, ObjectStore, Step};
 /// Writes the records of a closed store as `layout` has them.
 fn rewrite(rig: &Rig, layout: u64) {
     let database = Database::new(Box::new(rig.disk.clone()), 0);
-    let (meta, base) = database.open().unwrap();
+    let (meta, base, _) = database.open().unwrap();
     let (meta, table) = (meta.unwrap(), base.0.unwrap());
     let mut records = Layer::default();
     for pair in table.range::<&[u8; 25]>(..).unwrap() {
@@ -59,7 +59,7 @@ fn a_store_of_layout_1_is_laid_out_anew_when_it_is_opened() {
         assert_eq!(describe(&store), before);
         sound(&store);
     }
-    let (meta, _) = Database::new(Box::new(rig.disk.clone()), 0).open().unwrap();
+    let (meta, ..) = Database::new(Box::new(rig.disk.clone()), 0).open().unwrap();
     assert_eq!(meta.unwrap().layout, LAYOUT);
 }
 

@@ -5,4 +5,5 @@ mod faults;
 mod layout;
 mod mixed;
 mod model;
+mod rot;
 mod served;
