@@ -33,3 +33,10 @@ impl Listener {
         match self.0 {}
     }
 }
+
+/// As the server that it stands for, it ends when it is dropped.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        match self.0 {}
+    }
+}
