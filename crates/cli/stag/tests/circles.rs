@@ -16,7 +16,7 @@ const MOST: usize = 3;
 const KNOWN: &[(&str, &str, usize)] = &[
     ("iscsi", "pdu::bhs", 10),
     ("iscsi", "target::tasks", 5),
-    ("runtime", "op::driver", 22),
+    ("runtime", "op::driver", 23),
     ("server-core", "hub", 5),
 ];
 

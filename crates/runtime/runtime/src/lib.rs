@@ -7,7 +7,7 @@
 //! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores. [`Shared`], [`Use`]: what they share,
 //!   without writing to what they share.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
-//! - [`File`]: files and block devices. [`FileHandle`]: files without names. [`act_as`]: calls for another user.
+//! - [`File`]: files and block devices. [`files`]: their names. [`FileHandle`]: files without names. [`act_as`]: calls for another user.
 //! - [`BlockingStream`], [`channel`], [`nap`]: what threads that are not cores wait with.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
@@ -52,7 +52,7 @@ pub use buf::{
     Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, pool,
 };
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
-pub use fs::{File, FileHandle, OpenOptions, Patience};
+pub use fs::{File, FileHandle, OpenOptions, Patience, names as files};
 pub use identity::{ActingAs, act_as, may_access};
 pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, PathOptions, Scatter, SystemLimits,

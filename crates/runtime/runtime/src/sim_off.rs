@@ -135,3 +135,69 @@ pub(crate) mod calls {
         false
     }
 }
+
+pub(crate) mod files {
+    use std::io;
+    use std::os::fd::RawFd;
+    use std::path::{Path, PathBuf};
+
+    #[inline]
+    pub(crate) unsafe fn read(_: RawFd, _: &[libc::iovec], _: u64, _: i32) -> Option<io::Result<usize>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) unsafe fn write(_: RawFd, _: &[libc::iovec], _: u64, _: i32) -> Option<io::Result<usize>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn sync(_: RawFd) -> Option<io::Result<()>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn copy(_: RawFd, _: u64, _: RawFd, _: u64, _: usize) -> Option<io::Result<usize>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn has(_: RawFd) -> bool {
+        false
+    }
+
+    #[inline]
+    pub(crate) fn is_named(_: RawFd, _: Option<&Path>) -> Option<bool> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn open(_: &Path, _: i32) -> Option<io::Result<RawFd>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn path(_: &Path) -> Option<io::Result<PathBuf>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn rename(_: &Path, _: &Path) -> Option<io::Result<()>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn remove(_: &Path) -> Option<io::Result<()>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn sync_directory(_: &Path) -> Option<io::Result<()>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn room(_: &Path) -> Option<io::Result<u64>> {
+        None
+    }
+}

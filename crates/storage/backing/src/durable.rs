@@ -3,10 +3,12 @@
 //! Owns the write procedure of such a file, and its mode, 0600; knows nothing of its content. It
 //! blocks.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use runtime::{OpenOptions, files};
 
 /// Makes `bytes` the content of the file at `path`. After a crash at any moment the file has the
 /// old content or the new one.
@@ -18,15 +20,16 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     aside.push(".new");
     let aside = path.with_file_name(aside);
     // An existing file may be left over from a crash, or a link that another user put there.
-    match fs::remove_file(&aside) {
+    match files::remove(&aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let new = OpenOptions { create_new: true, private: true, ..OpenOptions::default() };
+    let file = files::open(&aside, new)?;
+    let written = files::write(&file, bytes).and_then(|()| files::sync(&file));
     drop(file);
-    if let Err(error) = written.and_then(|()| fs::rename(&aside, path)) {
-        let _ = fs::remove_file(&aside);
+    if let Err(error) = written.and_then(|()| files::rename(&aside, path)) {
+        let _ = files::remove(&aside);
         return Err(error);
     }
     sync_directory(path)
@@ -34,7 +37,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Removes the file at `path`, durably. A missing file is no error.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
+    match files::remove(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(()) => sync_directory(path),
@@ -54,7 +57,8 @@ fn make_private(file: &File) {
 /// # Errors
 /// Those of the system; `InvalidData` if the file holds more than `max` bytes.
 pub fn read(path: &Path, max: usize) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let file = match files::open(path, read_only) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -70,7 +74,7 @@ pub fn read(path: &Path, max: usize) -> io::Result<Option<Vec<u8>>> {
 
 fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+    files::sync_directory(directory)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::buf::{BufMut, Chain, Destination};
 use crate::op::{Op, is_transient};
 use crate::pooled::PooledBox;
 use crate::shared::Local;
+use crate::sim::files;
 
 /// What a call on the calling thread may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,10 @@ impl File {
     #[inline]
     pub fn read_now(&self, buf: &mut BufMut, at: u64, patience: Patience) -> io::Result<usize> {
         let vector = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len().min(MOST_BYTES) };
+        // SAFETY: as below.
+        if let Some(read) = unsafe { files::read(self.fd().as_raw_fd(), &[vector], at, patience.flags()) } {
+            return read;
+        }
         loop {
             // SAFETY: the vector names the buffer's own bytes, which nobody else uses.
             let rc = unsafe {
@@ -76,6 +81,10 @@ impl File {
         let mut vectors = SmallVec::<[libc::iovec; 16]>::new();
         fill_vectors(&mut vectors, data);
         let flags = patience.flags() | if durable { libc::RWF_DSYNC } else { 0 };
+        // SAFETY: as below.
+        if let Some(written) = unsafe { files::write(self.fd().as_raw_fd(), &vectors, at, flags) } {
+            return written;
+        }
         loop {
             // SAFETY: the vectors name the chain's bytes, which live while it is borrowed; they are only read.
             let rc = unsafe {
@@ -104,6 +113,9 @@ impl File {
     /// # Errors
     /// Those of fdatasync(2).
     pub fn sync_data_now(&self) -> io::Result<()> {
+        if let Some(synced) = files::sync(self.fd().as_raw_fd()) {
+            return synced;
+        }
         loop {
             // SAFETY: takes the descriptor alone, which is open while the file is borrowed.
             if unsafe { libc::fdatasync(self.fd().as_raw_fd()) } == 0 {

@@ -1,7 +1,7 @@
 //! [`File`]: reads and writes at offsets, through the ring of the core that asks.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::op::{Op, is_transient};
 use crate::pooled::PooledBox;
 use crate::runtime::Core;
 use crate::shared::{Local, Shared};
+use crate::sim::files;
 
 /// The most that one operation moves.
 pub(super) const MOST_BYTES: usize = 1 << 30;
@@ -35,7 +36,7 @@ pub struct File {
 impl File {
     /// Opens `path`. A system call of its own that may block: for the start of things, not for the data path.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<Self> {
-        let file = Self::from_fd(options.open(path.as_ref())?)?;
+        let file = Self::from_fd(open_fd(path.as_ref(), options)?)?;
         if let Some(size) = options.size.filter(|_| options.create || options.create_new) {
             if !file.is_block_device && file.size()? < size {
                 device::set_len(file.fd().as_fd(), size)?;
@@ -102,11 +103,17 @@ impl File {
     /// Whether it has no name any more: it was removed, or another was renamed over it. What is written to it is gone when it is
     /// closed.
     pub fn is_orphan(&self) -> io::Result<bool> {
+        if let Some(named) = files::is_named(self.fd().as_raw_fd(), None) {
+            return Ok(!named);
+        }
         Ok(device::stat(self.fd().as_fd())?.st_nlink == 0)
     }
 
     /// Whether `path` names this file.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        if let Some(named) = files::is_named(self.fd().as_raw_fd(), Some(path)) {
+            return Ok(named);
+        }
         let (own, named) = (device::stat(self.fd().as_fd())?, std::fs::metadata(path));
         match named {
             Ok(named) => Ok((named.dev(), named.ino()) == (own.st_dev, own.st_ino)),
@@ -251,7 +258,11 @@ impl File {
     /// file system can. Gives how many were copied. Errors are those of the call: EXDEV, EINVAL or EOPNOTSUPP where it cannot.
     pub async fn copy_range(&self, from: &Self, from_at: u64, at: u64, len: usize) -> io::Result<usize> {
         let (source, destination) = (Arc::clone(&*from.fd), Arc::clone(&*self.fd));
-        blocking(move || device::copy_range(source.as_fd(), from_at, destination.as_fd(), at, len)).await
+        blocking(move || {
+            files::copy(source.as_raw_fd(), from_at, destination.as_raw_fd(), at, len)
+                .unwrap_or_else(|| device::copy_range(source.as_fd(), from_at, destination.as_fd(), at, len))
+        })
+        .await
     }
 
     /// Makes `len` bytes at `at` share the blocks of those at `from_at` of `from` (FICLONERANGE); 0 is all behind. It may
@@ -260,6 +271,9 @@ impl File {
     /// # Errors
     /// Those of ioctl_ficlonerange(2): EOPNOTSUPP where blocks cannot be shared, EINVAL where they are not aligned.
     pub fn share_range_now(&self, from: &Self, from_at: u64, at: u64, len: u64) -> io::Result<()> {
+        if files::has(self.fd().as_raw_fd()) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         device::share_range(from.as_fd(), from_at, self.as_fd(), at, len)
     }
 
@@ -290,6 +304,15 @@ impl File {
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd().as_fd()
+    }
+}
+
+/// Opens a file, of a simulated world if this is one.
+pub(super) fn open_fd(path: &Path, options: OpenOptions) -> io::Result<OwnedFd> {
+    match files::open(path, options.flags()) {
+        // SAFETY: it was made for this call.
+        Some(fd) => fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+        None => options.open(path),
     }
 }
 

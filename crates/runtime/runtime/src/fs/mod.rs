@@ -4,6 +4,7 @@ mod blocking;
 mod device;
 mod file;
 mod handle;
+pub mod names;
 mod options;
 mod registered;
 mod threads;

@@ -22,6 +22,8 @@ pub struct OpenOptions {
     pub create: bool,
     /// With `create`: fail with `AlreadyExists` if it is there.
     pub create_new: bool,
+    /// A file that is created is for this user only: mode 0600 instead of 0644.
+    pub private: bool,
     /// Cut an existing file to nothing.
     pub truncate: bool,
     /// With `create` or `create_new`: a file that is shorter is made this long, sparsely. Bytes.
@@ -31,8 +33,8 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    pub(super) fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        let path = CString::new(path.as_os_str().as_bytes())?;
+    /// Of open(2).
+    pub(super) fn flags(&self) -> libc::c_int {
         let mut flags = libc::O_CLOEXEC | if self.read_only { libc::O_RDONLY } else { libc::O_RDWR };
         for (wanted, flag) in [
             (self.direct, libc::O_DIRECT),
@@ -49,7 +51,14 @@ impl OpenOptions {
             // With O_CREAT, O_EXCL would mean that the file must be new.
             flags &= !libc::O_CREAT;
         }
+        flags
+    }
+
+    pub(super) fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        let flags = self.flags();
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let mode = if self.private { 0o600 } else { 0o644 };
         // SAFETY: the path is a C string that outlives the call; the descriptor returned is ours alone.
-        unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags, 0o644))?)) }
+        unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags, mode))?)) }
     }
 }

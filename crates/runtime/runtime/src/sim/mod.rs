@@ -2,7 +2,7 @@
 //!
 //! Inside of [`run`] this crate runs the code that ships, down to the io_uring entries of each core. A
 //! simulated kernel takes the entries ([`ring`]). A simulated network with latency, resets and silence
-//! connects the sockets ([`net`]), and time is virtual. The threads of a world ([`crate::Cores`],
+//! connects the sockets ([`net`]), files lie on a modelled medium ([`medium`]), and time is virtual. The threads of a world ([`crate::Cores`],
 //! [`aside`]) run one at a time: a thread hands its turn on when it enters its ring, and the seed
 //! decides to whom.
 //!
@@ -10,12 +10,14 @@
 //! keep its turn for ever. [`crate::channel`] and [`crate::nap`] hand the turn on while they wait.
 
 mod chance;
+pub mod medium;
 mod net;
 pub(crate) mod ring;
 mod socket;
 mod turns;
 
 pub(crate) mod calls;
+pub(crate) use medium::operations as files;
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -74,6 +76,7 @@ pub(crate) struct State {
     chance: Chance,
     turns: Turns,
     net: net::Net,
+    medium: medium::Medium,
     trace: u64,
 }
 
@@ -169,6 +172,8 @@ where
             chance: Chance::new(config.seed),
             turns: Turns::new(config.time_limit),
             net: net::Net::new(config.network),
+            // Drawn apart, so that files do not change what else a seed decides.
+            medium: medium::Medium::new(Chance::new(config.seed ^ 0x4d45_4449_554d)),
             trace: 0,
         };
         let world = Arc::new(World { state: Mutex::new(state), began: Instant::now() });
@@ -186,6 +191,7 @@ where
             panic!("{why}");
         }
         state.net.end();
+        state.medium.end();
         Ran {
             output,
             elapsed: Duration::from_nanos(state.now - 1_000_000_000),

@@ -24,8 +24,6 @@ const SKIP_SUCCESS: u8 = 1 << 6;
 /// IORING_ACCEPT_MULTISHOT, IORING_POLL_ADD_MULTI and IORING_ASYNC_CANCEL_ANY.
 const ACCEPT_MULTI: u16 = 1;
 const CANCEL_ANY: u32 = 1 << 2;
-/// IORING_FSYNC_DATASYNC.
-const DATASYNC: u32 = 1;
 
 /// An entry as the kernel reads it (`struct io_uring_sqe`).
 #[derive(Clone, Copy, Debug)]
@@ -238,36 +236,32 @@ impl State {
                 let found = self.cancel(core, of);
                 self.complete(core, &sqe, if found { 0 } else { -libc::ENOENT }, 0);
             }
-            _ => self.file_operation(core, sqe),
+            _ => self.begin_file_operation(core, sqe),
         }
     }
 
-    /// Executes a file operation on the machine's real file at once, and completes it after a random delay.
-    fn file_operation(&mut self, core: usize, sqe: Sqe) {
-        let (fd, ptr, len, at) = (sqe.fd, sqe.addr as *mut libc::c_void, sqe.len as usize, sqe.off as i64);
+    /// Executes a file operation.
+    pub(super) fn execute(&mut self, sqe: &Sqe) -> i32 {
+        let Sqe { fd, off: at, .. } = *sqe;
+        let flags = sqe.op_flags as i32;
+        let one = [libc::iovec { iov_base: sqe.addr as *mut libc::c_void, iov_len: sqe.len as usize }];
         // SAFETY: the entry's pointers are valid until its completion, as whoever pushed it has vouched for.
         let result = unsafe {
             match sqe.opcode {
-                opcode::Read::CODE | opcode::ReadFixed::CODE => libc::pread(fd, ptr, len, at),
-                opcode::Write::CODE | opcode::WriteFixed::CODE => {
-                    let vector = libc::iovec { iov_base: ptr, iov_len: len };
-                    libc::pwritev2(fd, &raw const vector, 1, at, sqe.op_flags as i32)
+                opcode::Read::CODE | opcode::ReadFixed::CODE => self.medium.read(fd, &one, at, flags),
+                opcode::Write::CODE | opcode::WriteFixed::CODE => self.medium.write(fd, &one, at, flags),
+                opcode::Writev::CODE => {
+                    let pieces = std::slice::from_raw_parts(sqe.addr as *const libc::iovec, sqe.len as usize);
+                    self.medium.write(fd, pieces, at, flags)
                 }
-                opcode::Writev::CODE => libc::pwritev2(fd, ptr.cast(), len as i32, at, sqe.op_flags as i32),
-                opcode::Fsync::CODE if sqe.op_flags & DATASYNC != 0 => libc::fdatasync(fd) as isize,
-                opcode::Fsync::CODE => libc::fsync(fd) as isize,
-                opcode::Fallocate::CODE => libc::fallocate(fd, sqe.len as i32, at, sqe.addr as i64) as isize,
-                _ => {
-                    *libc::__errno_location() = libc::EOPNOTSUPP;
-                    -1
-                }
+                opcode::Fsync::CODE => self.medium.sync(fd).map(|()| 0),
+                opcode::Fallocate::CODE => self.medium.allocate(fd, sqe.len as i32, at, sqe.addr).map(|()| 0),
+                _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
             }
         };
-        let result = match i32::try_from(result) {
-            Ok(result) if result >= 0 => result,
-            _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
-        };
-        let takes = self.chance.within(5_000..500_000);
-        self.later(core, sqe, result, takes);
+        match result {
+            Ok(count) => count as i32,
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        }
     }
 }

@@ -214,6 +214,7 @@ impl World {
         let mut state = self.lock();
         state.turns.members[me].left = true;
         state.net.forget(me);
+        state.medium.forget(me);
         if panicked && state.turns.broken.is_none() {
             state.turns.end("a thread of the world has panicked".into());
         }

@@ -8,7 +8,7 @@
 //! the one call during which they arrived.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest call that counts as fast. In a slower one a kernel thread's wake-up does not matter.
 const QUICK: Duration = Duration::from_millis(1);
@@ -33,9 +33,9 @@ impl Alone {
     /// Makes `call` if this core may wait for it; `None` if the ring must make it.
     pub(super) fn wait_for<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         self.decide(runtime::is_alone, || {
-            let begin = Instant::now();
+            let begin = runtime::clock();
             let result = call();
-            (result, begin.elapsed())
+            (result, runtime::clock().saturating_duration_since(begin))
         })
     }
 

@@ -90,7 +90,7 @@ impl Mapped {
             seen,
             asked,
             next_asking_ns: AtomicU64::new(0),
-            start: Instant::now(),
+            start: runtime::clock(),
             in_memory,
             lent,
             looked_at_ms: AtomicU64::new(0),
@@ -207,7 +207,7 @@ impl Mapped {
         if at + len > first + PAGE * WINDOW {
             return false;
         }
-        let begin = self.start.elapsed();
+        let begin = runtime::clock().saturating_duration_since(self.start);
         let begin_ns = u64::try_from(begin.as_nanos()).unwrap_or(u64::MAX);
         let second = u32::try_from(begin.as_secs() + 1).unwrap_or(u32::MAX);
         let Some(asked) = self.asked.get(window as usize) else { return false };
@@ -229,7 +229,8 @@ impl Mapped {
                 }
             }
         }
-        let end_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let end = runtime::clock().saturating_duration_since(self.start);
+        let end_ns = u64::try_from(end.as_nanos()).unwrap_or(u64::MAX);
         let next = end_ns.saturating_add((end_ns - begin_ns).saturating_mul(ASKING - 1));
         self.next_asking_ns.store(next, Ordering::Relaxed);
         told

@@ -446,8 +446,7 @@ impl BlockStore for FileStore {
             return None;
         }
         let used = self.inner.data.allocated().ok()?;
-        let free = rustix::fs::statvfs(&self.inner.path).ok()?;
-        let free = free.f_bavail.saturating_mul(free.f_frsize);
+        let free = runtime::files::room(&self.inner.path).ok()?;
         Some(Resources { used, available: free.min(self.size().saturating_sub(used)), dedicated: false })
     }
 

@@ -2,14 +2,14 @@
 //!
 //! Blocks on the file system; runs at start-up, never on the data path.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use runtime::{Chain, pool};
+use runtime::{Chain, OpenOptions, files, pool};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
@@ -226,7 +226,7 @@ impl PastCache {
 impl Medium {
     pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Self, OpenError> {
         let system = |doing| move |source| OpenError::System { path: path.to_owned(), doing, source };
-        let (is_block_device, create) = match std::fs::metadata(path) {
+        let (is_block_device, create) = match files::metadata(path) {
             Ok(metadata) => (kind(path, &metadata)?, false),
             Err(e) if e.kind() == io::ErrorKind::NotFound => (false, true),
             Err(e) => return Err(system("looked at")(e)),
@@ -272,7 +272,8 @@ impl Medium {
             return Err(OpenError::Replaced { path: path.to_owned() });
         }
         lock(path, &data, options.read_only)?;
-        let flush = File::open(path).map_err(system("opened"))?;
+        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let flush = files::open(path, read_only).map_err(system("opened"))?;
         let other = flush.metadata().map_err(system("looked at"))?;
         if (other.dev(), other.ino()) != (metadata.dev(), metadata.ino()) {
             return Err(OpenError::Replaced { path: path.to_owned() });
@@ -307,7 +308,7 @@ impl Medium {
         if options.thin == Some(true) && !can_be_thin {
             return Err(OpenError::NotThin { path: path.to_owned() });
         }
-        let in_memory = !is_block_device && is_in_memory(&data);
+        let in_memory = !is_block_device && files::is_in_memory(&data);
         let cached_log = options.log && cache != CacheMode::Direct && !is_block_device && !in_memory;
         let past_cache = cached_log.then(|| PastCache::open(path, &metadata)).flatten();
         Ok(Self {
@@ -353,7 +354,9 @@ struct Created(File);
 fn create_file(path: &Path, size: u64) -> Result<Created, OpenError> {
     let system = |source| OpenError::System { path: path.to_owned(), doing: "created", source };
     let file = new_file(path)?;
-    if let Err(error) = set_size(path, &file, size).and_then(|()| sync_parent(path).map_err(system)) {
+    if let Err(error) =
+        set_size(path, &file, size).and_then(|()| files::sync_directory(parent(path)).map_err(system))
+    {
         remove_created(path, &file);
         return Err(error);
     }
@@ -390,7 +393,7 @@ impl Made {
         let mut directories = std::collections::BTreeSet::new();
         let mut missing = Vec::new();
         for (path, size) in wanted {
-            match (std::fs::metadata(path), size) {
+            match (files::metadata(path), size) {
                 (Ok(about), _) if about.is_file() => drop(directories.insert(parent(path))),
                 (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound => {
                     missing.push((path, size))
@@ -411,13 +414,12 @@ impl Made {
                 files.push((path, file));
             }
             for (path, file) in files {
-                file.sync_all().map_err(failed(path, "created"))?;
+                files::sync(&file).map_err(failed(path, "created"))?;
             }
         }
         directories.extend(&new);
         for directory in directories {
-            let synced = File::open(directory).and_then(|directory| directory.sync_all());
-            match synced {
+            match files::sync_directory(directory) {
                 // A directory with search but no read permission.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !new.contains(directory) => {
                     tracing::debug!(directory = %directory.display(), %error, "not synchronised");
@@ -460,8 +462,8 @@ impl Drop for Made {
         for (path, known) in &self.files {
             // Keep a file that another process has put there meanwhile.
             let same = |about: &std::fs::Metadata| (about.dev(), about.ino()) == *known;
-            if std::fs::symlink_metadata(path).is_ok_and(|about| same(&about)) {
-                let _ = std::fs::remove_file(path);
+            if files::symlink_metadata(path).is_ok_and(|about| same(&about)) {
+                let _ = files::remove(path);
             }
         }
     }
@@ -482,7 +484,8 @@ fn new_file(path: &Path) -> Result<File, OpenError> {
         return Err(OpenError::NoDevice { path: path.to_owned() });
     }
     let system = |source| OpenError::System { path: path.to_owned(), doing: "created", source };
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(system)
+    let new = OpenOptions { create_new: true, private: true, ..OpenOptions::default() };
+    files::open(path, new).map_err(system)
 }
 
 fn parent(path: &Path) -> &Path {
@@ -491,19 +494,15 @@ fn parent(path: &Path) -> &Path {
 
 fn set_size(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
     let system = |source| OpenError::System { path: path.to_owned(), doing: "given its size", source };
-    file.set_len(size).and_then(|()| file.sync_all()).map_err(system)
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    File::open(parent(path))?.sync_all()
+    file.set_len(size).and_then(|()| files::sync(file)).map_err(system)
 }
 
 /// Removes a file that was created in vain, if the name still belongs to it.
 fn remove_created(path: &Path, file: &File) {
     let same = |a: &std::fs::Metadata, b: &std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    if let (Ok(a), Ok(b)) = (file.metadata(), std::fs::symlink_metadata(path)) {
+    if let (Ok(a), Ok(b)) = (file.metadata(), files::symlink_metadata(path)) {
         if same(&a, &b) {
-            let _ = std::fs::remove_file(path);
+            let _ = files::remove(path);
         }
     }
 }
@@ -514,19 +513,16 @@ fn open_data(
     cache: CacheMode,
     is_block_device: bool,
 ) -> Result<File, OpenError> {
-    let mut flags = 0;
-    if cache == CacheMode::Direct {
-        flags |= libc::O_DIRECT;
-    }
-    if is_block_device && !read_only {
+    let options = OpenOptions {
+        read_only,
+        direct: cache == CacheMode::Direct,
         // Fails with EBUSY while the system itself uses the device, and prevents that while it is
         // served.
-        flags |= libc::O_EXCL;
-    }
-    let mut options = OpenOptions::new();
-    options.read(true).write(!read_only).custom_flags(flags);
+        exclusive: is_block_device && !read_only,
+        ..OpenOptions::default()
+    };
     let busy = |e: &io::Error| is_block_device && e.raw_os_error() == Some(libc::EBUSY);
-    patiently(|| options.open(path), busy).map_err(|source| {
+    patiently(|| files::open(path, options), busy).map_err(|source| {
         let path = path.to_owned();
         match source.raw_os_error() {
             Some(libc::EINVAL) if cache == CacheMode::Direct => OpenError::NoDirect { path },
@@ -553,7 +549,7 @@ fn patiently<T, E>(mut attempt: impl FnMut() -> Result<T, E>, taken: impl Fn(&E)
     loop {
         match attempt() {
             Err(e) if taken(&e) && waited < PATIENCE => {
-                std::thread::sleep(PAUSE);
+                runtime::nap(PAUSE);
                 waited += PAUSE;
             }
             result => return result,
@@ -617,13 +613,6 @@ fn block_size(path: &Path, asked: Option<u32>, sector: u32) -> Result<u32, OpenE
         None if sector > LARGEST => Err(OpenError::LargeSectors { path, sector }),
         None => Ok(sector.max(DEFAULT_BLOCK_SIZE)),
     }
-}
-
-/// Whether the file system keeps its files only in memory.
-fn is_in_memory(file: &File) -> bool {
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
-    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == TMPFS as _ || fs.f_type == RAMFS as _)
 }
 
 /// Whether the file system can make holes: tried beyond the end, where a hole has no effect.

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use runtime::{Buf, Chain, Patience, pool};
 
@@ -167,7 +167,7 @@ impl Inner {
             not_prompt.store(not_prompt.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
             return None;
         }
-        let begin = Instant::now();
+        let begin = runtime::clock();
         let mut rest = data.clone();
         let mut to = at;
         while !rest.is_empty() {
@@ -181,7 +181,7 @@ impl Inner {
                 Err(e) => return Some(Err(self.write_fault(&e, to))),
             }
         }
-        if begin.elapsed() > PROMPT_FOR {
+        if runtime::clock().saturating_duration_since(begin) > PROMPT_FOR {
             not_prompt.store(NOT_PROMPT_AFTER, Ordering::Relaxed);
         }
         Some(Ok(()))

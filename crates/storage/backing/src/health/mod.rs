@@ -64,7 +64,7 @@ impl Health {
     pub fn new(path: impl Into<String>) -> Arc<Self> {
         Arc::new(Self {
             path: path.into(),
-            start: Instant::now(),
+            start: runtime::clock(),
             refusal: AtomicI32::new(0),
             acknowledged: AtomicU64::new(0),
             inner: Mutex::default(),
@@ -289,7 +289,7 @@ impl Health {
     }
 
     fn now(&self) -> Now {
-        Now { monotonic: self.start.elapsed(), unix_s: now_unix_s() }
+        Now { monotonic: runtime::clock().saturating_duration_since(self.start), unix_s: now_unix_s() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

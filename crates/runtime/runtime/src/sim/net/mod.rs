@@ -66,6 +66,8 @@ fn error(errno: i32) -> io::Error {
 pub(super) enum Event {
     /// An operation ends.
     Ends(usize, Sqe, i32),
+    /// An operation on a file, by its number, takes place.
+    File(u64),
     /// A client's first segment comes to the listener, if there is one.
     Arrives { client: usize, to: SocketAddr },
     /// The client learns the result.

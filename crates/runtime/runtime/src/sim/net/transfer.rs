@@ -13,6 +13,7 @@ impl State {
     pub(in super::super) fn event(&mut self, event: Event) {
         match event {
             Event::Ends(core, sqe, result) => self.complete(core, &sqe, result, 0),
+            Event::File(number) => self.file_event(number),
             Event::Arrives { client, to } => self.arrives(client, to),
             Event::Connected { client, result } => {
                 if result == 0 {
