@@ -1,12 +1,14 @@
 //! The state that all parts of a run of reads and writes share: the oracle, and what may go wrong.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use iscsi::initiator::ProtocolError;
 use iscsi_client::Error;
 use runtime::Notify;
 
+use crate::executions::Executions;
 use crate::oracle::{OpId, Oracle, SECTOR};
 use crate::plan::{Change, Plan};
 use crate::verdict::Verdict;
@@ -19,6 +21,10 @@ pub(crate) struct Books {
     pub(crate) excuses: Cell<Excuses>,
     /// Power cuts so far.
     pub(crate) cuts: Cell<u64>,
+    /// What reached the medium.
+    pub(crate) executions: Executions,
+    /// Commands that are never sent again.
+    pub(crate) once: RefCell<BTreeSet<OpId>>,
     /// Commands submitted so far.
     pub(crate) submitted: Cell<u64>,
     /// An initiator or an administrator ends sessions, or commands of others.
@@ -37,6 +43,8 @@ impl Books {
             oracle: RefCell::new(Oracle::new(sectors, plan.block as usize / SECTOR)),
             excuses: Cell::default(),
             cuts: Cell::new(0),
+            executions: Executions::default(),
+            once: RefCell::default(),
             submitted: Cell::new(0),
             disturbed: Cell::new(plan.changes.iter().any(disturbs)),
             news: Notify::default(),

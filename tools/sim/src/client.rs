@@ -1,6 +1,7 @@
 //! One initiator: the shipped client, and the judgement of its answers.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use runtime::Notify;
 use crate::books::Books;
 use crate::daemon::{NAME, TARGET_SECRET};
 use crate::oracle::{Ending, OpId, SECTOR};
-use crate::plan::{InitiatorPlan, Losses, Manners};
+use crate::plan::{FilePlan, InitiatorPlan, Losses, Manners};
 use crate::random::Rng;
 use crate::workload::{Action, Answer, Kind, Scsi, Workload, judge};
 
@@ -50,6 +51,8 @@ struct Work {
     /// Writes that were lost with their session, and the reconnects at that time. They may still run until the session
     /// has reconnected once more.
     limbo: RefCell<Vec<(OpId, u64)>>,
+    /// Its commands.
+    own: RefCell<BTreeSet<OpId>>,
     ended: Cell<u64>,
     aborted: Cell<u64>,
     /// Functions that end many tasks: begun so far.
@@ -163,6 +166,7 @@ impl Client {
             books: self.books.clone(),
             session: RefCell::new(session),
             limbo: RefCell::default(),
+            own: RefCell::default(),
             ended: Cell::new(0),
             aborted: Cell::new(0),
             functions: Cell::new(0),
@@ -374,6 +378,10 @@ impl Work {
                 oracle.submit_write(op, scsi.writes.clone(), scsi.content);
             }
         }
+        self.own.borrow_mut().insert(op);
+        if !scsi.may_repeat {
+            books.once.borrow_mut().insert(op);
+        }
         let cuts = books.cuts.get();
         books
             .verdict
@@ -468,10 +476,12 @@ impl Work {
                 (Kind::Read, Some((_, response))) => {
                     let bytes = response.data.to_vec();
                     let whole = bytes.len() / SECTOR * SECTOR;
-                    oracle.saw(op, scsi.first, &bytes[..whole], stale)?;
+                    let lends = bytes.len() > 4096 && self.books.plan.files.is_some_and(FilePlan::lends);
+                    let own = |writer| lends && self.own.borrow().contains(&writer);
+                    oracle.saw(op, scsi.first, &bytes[..whole], stale, own)?;
                 }
                 (Kind::CompareAndWrite(guess) | Kind::Verify(guess), _) if good => {
-                    oracle.saw(op, scsi.first, guess, stale)?;
+                    oracle.saw(op, scsi.first, guess, stale, |_| false)?;
                 }
                 (Kind::CompareAndWrite(guess) | Kind::Verify(guess), _)
                     if oracle.had_to_see(op, scsi.first, guess) =>

@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backing::StoreError;
 use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
-use backing::model::ModelStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::chap::{Credential, Secret};
 use iscsi_client::{Transport, Url};
@@ -15,7 +13,8 @@ use iscsi_server::config::{
 };
 use iscsi_server::{CoresConfig, DrainOptions, DrainScope, Server, Unit};
 
-use crate::oracle::SECTOR;
+use crate::executions::Executions;
+use crate::medium::Medium;
 use crate::plan::{Change, Plan, Sabotage, Settings};
 use crate::random::Rng;
 
@@ -24,8 +23,6 @@ pub(crate) const NAME: &str = "iqn.2026-01.example.sim:disk";
 /// What the target proves itself with in mutual CHAP.
 pub(crate) const TARGET_SECRET: &str = "the target's own secret";
 
-/// EIO.
-const EIO: StoreError = StoreError::Io(5);
 /// The deepest command window that a change sets.
 pub(crate) const DEEPEST: u32 = 64;
 /// The time that initiators have to log out.
@@ -36,8 +33,11 @@ pub(crate) struct Daemon {
     cores: CoresConfig,
     config: ServerConfig,
     options: DiskOptions,
-    model: ModelStore,
+    pub(crate) medium: Medium,
+    executions: Executions,
     faults: Faults,
+    /// Whether there may be any.
+    is_faulty: bool,
     bytes: usize,
     iser: bool,
     server: Option<Server>,
@@ -48,22 +48,18 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    pub(crate) fn new(plan: &Plan, rng: &mut Rng) -> Result<Self, String> {
+    pub(crate) fn new(plan: &Plan, executions: &Executions, rng: &mut Rng) -> Result<Self, String> {
         let bytes = plan.blocks as usize * plan.block as usize;
-        let mut model = ModelStore::new(bytes, SECTOR as u32);
-        if plan.lands {
-            model = model.landing().map_err(|error| error.to_string())?;
-        }
         let faults = Faults::timed();
-        if let Some(delay) = plan.store_delay {
-            faults.add(Rule::new(Operations::ALL, Action::Delay(0..delay)).seed(rng.bits()));
-        }
+        let medium = Medium::new(plan, &faults, rng)?;
         Ok(Self {
             cores: cores(1 + rng.index(3)),
             config: config(&plan.target),
             options: plan.disk.clone(),
-            model,
+            medium,
+            executions: executions.clone(),
             faults,
+            is_faulty: plan.files.is_none(),
             bytes,
             iser: plan.target.iser.is_some(),
             server: None,
@@ -81,7 +77,7 @@ impl Daemon {
 
     /// Starts the server, on a medium with power.
     pub(crate) async fn start(&mut self) -> Result<(), String> {
-        self.model.power_on();
+        self.medium.power_on()?;
         let config = self.with_unit()?;
         self.server = Some(
             Server::start(self.cores, config)
@@ -92,7 +88,11 @@ impl Daemon {
 
     /// The configuration of a new server, with a new unit on the medium.
     fn with_unit(&mut self) -> Result<ServerConfig, String> {
-        let store = Arc::new(FaultyStore::new(Arc::new(self.model.clone()), self.faults.clone()));
+        let mut store = self.medium.open()?;
+        if self.is_faulty {
+            store = Arc::new(FaultyStore::new(store, self.faults.clone()));
+        }
+        let store = self.executions.watch(store);
         let unit =
             DiskUnit::new(store, self.options.clone(), &Registry::new()).map_err(|e| format!("{e:?}"))?;
         self.unit = Some(Unit::Disk(unit));
@@ -153,7 +153,11 @@ impl Daemon {
                     drop(old);
                 })
                 .await;
-                let config = self.with_unit()?;
+                let config = match self.with_unit() {
+                    // The power has gone meanwhile, and the machine with it.
+                    Err(_) if !self.medium.is_powered() => return Ok(()),
+                    config => config?,
+                };
                 let server = Server::start_with(self.cores, config, sockets);
                 self.server = Some(server.map_err(|error| format!("it cannot be taken over: {error}"))?);
                 Ok(())
@@ -185,50 +189,30 @@ impl Daemon {
     }
 
     /// Plants a fault that must be found.
-    pub(crate) fn sabotage(&self, sabotage: Sabotage) {
+    pub(crate) fn sabotage(&mut self, sabotage: Sabotage) {
         let writes = Operations::WRITE.or(Operations::ZEROS).or(Operations::DISCARD);
         let rule = match sabotage {
             Sabotage::LostWrites => Rule::new(writes, Action::Lie).after(30).times(3),
             Sabotage::LyingSyncs => Rule::new(Operations::SYNC, Action::Lie),
             Sabotage::EndlessWrite => Rule::new(writes, Action::Delay(u64::MAX..u64::MAX)).after(30).times(1),
+            Sabotage::ForgottenFailures => return self.medium.forget_failures(),
             // The links do it.
             Sabotage::DamagedData => return,
         };
         self.faults.add(rule);
-    }
-
-    pub(crate) fn is_powered(&self) -> bool {
-        self.model.powered()
-    }
-
-    pub(crate) fn cut_power(&self, seed: u64) {
-        self.model.cut_power(seed);
-    }
-
-    pub(crate) fn cut_power_after(&self, operations: u64, seed: u64) {
-        self.model.cut_power_after(operations, seed);
+        self.is_faulty = true;
     }
 
     /// The durable content of the medium.
-    pub(crate) fn medium(&self) -> Vec<u8> {
-        self.model.durable_bytes(0, self.bytes).unwrap_or_default()
+    pub(crate) fn content(&self) -> Vec<u8> {
+        self.medium.content(self.bytes)
     }
 
-    pub(crate) fn fail_reads(&self, times: u64) {
-        self.faults.add(Rule::new(Operations::READ, Action::Fail(EIO)).times(times));
-    }
-
-    pub(crate) fn fail_writes(&self, times: u64) {
-        let writes = Operations::WRITE.or(Operations::DISCARD).or(Operations::ZEROS);
-        self.faults.add(Rule::new(writes, Action::Fail(EIO)).times(times));
-    }
-
-    pub(crate) fn fail_next_sync(&self) {
-        self.model.fail_next_sync(EIO);
-    }
-
-    pub(crate) fn limit_space(&self, bytes: Option<u64>) {
-        self.faults.limit_space(bytes);
+    /// The administrator acknowledges a failed flush.
+    pub(crate) async fn acknowledge(&self) {
+        let Some(health) = self.medium.health() else { return };
+        // Where the medium has no power the mark cannot be removed.
+        drop(runtime::sim::aside(move || health.acknowledge()).await);
     }
 }
 

@@ -5,13 +5,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backing::BlockStore;
 use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
 use backing::model::ModelStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi_server::config::{LunConfig, ServerConfig};
 use iscsi_server::{CoresConfig, Server, Unit};
 use runtime::sim;
+use server_core::qos::{Limiter, QosLimits};
 
+use crate::executions::Executions;
 use crate::random::Rng;
 use crate::verdict::Verdict;
 
@@ -54,6 +57,10 @@ pub(crate) struct Host {
     pub(crate) media: Vec<Medium>,
     /// How long operations of the media take at most, µs.
     delay: u64,
+    /// Where accesses to the media are noted.
+    pub(crate) executions: Option<Executions>,
+    /// The limits of all units.
+    limits: QosLimits,
     registry: Registry,
     server: Option<Server>,
     /// The open units, in the order of the media.
@@ -61,24 +68,38 @@ pub(crate) struct Host {
 }
 
 struct Open {
-    store: Arc<FaultyStore>,
+    store: Arc<dyn BlockStore>,
     unit: Arc<DiskUnit>,
 }
 
 impl Host {
     /// A server that has not been started. `config` has no units.
     pub(crate) fn new(cores: CoresConfig, config: ServerConfig, media: Vec<Medium>, delay: u64) -> Self {
-        Self { cores, config, media, delay, registry: Registry::new(), server: None, units: Vec::new() }
+        Self {
+            cores,
+            config,
+            media,
+            delay,
+            executions: None,
+            limits: QosLimits::default(),
+            registry: Registry::new(),
+            server: None,
+            units: Vec::new(),
+        }
     }
 
     fn open(&self, medium: &Medium) -> Result<Open, String> {
         let faults = Faults::timed();
         faults.add(Rule::new(Operations::ALL, Action::Delay(0..self.delay)));
-        let store = Arc::new(FaultyStore::new(Arc::new(medium.model.clone()), faults));
+        let mut store: Arc<dyn BlockStore> =
+            Arc::new(FaultyStore::new(Arc::new(medium.model.clone()), faults));
+        if let Some(executions) = &self.executions {
+            store = executions.watch(store);
+        }
         Ok(Open { unit: self.unit(&store, medium)?, store })
     }
 
-    fn unit(&self, store: &Arc<FaultyStore>, medium: &Medium) -> Result<Arc<DiskUnit>, String> {
+    fn unit(&self, store: &Arc<dyn BlockStore>, medium: &Medium) -> Result<Arc<DiskUnit>, String> {
         DiskUnit::new(store.clone(), medium.options.clone(), &self.registry)
             .map_err(|error| format!("{error:?}"))
     }
@@ -95,7 +116,11 @@ impl Host {
         for (open, medium) in self.units.iter().zip(&self.media) {
             let (target, lun) = medium.at;
             let unit = Unit::Disk(open.unit.clone());
-            config.targets[target].units.push(LunConfig { lun, unit, limiter: Arc::default() });
+            config.targets[target].units.push(LunConfig {
+                lun,
+                unit,
+                limiter: Arc::new(Limiter::new(self.limits)),
+            });
         }
         config
     }
@@ -165,6 +190,14 @@ impl Host {
     pub(crate) async fn kill(&mut self) {
         let gone = (self.server.take(), std::mem::take(&mut self.units));
         sim::aside(move || drop(gone)).await;
+    }
+
+    /// Limits all units.
+    pub(crate) async fn limit(&mut self, limits: QosLimits) -> Result<(), String> {
+        self.limits = limits;
+        let Some(handle) = self.server.as_ref().map(Server::handle) else { return Ok(()) };
+        let config = self.serving();
+        sim::aside(move || handle.apply(config)).await.map(drop).map_err(|error| error.to_string())
     }
 
     /// Applies a configuration: another queue depth, and perhaps another unit on the same medium,

@@ -4,11 +4,13 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, world};
+use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, tasks, world};
 
 const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 
   (no WORLD)      reads and writes, whatever breaks
+  --files         the same on a disk that is a file
+  --tasks         task attributes, and limits of service that change
   --aborts        a session that aborts its writes on a path with losses
   --replacement   the same while a LUN's disk is replaced
   --reservations  persistent reservations of several initiators
@@ -22,7 +24,9 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 /// Runs a seed; `true` prints its record.
 type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
 
-const WORLDS: [(&str, Run); 5] = [
+const WORLDS: [(&str, Run); 7] = [
+    ("--tasks", tasks::run),
+    ("--files", world::run_on_files),
     ("--aborts", aborts::run),
     ("--replacement", replacement::run),
     ("--reservations", reservations::run),

@@ -25,6 +25,13 @@ pub const SECTOR: usize = 512;
 const MAGIC: u64 = u64::from_be_bytes(*b"StagSim!");
 const ALIVE: u64 = u64::MAX;
 
+/// The command that wrote the bytes of a sector, if they name one.
+pub(crate) fn writer_of(bytes: &[u8]) -> Option<OpId> {
+    let word =
+        |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_be_bytes);
+    (word(0)? == MAGIC).then(|| word(8))?
+}
+
 /// What a write puts into its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -214,15 +221,25 @@ impl Oracle {
     }
 
     /// It saw `bytes` from `first` on. An answer that is `stale` was given before the last power cut and came after it: it
-    /// says nothing about what the cut left.
+    /// says nothing about what the cut left. Writes that `mix` with it show in any part of a sector while they run.
     ///
     /// # Errors
     /// What is wrong, for people.
-    pub fn saw(&mut self, op: OpId, first: usize, bytes: &[u8], stale: bool) -> Result<(), String> {
+    pub fn saw(
+        &mut self,
+        op: OpId,
+        first: usize,
+        bytes: &[u8],
+        stale: bool,
+        mix: impl Fn(OpId) -> bool,
+    ) -> Result<(), String> {
         let now = self.tick();
         let start = self.looks.get(&op).copied().unwrap_or(now);
         for (i, seen) in bytes.chunks(SECTOR).enumerate() {
-            let matches = self.matches(op, start, first + i, seen)?;
+            let matches = match self.matches(op, start, first + i, seen) {
+                Err(_) if self.is_mixed(op, start, first + i, seen, &mix) => continue,
+                matches => matches?,
+            };
             if !stale {
                 self.learn(&matches, start, now, first + i);
             }
@@ -239,6 +256,14 @@ impl Oracle {
             })
             .collect();
         if matches.is_empty() { Err(self.explain(op, start, sector, seen)) } else { Ok(matches) }
+    }
+
+    /// Whether each byte may come from some entry, while a write that mixes with the look ran.
+    fn is_mixed(&self, op: OpId, start: u64, sector: usize, seen: &[u8], mix: impl Fn(OpId) -> bool) -> bool {
+        let entries = || self.sectors[sector].iter().filter(|entry| entry.op != op && entry.dead_at > start);
+        let possible: Vec<_> = entries().map(|entry| self.bytes(entry.content, sector)).collect();
+        entries().any(|entry| entry.end >= start && mix(entry.op))
+            && seen.iter().enumerate().all(|(at, byte)| possible.iter().any(|bytes| bytes[at] == *byte))
     }
 
     /// What is seen is there, and what it has replaced is not.
@@ -347,10 +372,22 @@ impl Oracle {
         }
     }
 
-    /// The store is opened anew after a sync had failed: what was not durable may have been dropped, though reads show it.
-    pub fn reopened_after_failed_sync(&mut self) {
+    /// Flushes go through again after one had failed: what was not durable may have been dropped, though reads show it.
+    pub fn failed_flush_forgiven(&mut self) {
         for entry in self.sectors.iter_mut().flatten().filter(|entry| !entry.durable) {
             entry.doubtful = true;
+        }
+    }
+
+    /// The system has forgotten pages that a failed flush has dropped: reads may find what is on the medium.
+    pub fn cache_dropped(&mut self) {
+        let now = self.tick();
+        for entry in self.sectors.iter_mut().flatten().filter(|entry| !entry.gone) {
+            entry.dead_at = ALIVE;
+            entry.done &= entry.durable;
+            if entry.end != ALIVE {
+                entry.end = entry.end.min(now);
+            }
         }
     }
 
@@ -386,7 +423,7 @@ mod tests {
     fn see(oracle: &mut Oracle, op: OpId, content: Content) -> Result<(), String> {
         oracle.submit_look(op);
         let bytes = oracle.bytes(content, 3);
-        let result = oracle.saw(op, 3, &bytes, false);
+        let result = oracle.saw(op, 3, &bytes, false, |_| false);
         oracle.end_look(op);
         result
     }
@@ -466,6 +503,22 @@ mod tests {
         (other.time, other.last_cut) = (oracle.time, oracle.last_cut);
         see(&mut oracle, 5, Content::Stamp(1)).unwrap();
         see(&mut other, 5, Content::Stamp(3)).unwrap();
+    }
+
+    #[test]
+    fn a_look_is_mixed_with_writes_that_run_meanwhile_and_no_others() {
+        let mut oracle = Oracle::new(8, 1);
+        write(&mut oracle, 1, false);
+        oracle.submit_write(2, vec![Range { start: 3, end: 4 }], Content::Stamp(2));
+        let mut bytes = oracle.bytes(Content::Stamp(2), 3);
+        bytes[200..].copy_from_slice(&oracle.bytes(Content::Stamp(1), 3)[200..]);
+        let mut mixes = |mix: OpId, bytes: &[u8]| {
+            oracle.submit_look(9);
+            oracle.saw(9, 3, bytes, false, |op| op == mix).is_ok()
+        };
+        assert!(mixes(2, &bytes) && !mixes(7, &bytes));
+        bytes[300] ^= 1;
+        assert!(!mixes(2, &bytes), "a byte that nobody wrote");
     }
 
     #[test]

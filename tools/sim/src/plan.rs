@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use backing::engine::Engine;
+use backing::spec::CacheMode;
 use disk::unit::DiskOptions;
 use iscsi::keys::{DigestChoice, Offer};
 
@@ -80,6 +82,24 @@ pub struct Settings {
     pub data_timeout: Duration,
 }
 
+/// How the store of files serves the disk.
+#[derive(Clone, Copy, Debug)]
+pub struct FilePlan {
+    /// The cache mode.
+    pub cache: CacheMode,
+    /// The engine; `None` for the one that ships as the mode's default.
+    pub engine: Option<Engine>,
+}
+
+impl FilePlan {
+    /// Whether long reads are sent from the file's own pages. The initiator that reads them may find its own writes in a part of a
+    /// block, if they run meanwhile (`docs/src/reference/stores.md`).
+    pub fn lends(self) -> bool {
+        let engine = self.engine.unwrap_or(Engine::default_for(self.cache));
+        matches!(engine, Engine::Mmap | Engine::Sendpage)
+    }
+}
+
 /// The whole of a run, decided before it begins.
 #[derive(Clone)]
 pub struct Plan {
@@ -97,6 +117,8 @@ pub struct Plan {
     pub disk: DiskOptions,
     /// The store has memory of its own for writes to land in.
     pub lands: bool,
+    /// The disk lies on a file of the world.
+    pub files: Option<FilePlan>,
     /// How long operations of the store take at most; `None` for no time at all.
     pub store_delay: Option<Micros>,
     /// PDUs that are lost.
@@ -118,6 +140,8 @@ pub enum Sabotage {
     LostWrites,
     /// The store reports syncs as done that are not.
     LyingSyncs,
+    /// A server forgets the failed flush of an earlier one.
+    ForgottenFailures,
     /// A write of the store never ends.
     EndlessWrite,
     /// Data is damaged on its way, and no digest tells.
@@ -244,6 +268,8 @@ pub enum Trouble {
     Space(u64),
     /// It has room again.
     SpaceAgain,
+    /// The administrator acknowledges a failed flush, if there was one.
+    Acknowledge,
 }
 
 impl Plan {
@@ -352,6 +378,7 @@ impl Plan {
             target,
             disk,
             lands: false,
+            files: None,
             store_delay,
             losses: Losses::default(),
             initiators,
@@ -438,6 +465,32 @@ impl Plan {
             initiator.iser = Some(setup());
             initiator.connections = 1;
         }
+    }
+
+    /// The plan of a seed, of a disk on a file.
+    pub fn on_files(seed: u64) -> Self {
+        let mut plan = Self::new(seed);
+        let mut rng = Rng::new(seed ^ 0x4649_4c45);
+        let cache = rng.pick(&[
+            CacheMode::WriteBack,
+            CacheMode::WriteBack,
+            CacheMode::WriteThrough,
+            CacheMode::Direct,
+        ]);
+        let engines: Vec<Engine> = Engine::ALL.map(|(engine, _)| engine).into_iter().collect();
+        let engine = (!rng.chance(300)).then(|| rng.pick(&engines));
+        plan.files = Some(FilePlan { cache, engine: engine.filter(|engine| engine.fits(cache).is_ok()) });
+        plan.disk.write_cache = cache.write_cache();
+        plan.lands = false;
+        let fails = |trouble: &Trouble| matches!(trouble, Trouble::SyncError | Trouble::WriteErrors(_));
+        let failures: Vec<u64> =
+            plan.troubles.iter().filter(|(_, trouble)| fails(trouble)).map(|(at, _)| *at).collect();
+        // A store that refuses flushes for the rest of its run shows little.
+        for at in failures {
+            plan.troubles.push((at + rng.between(5, 40), Trouble::Acknowledge));
+        }
+        plan.troubles.sort_by_key(|(at, _)| *at);
+        plan
     }
 
     /// The plan of a seed with nothing but connections that are cut, each of which its session keeps; `None` for a

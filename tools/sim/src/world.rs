@@ -27,20 +27,34 @@ const LOGIN: u64 = 8 << 10;
 /// # Errors
 /// The rule that was broken, and how.
 pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
-    run_plan(seed, Plan::new(seed), None, loud)
+    run_plan("", seed, Plan::new(seed), None, loud)
+}
+
+/// Runs a seed whose disk lies on a file of the world.
+///
+/// # Errors
+/// The rule that was broken, and how.
+pub fn run_on_files(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
+    run_plan("--files", seed, Plan::on_files(seed), None, loud)
 }
 
 /// Runs a plan of a seed, quietly.
 pub fn run_as(seed: u64, plan: Plan) -> Result<Report, Box<Failure>> {
-    run_plan(seed, plan, None, false)
+    run_plan("", seed, plan, None, false)
 }
 
-/// Runs a seed with a planted fault of the store.
-pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Report, Box<Failure>> {
-    run_plan(seed, Plan::new(seed), Some(sabotage), false)
+/// Runs a plan of a seed with a planted fault.
+pub fn run_sabotaged(seed: u64, plan: Plan, sabotage: Sabotage) -> Result<Report, Box<Failure>> {
+    run_plan("", seed, plan, Some(sabotage), false)
 }
 
-fn run_plan(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) -> Result<Report, Box<Failure>> {
+fn run_plan(
+    world: &'static str,
+    seed: u64,
+    plan: Plan,
+    sabotage: Option<Sabotage>,
+    loud: bool,
+) -> Result<Report, Box<Failure>> {
     let quality = plan.quality;
     let network = Network {
         latency: Duration::from_micros(quality.latency.0),
@@ -52,7 +66,7 @@ fn run_plan(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) -> Re
         ..Network::default()
     };
     let config = sim::Config { network, time_limit: TIME_LIMIT, ..sim::Config::new(seed) };
-    in_world("", seed, config, move || whole(seed, plan, sabotage, loud))
+    in_world(world, seed, config, move || whole(seed, plan, sabotage, loud))
 }
 
 async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) -> Result<Report, String> {
@@ -71,7 +85,7 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
         .iser
         .is_none()
         .then(|| Wire::install(books.plan.losses, rng.fork(), books.plan.target.queue_depth, loud));
-    let mut daemon = Daemon::new(&books.plan, &mut rng)?;
+    let mut daemon = Daemon::new(&books.plan, &books.executions, &mut rng)?;
     match (sabotage, &wire) {
         (Some(Sabotage::DamagedData), Some(wire)) => wire.damage(5),
         (Some(sabotage), _) => daemon.sabotage(sabotage),
@@ -94,6 +108,10 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
     if let Some(what) = books.verdict.wrong().or(wire.as_ref().and_then(Wire::wrong)) {
         return Err(what);
     }
+    let once = |op| report.reconnects == 0 || books.once.borrow().contains(&op);
+    if let Some(what) = books.executions.repeated(once) {
+        return Err(what);
+    }
     report.touched = wire.as_ref().map_or(0, Wire::touched);
     if books.is_calm() && report.reconnects + report.recovered > 0 {
         return Err(format!(
@@ -103,11 +121,11 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
     }
     daemon.stop().await?;
     // Acknowledged and flushed data must be on the medium.
-    daemon.cut_power(rng.bits());
+    daemon.medium.cut_power(rng.bits());
     let mut oracle = books.oracle.borrow_mut();
     oracle.power_cut();
     oracle
-        .saw(u64::MAX, 0, &daemon.medium(), false)
+        .saw(u64::MAX, 0, &daemon.content(), false, |_| false)
         .map_err(|what| format!("on the medium at the end: {what}"))?;
     Ok(report)
 }
@@ -164,31 +182,37 @@ async fn troubles<T>(
                     books.excuse(|excuses| (excuses.reads, excuses.writes) = (true, true));
                     let seed = rng.bits();
                     if after > 0 {
-                        daemon.cut_power_after(after, seed);
+                        daemon.medium.cut_power_after(after, seed);
                     } else {
                         vanish(silent);
-                        daemon.cut_power(seed);
+                        daemon.medium.cut_power(seed);
                         kill = Some(down);
                     }
                 }
                 Trouble::ReadErrors(times) => {
                     books.excuse(|excuses| excuses.reads = true);
-                    daemon.fail_reads(times);
+                    daemon.medium.fail_reads(times);
                 }
                 Trouble::WriteErrors(times) => {
                     books.excuse(|excuses| excuses.writes = true);
-                    daemon.fail_writes(times);
+                    daemon.medium.fail_writes(times);
                 }
                 Trouble::SyncError => {
                     books.excuse(|excuses| excuses.writes = true);
-                    daemon.fail_next_sync();
+                    daemon.medium.fail_next_sync();
                     sync_failed = true;
                 }
                 Trouble::Space(bytes) => {
                     books.excuse(|excuses| excuses.space = true);
-                    daemon.limit_space(Some(bytes));
+                    daemon.medium.limit_space(Some(bytes));
                 }
-                Trouble::SpaceAgain => daemon.limit_space(None),
+                Trouble::SpaceAgain => daemon.medium.limit_space(None),
+                Trouble::Acknowledge => {
+                    // From the first moment on at which flushes may be let through, to the last at which one may have failed.
+                    books.oracle.borrow_mut().failed_flush_forgiven();
+                    daemon.acknowledge().await;
+                    books.oracle.borrow_mut().failed_flush_forgiven();
+                }
             }
         }
         if let Some((_, change)) = changes.pop_if(|(at, _)| *at <= books.submitted.get()) {
@@ -196,22 +220,32 @@ async fn troubles<T>(
             daemon.change(change, rng).await?;
             books.verdict.note(format_args!("{change:?}: done"));
         }
-        if !daemon.is_powered() && kill.is_none() {
+        if !daemon.medium.is_powered() && kill.is_none() {
             // The machine runs a moment longer without its medium.
             kill = Some(50 * MS);
         }
         if let Some(down) = kill {
             daemon.kill().await;
-            if !daemon.is_powered() {
+            let remembered = daemon.medium.remembers_failures();
+            if !daemon.medium.is_powered() {
                 books.cuts.set(books.cuts.get() + 1);
                 books.oracle.borrow_mut().power_cut();
-            } else if sync_failed {
-                books.oracle.borrow_mut().reopened_after_failed_sync();
+            } else if sync_failed && !remembered {
+                books.oracle.borrow_mut().failed_flush_forgiven();
+            } else if rng.chance(500) && daemon.medium.drop_caches()? {
+                books.oracle.borrow_mut().cache_dropped();
             }
             sync_failed = false;
             books.verdict.note(format_args!("the server is down"));
             runtime::sleep(Duration::from_micros(down.max(1))).await;
-            daemon.start().await?;
+            while let Err(what) = daemon.start().await {
+                if daemon.medium.is_powered() {
+                    return Err(what);
+                }
+                // The power has gone again.
+                books.cuts.set(books.cuts.get() + 1);
+                books.oracle.borrow_mut().power_cut();
+            }
             restarts += 1;
             books.verdict.note(format_args!("the server is up again"));
         }

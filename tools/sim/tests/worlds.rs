@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sim::plan::{Plan, Sabotage};
-use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, world};
+use sim::plan::{Change, Plan, Sabotage, Trouble};
+use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, tasks, world};
 
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 200;
@@ -137,10 +137,28 @@ fn an_nfs_server_that_forgets_its_clients_is_found() {
     }
 }
 
+#[test]
+fn a_disk_on_a_file_returns_what_was_written_whatever_breaks() {
+    let (mut restarts, mut commands) = (0, 0);
+    for seed in 0..100 {
+        let report = world::run_on_files(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        restarts += report.restarts;
+        commands += report.commands;
+        if seed < 5 {
+            assert_eq!(world::run_on_files(seed, false).ok(), Some(report), "seed {seed}");
+        }
+    }
+    assert!(restarts > 50 && commands > 5000, "{restarts} restarts, {commands} commands");
+}
+
 /// What the first of some seeds finds of a fault that was planted.
 fn found(sabotage: Sabotage) -> String {
+    found_in(Plan::new, sabotage)
+}
+
+fn found_in(plan: fn(u64) -> Plan, sabotage: Sabotage) -> String {
     let failures: Vec<_> = (0..60)
-        .filter_map(|seed| world::run_sabotaged(seed, sabotage).err())
+        .filter_map(|seed| world::run_sabotaged(seed, plan(seed), sabotage).err())
         .map(|failure| failure.what)
         .collect();
     assert!(failures.len() > 3, "{sabotage:?} was found {} times only", failures.len());
@@ -160,6 +178,49 @@ fn syncs_that_a_store_only_pretends_are_found() {
 #[test]
 fn data_that_is_damaged_without_a_digest_is_found() {
     assert!(found(Sabotage::DamagedData).contains("saw in sector"));
+}
+
+#[test]
+fn syncs_that_a_file_store_only_pretends_are_found() {
+    assert!(found_in(Plan::on_files, Sabotage::LyingSyncs).contains("saw in sector"));
+}
+
+/// The plan of a seed in which another server follows a failed flush that nobody acknowledges.
+fn with_a_forgotten_failure(seed: u64) -> Option<Plan> {
+    let mut plan = Plan::on_files(seed);
+    let fails = |trouble: &Trouble| matches!(trouble, Trouble::SyncError);
+    let at = plan.troubles.iter().find(|(_, trouble)| fails(trouble))?.0;
+    let kills = |(when, trouble): &(u64, Trouble)| *when > at + 5 && matches!(trouble, Trouble::Kill { .. });
+    let follows = plan.troubles.iter().any(kills)
+        || plan.changes.iter().any(|(when, change)| *when > at + 5 && *change == Change::TakeOver);
+    plan.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Acknowledge));
+    (plan.disk.write_cache && follows).then_some(plan)
+}
+
+#[test]
+fn a_failed_flush_that_the_next_server_forgets_is_found() {
+    let plans = (0..2000).filter_map(|seed| Some((seed, with_a_forgotten_failure(seed)?)));
+    let mut failures =
+        plans.filter_map(|(seed, plan)| world::run_sabotaged(seed, plan, Sabotage::ForgottenFailures).err());
+    assert!(failures.any(|failure| failure.what.contains("saw in sector")));
+}
+
+#[test]
+fn commands_keep_the_order_of_their_attributes_and_are_executed_once() {
+    let (mut commands, mut recovered) = (0, 0);
+    for seed in 0..150 {
+        let report = tasks::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        commands += report.commands;
+        recovered += report.recovered;
+    }
+    assert!(commands > 7000 && recovered > 3, "{commands} commands, {recovered} connections recovered");
+}
+
+#[test]
+fn attributes_that_a_target_ignores_are_found() {
+    let failures: Vec<_> = (0..20).filter_map(|seed| tasks::run_without_order(seed).err()).collect();
+    let found = failures.iter().filter(|failure| failure.what.contains("not in order")).count();
+    assert!(found > 10, "found {found} times");
 }
 
 #[test]

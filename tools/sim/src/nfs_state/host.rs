@@ -12,20 +12,17 @@ use server_core::{CoresConfig, Server};
 
 use super::{EXPORT, Sabotage};
 
-/// A server, and what outlives it: the tree, and the directory of the clients' records.
+/// A server, and what outlives it: the tree, and the file of the clients' records.
 pub(crate) struct Host {
     cores: CoresConfig,
     config: NfsConfig,
     running: Option<(Server, nfs_server::Handle)>,
     sabotage: Option<Sabotage>,
-    /// Where the records are; removed at the end.
-    _records: tempfile::TempDir,
 }
 
 impl Host {
     /// A server that has not been started, of an empty tree in memory.
     pub(crate) fn new(cores: usize, sabotage: Option<Sabotage>) -> Result<Self, String> {
-        let records = tempfile::tempdir().map_err(|error| error.to_string())?;
         let limits = Limits { bytes: 16 << 20, files: 1 << 12 };
         let tree = MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 });
         let export = Export {
@@ -33,7 +30,7 @@ impl Host {
             tree: Arc::new(tree.map_err(|error| error.to_string())?),
             clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
         };
-        let path = records.path().join("clients");
+        let path = "/var/lib/stag/clients".into();
         let config = NfsConfig {
             portals: vec![NfsPortal { listen: SocketAddr::from(([10, 0, 0, 200], nfs::PORT)), verbs: false }],
             exports: vec![export],
@@ -43,7 +40,7 @@ impl Host {
             clients: (sabotage != Some(Sabotage::NoRecords)).then_some(path),
         };
         let cores = CoresConfig { count: cores, spin_us: 0, pool_bytes: 16 << 20 };
-        Ok(Self { cores, config, running: None, sabotage, _records: records })
+        Ok(Self { cores, config, running: None, sabotage })
     }
 
     /// Starts the server.

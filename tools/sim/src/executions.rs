@@ -1,0 +1,215 @@
+//! What reaches the medium, and how often: a store that notes each access, and the rule that no command takes effect
+//! twice, whatever is retried and reassigned.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use backing::{BlockStore, Extent, Geometry, Health, Io, Resources};
+use runtime::{Buf, Chain, Guard, Pooled, RegionRange};
+
+use crate::oracle::{OpId, SECTOR, writer_of};
+
+/// A read or a write of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Bytes of the medium.
+    pub(crate) range: Range<u64>,
+    pub(crate) writes: bool,
+    /// Its place in the order of all beginnings and ends; `None` while it has not ended.
+    pub(crate) begun: u64,
+    pub(crate) ended: Option<u64>,
+    pub(crate) when: Instant,
+}
+
+#[derive(Default)]
+struct Log {
+    events: u64,
+    accesses: Vec<Access>,
+    /// Writes by the command that their data names, and by sector.
+    writes: BTreeMap<(OpId, u64), u32>,
+}
+
+/// The accesses to a medium, by whichever servers. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Executions(Arc<Mutex<Log>>);
+
+impl Executions {
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same store, with its accesses noted.
+    pub(crate) fn watch(&self, store: Arc<dyn BlockStore>) -> Arc<dyn BlockStore> {
+        Arc::new(Watched { store, executions: self.clone() })
+    }
+
+    /// All accesses so far.
+    pub(crate) fn accesses(&self) -> Vec<Access> {
+        self.lock().accesses.clone()
+    }
+
+    /// A command whose write reached the medium twice, although `once` says that its client sent it only once.
+    pub(crate) fn repeated(&self, once: impl Fn(OpId) -> bool) -> Option<String> {
+        let log = self.lock();
+        let (&(op, sector), times) = log.writes.iter().find(|((op, _), times)| **times > 1 && once(*op))?;
+        let at = sector * SECTOR as u64;
+        let accesses: Vec<_> =
+            log.accesses.iter().filter(|access| access.writes && access.range.contains(&at)).collect();
+        Some(format!("op {op} was executed {times} times in sector {sector}: {accesses:?}"))
+    }
+
+    fn begin(&self, range: Range<u64>, writes: bool) -> usize {
+        let mut log = self.lock();
+        log.events += 1;
+        let begun = log.events;
+        log.accesses.push(Access { range, writes, begun, ended: None, when: runtime::clock() });
+        log.accesses.len() - 1
+    }
+
+    fn wrote(&self, at: u64, data: &Chain) {
+        let bytes = data.to_vec();
+        // A block that a command brings a part of is written as a whole: the rest of it names other commands.
+        let Some(writer) = writer_of(&bytes) else { return };
+        let mut log = self.lock();
+        for (sector, _) in
+            bytes.chunks(SECTOR).enumerate().filter(|(_, bytes)| writer_of(bytes) == Some(writer))
+        {
+            *log.writes.entry((writer, at / SECTOR as u64 + sector as u64)).or_default() += 1;
+        }
+    }
+
+    fn end(&self, access: usize) {
+        let mut log = self.lock();
+        log.events += 1;
+        let ended = log.events;
+        log.accesses[access].ended = Some(ended);
+    }
+
+    /// Notes the end of an access.
+    fn follow<T: Unpin + 'static>(&self, access: usize, io: Io<T>) -> Io<T> {
+        if matches!(io, Io::Ready(_)) {
+            self.end(access);
+            return io;
+        }
+        let executions = self.clone();
+        Io::Running(Pooled::new(async move {
+            let result = io.await;
+            executions.end(access);
+            result
+        }))
+    }
+}
+
+/// A store whose accesses are noted.
+struct Watched {
+    store: Arc<dyn BlockStore>,
+    executions: Executions,
+}
+
+impl BlockStore for Watched {
+    fn size(&self) -> u64 {
+        self.store.size()
+    }
+    fn refresh(&self) -> u64 {
+        self.store.refresh()
+    }
+    fn inspect(&self) {
+        self.store.inspect();
+    }
+    fn geometry(&self) -> Geometry {
+        self.store.geometry()
+    }
+    fn writable(&self) -> bool {
+        self.store.writable()
+    }
+    fn thin(&self) -> bool {
+        self.store.thin()
+    }
+    fn read(&self, at: u64, len: usize) -> Io<Chain> {
+        let access = self.executions.begin(at..at + len as u64, false);
+        self.executions.follow(access, self.store.read(at, len))
+    }
+    fn read_now(&self, at: u64, len: usize) -> Option<Buf> {
+        let read = self.store.read_now(at, len)?;
+        let access = self.executions.begin(at..at + len as u64, false);
+        self.executions.end(access);
+        Some(read)
+    }
+    fn prefetch(&self, at: u64, len: usize) {
+        self.store.prefetch(at, len);
+    }
+    fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
+        let access = self.executions.begin(at..at + len as u64, false);
+        self.executions.follow(access, self.store.read_to_send(at, len))
+    }
+    fn lend(&self, at: u64, len: usize) -> Option<Buf> {
+        self.store.lend(at, len)
+    }
+    fn set_guard(&self, guard: Arc<dyn Guard>) -> bool {
+        self.store.set_guard(guard)
+    }
+    fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
+        let access = self.executions.begin(at..at + data.len() as u64, true);
+        self.executions.wrote(at, &data);
+        self.executions.follow(access, self.store.write(at, data, durable))
+    }
+    fn lands(&self) -> bool {
+        self.store.lands()
+    }
+    fn land(&self, at: u64, len: usize, fill: &mut dyn FnMut(&mut RegionRange) -> usize) -> Option<Buf> {
+        self.store.land(at, len, fill)
+    }
+    fn sync(&self) -> Io<()> {
+        self.store.sync()
+    }
+    fn discard(&self, at: u64, len: u64) -> Io<()> {
+        self.store.discard(at, len)
+    }
+    fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
+        self.store.write_zeros(at, len, deallocate)
+    }
+    fn extent(&self, at: u64, len: u64) -> Io<Extent> {
+        self.store.extent(at, len)
+    }
+    fn file(&self) -> Option<runtime::File> {
+        self.store.file()
+    }
+    fn copy_from(&self, from: runtime::File, from_at: u64, at: u64, len: u64) -> Io<()> {
+        self.store.copy_from(from, from_at, at, len)
+    }
+    fn resources(&self) -> Option<Resources> {
+        self.store.resources()
+    }
+    fn health(&self) -> Option<&Arc<Health>> {
+        self.store.health()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backing::model::ModelStore;
+
+    use super::*;
+    use crate::oracle::{Content, Oracle};
+
+    #[test]
+    fn a_write_that_is_done_twice_is_found() {
+        let executions = Executions::default();
+        let store = executions.watch(Arc::new(ModelStore::new(8 * SECTOR, SECTOR as u32)));
+        let oracle = Oracle::new(8, 1);
+        let write = |op| {
+            let bytes = oracle.bytes(Content::Stamp(op), 3).to_vec();
+            assert!(matches!(store.write(3 * SECTOR as u64, bytes.into(), true), Io::Ready(_)));
+        };
+        write(1);
+        write(2);
+        assert_eq!(executions.repeated(|_| true), None);
+        write(1);
+        assert!(
+            executions.repeated(|op| op == 1).is_some_and(|what| what.contains("op 1 was executed 2 times"))
+        );
+        assert_eq!(executions.repeated(|op| op == 2), None);
+    }
+}
