@@ -65,7 +65,13 @@ where
     F: Future<Output = Result<Report, String>> + 'static,
 {
     let failure = |what| Box::new(Failure { seed, what, world });
-    match std::panic::catch_unwind(AssertUnwindSafe(|| sim::run(config, main))) {
+    let broken = invariant::count();
+    let ran = std::panic::catch_unwind(AssertUnwindSafe(|| sim::run(config, main)));
+    // The panic of a task ends that task only, and a world may get along without it.
+    if invariant::count() > broken {
+        return Err(failure("an invariant is broken, in this world or in one beside it".to_owned()));
+    }
+    match ran {
         Ok(sim::Ran { output, elapsed, turns, trace }) => {
             let report = output.map_err(failure)?;
             Ok(Report { trace, turns, time: elapsed.as_micros() as Micros, ..report })

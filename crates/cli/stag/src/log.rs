@@ -115,6 +115,10 @@ pub fn start(filter: Option<&str>, otherwise: &str, format: Option<Format>) {
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     let format = format.unwrap_or_else(Format::usual);
     out::for_journal(format == Format::Journald);
+    invariant::report_to(|broken| {
+        let place = format_args!("{}:{}", broken.file, broken.line);
+        tracing::error!(%place, "a defect of Stag, please report it: {}", broken.what);
+    });
     // Each fails if logging was started before, and then it goes on with that.
     let _ = match format {
         Format::Text => subscriber.try_init(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use device::Lost;
+use invariant::broken;
 use iscsi::target::recovery::Moved;
 use iscsi::target::{Completion, ScsiCommand};
 use runtime::{Buf, Chain};
@@ -97,7 +98,10 @@ impl Ferry {
         let mut chain = Chain::new();
         let mut missing = len;
         while missing > 0 {
-            let Some(mut piece) = load.data_out.pop_front() else { break };
+            let Some(mut piece) = load.data_out.pop_front() else {
+                broken!("{missing} bytes of data-out counted that are not there");
+                break;
+            };
             if piece.len() > missing {
                 let rest = piece.split_off(missing);
                 load.data_out.push_front(rest);

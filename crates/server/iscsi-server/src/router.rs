@@ -14,35 +14,37 @@ const REPORT_LUNS: u8 = 0xa0;
 const NO_UNIT: u8 = 0x7f;
 
 /// The answer to a command that no unit gets to see: its data-in and its outcome.
+pub(crate) type Answer = (Vec<u8>, Outcome);
+
+/// The unit that a command goes to, or its answer: each command has one of them.
 #[inline]
-pub(crate) fn answer(luns: &LunMap, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
-    match entry.is_some() && cdb.opcode() != REPORT_LUNS {
-        true => None,
-        false => answer_here(luns, entry, cdb),
+pub(crate) fn route<'l>(luns: &LunMap, entry: Option<&'l Entry>, cdb: &Cdb) -> Result<&'l Entry, Answer> {
+    match entry {
+        Some(unit) if cdb.opcode() != REPORT_LUNS => Ok(unit),
+        _ => Err(answer(luns, entry, cdb)),
     }
 }
 
 #[cold]
-fn answer_here(luns: &LunMap, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
+fn answer(luns: &LunMap, entry: Option<&Entry>, cdb: &Cdb) -> Answer {
     let cdb_bytes = cdb.bytes();
-    match (cdb.opcode(), entry) {
-        (REPORT_LUNS, _) => Some(report_luns(luns, entry, cdb_bytes)),
-        (_, Some(_)) => None,
-        (INQUIRY, None) => Some(match cdb_bytes[1] & 1 {
+    match cdb.opcode() {
+        REPORT_LUNS => report_luns(luns, entry, cdb_bytes),
+        INQUIRY => match cdb_bytes[1] & 1 {
             0 => limited(absent_inquiry(), u16::from_be_bytes([cdb_bytes[3], cdb_bytes[4]]).into()),
             _ => (Vec::new(), Sense::invalid_field_in_cdb(1, Some(0)).into()),
-        }),
-        (REQUEST_SENSE, None) => {
+        },
+        REQUEST_SENSE => {
             let sense = Sense::logical_unit_not_supported();
             let bytes = if cdb_bytes[1] & 1 == 0 { sense.emit_fixed() } else { sense.emit_descriptor() };
-            Some(limited(bytes.to_vec(), cdb_bytes[4].into()))
+            limited(bytes.to_vec(), cdb_bytes[4].into())
         }
-        (_, None) => Some((Vec::new(), Sense::logical_unit_not_supported().into())),
+        _ => (Vec::new(), Sense::logical_unit_not_supported().into()),
     }
 }
 
 /// SPC-4 §6.33.
-fn report_luns(luns: &LunMap, entry: Option<&Entry>, cdb: &[u8]) -> (Vec<u8>, Outcome) {
+fn report_luns(luns: &LunMap, entry: Option<&Entry>, cdb: &[u8]) -> Answer {
     if cdb.len() < 12 {
         return (Vec::new(), Sense::invalid_opcode().into());
     }
@@ -88,7 +90,7 @@ fn absent_inquiry() -> Vec<u8> {
 }
 
 /// Data cut to the ALLOCATION LENGTH, which is no error (SPC-4 §4.2.5.6).
-fn limited(mut data: Vec<u8>, room: usize) -> (Vec<u8>, Outcome) {
+fn limited(mut data: Vec<u8>, room: usize) -> Answer {
     data.truncate(room);
     let outcome = Outcome::read(data.len() as u64);
     (data, outcome)
@@ -102,5 +104,29 @@ pub(crate) fn attribute(code: u8) -> TaskAttribute {
         3 => TaskAttribute::HeadOfQueue,
         4 => TaskAttribute::Aca,
         _ => TaskAttribute::Simple,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+
+    #[test]
+    fn every_command_without_a_unit_has_an_answer() {
+        let not_supported = Sense::logical_unit_not_supported();
+        for opcode in 0..=u8::MAX {
+            let mut bytes = [0; 16];
+            (bytes[0], bytes[9]) = (opcode, 255);
+            let cdb = Cdb::from_bytes(SmallVec::from_buf(bytes)).expect("a CDB");
+            let Err((_, outcome)) = route(&LunMap::default(), None, &cdb) else {
+                panic!("{opcode:#x}: a unit")
+            };
+            match opcode {
+                INQUIRY | REQUEST_SENSE | REPORT_LUNS => assert_eq!(outcome.sense, None, "{opcode:#x}"),
+                _ => assert_eq!(outcome.sense.as_deref(), Some(&not_supported), "{opcode:#x}"),
+            }
+        }
     }
 }

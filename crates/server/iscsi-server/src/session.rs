@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Nexus, NexusId};
+use invariant::invariant;
 use iscsi::keys::{Digest, Params};
 use iscsi::pdu::Isid;
 use iscsi::target::recovery::Recovered;
@@ -330,7 +331,9 @@ impl Session {
     /// The other has come, or never will. True when it has not, and the session is over.
     fn end_replacing(&self) -> bool {
         let mut members = self.members();
-        members.replacing = members.replacing.saturating_sub(1);
+        if invariant!(members.replacing > 0, "more replacements ended than began") {
+            members.replacing -= 1;
+        }
         let last = members.list.is_empty() && members.replacing == 0;
         members.ending |= last;
         last

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use invariant::invariant;
 use runtime::{Notify, pool};
 
 /// The part of the pool's bytes that long calls may hold.
@@ -38,7 +39,9 @@ impl LongCalls {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.of.bytes.set(self.of.bytes.get() - self.bytes);
+        let held = self.of.bytes.get();
+        invariant!(self.bytes <= held, "a call gives {} bytes back of {held}", self.bytes);
+        self.of.bytes.set(held.saturating_sub(self.bytes));
         self.of.room.notify();
     }
 }

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use invariant::broken;
 use rpc::record::{LAST, MARK_LEN};
 use runtime::{Buf, BufMut, Chain, Scatter, TcpStream, pool};
 
@@ -214,8 +215,9 @@ impl Records {
             }
             let (received, mut scatter) = stream.recv_into(scatter, all).await;
             for destination in scatter.take() {
-                if let Some(buffer) = destination.into_buf() {
-                    rest.push(buffer.freeze());
+                match destination.into_buf() {
+                    Some(buffer) => rest.push(buffer.freeze()),
+                    None => broken!("a record received into memory of another owner"),
                 }
             }
             self.scatter = scatter;

@@ -11,6 +11,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use invariant::invariant;
+
 use crate::checksum;
 
 /// Parts of the cache, each with a lock of its own.
@@ -101,7 +103,8 @@ impl Replies {
         }
         while shard.done.len() > (most / SHARDS).max(1) {
             if let Some(oldest) = shard.done.pop_front() {
-                shard.calls.remove(&oldest);
+                let forgotten = shard.calls.remove(&oldest).flatten();
+                invariant!(forgotten.is_some(), "a reply that is kept and has gone");
             }
         }
     }

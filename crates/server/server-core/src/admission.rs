@@ -12,6 +12,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use invariant::{broken, invariant};
+
 /// Memory that is counted for each login in progress, bytes: its connection, its task, and
 /// [`FREE_TEXT`].
 const LOGIN_BYTES: usize = 12 << 10;
@@ -254,22 +256,32 @@ impl Admission {
 
     /// A login from `source` is over, well or not. Its connection may go on.
     pub fn logged_in(&self, source: Source) {
-        self.change(source, |held| held.logins = held.logins.saturating_sub(1));
+        self.change(source, |held| {
+            if invariant!(held.logins > 0, "more logins ended than began") {
+                held.logins -= 1;
+            }
+        });
     }
 
     /// A connection from `source` has ended.
     pub fn leave(&self, source: Source) {
-        self.change(source, |held| held.connections = held.connections.saturating_sub(1));
+        self.change(source, |held| {
+            if invariant!(held.connections > 0, "more connections left than entered") {
+                held.connections -= 1;
+            }
+        });
     }
 
     fn change(&self, source: Source, change: impl Fn(&mut Held)) {
         let mut state = self.state();
         change(&mut state.all);
-        if let Some(held) = state.of.get_mut(&source) {
-            change(held);
-            if held.connections == 0 && held.logins == 0 && held.text == 0 {
-                state.of.remove(&source);
-            }
+        let Some(held) = state.of.get_mut(&source) else {
+            broken!("nothing is held for {source:?}");
+            return;
+        };
+        change(held);
+        if held.connections == 0 && held.logins == 0 && held.text == 0 {
+            state.of.remove(&source);
         }
     }
 
@@ -300,7 +312,11 @@ impl Admission {
             }
         }
         // Two cores at once may exceed the room by one text of each.
-        self.change(source, |held| held.text = (held.text + now).saturating_sub(before));
+        self.change(source, |held| {
+            let text = held.text;
+            invariant!(before <= text, "{before} bytes of text given back, of {text}");
+            held.text = (text + now).saturating_sub(before);
+        });
         true
     }
 

@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use invariant::invariant;
 use runtime::pool;
 
 /// What the connections of one core hold together.
@@ -67,7 +68,9 @@ impl Backlog {
 
     /// A read that was counted so has ended.
     pub fn read(&self, counted: usize) {
-        self.set(self.queued.get(), self.reading.get() - counted);
+        let reading = self.reading.get();
+        invariant!(counted <= reading, "a read of {counted} bytes ended, of {reading} that began");
+        self.set(self.queued.get(), reading.saturating_sub(counted));
     }
 
     /// Whether more waits to be sent than is left uncounted.

@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use invariant::broken;
 use runtime::Notify;
 
 use crate::qos::{Cost, Limiter};
@@ -189,8 +190,9 @@ impl<C> Gate<C> {
                 continue;
             }
             let due = self.waiting.borrow_mut().pop();
-            if let Some(Reverse(due)) = due {
-                go(due.command);
+            match due {
+                Some(Reverse(due)) => go(due.command),
+                None => broken!("a command that is due does not wait"),
             }
         }
         self.watched.set(false);

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
+use invariant::invariant;
 use runtime::{Notify, pool};
 
 /// What one core has granted.
@@ -91,8 +92,10 @@ impl Grants {
             return;
         }
         let (core, own) = (&self.core, &self.own);
-        own.granted.set(own.granted.get() - len);
-        core.bytes.set(core.bytes.get() - len);
+        let (granted, bytes) = (own.granted.get(), core.bytes.get());
+        invariant!(len <= granted && granted <= bytes, "{len} bytes given back of {granted}, of {bytes}");
+        own.granted.set(granted.saturating_sub(len));
+        core.bytes.set(bytes.saturating_sub(len));
         // A connection with waiters holds a grant, so each is woken by itself sooner or later; the
         // others in turn before.
         own.waiters.notify();

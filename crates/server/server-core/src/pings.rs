@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use invariant::broken;
 use runtime::Notify;
 
 use crate::ConnectionId;
@@ -104,7 +105,10 @@ impl Pings {
     fn take_due(&mut self, now: Instant) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let &(at, id) = self.looks.first().filter(|(at, _)| *at <= now)?;
         self.looks.remove(&(at, id));
-        let entry = self.entries.get_mut(&id)?;
+        let Some(entry) = self.entries.get_mut(&id) else {
+            broken!("a look at connection {}, which has left", id.0);
+            return None;
+        };
         entry.look = None;
         Some((id, entry.peer.clone()))
     }
@@ -112,7 +116,10 @@ impl Pings {
     /// The first of those that wait for their turn.
     fn take_waiting(&mut self) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let (_, id) = self.waiting.pop_first()?;
-        let entry = self.entries.get_mut(&id)?;
+        let Some(entry) = self.entries.get_mut(&id) else {
+            broken!("a ping of connection {}, which has left", id.0);
+            return None;
+        };
         entry.waiting = None;
         Some((id, entry.peer.clone()))
     }

@@ -13,6 +13,7 @@ pub fn workspace() -> PathBuf {
 pub fn crates() -> BTreeMap<String, PathBuf> {
     [
         "crates/admin",
+        "crates/base",
         "crates/protocols",
         "crates/runtime",
         "crates/storage",

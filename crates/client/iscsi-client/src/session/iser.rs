@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use invariant::broken;
 use iscsi::initiator::{Buffers as Command, ConnectionId, Datamover, Event, Segment};
 use iscsi::pdu::Bhs;
 use iscsi::target::Payload;
@@ -80,6 +81,7 @@ impl Mover<'_> {
     fn expose(&self, command: Command<'_, Data, Task>) -> Result<Control, Error> {
         let mut control = Control::default();
         let Some(Buffers { destination, reach, .. }) = command.token.buffers_mut() else {
+            broken!("a command without memory for its data");
             return Ok(control);
         };
         reach.on = Some(self.on);

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use invariant::broken;
 use iscsi::initiator::{Command as ProtocolCommand, Completion};
 use iscsi::pdu::{Lun, Residual, ResponseCode, TaskAttribute};
 use runtime::{BufMut, Chain};
@@ -215,7 +216,10 @@ impl Core {
         buffer: Option<BufMut>,
         outcome: Result<(), Error>,
     ) {
-        let Some(Queued { token, .. }) = self.queued.try_remove(slot) else { return };
+        let Some(Queued { token, .. }) = self.queued.try_remove(slot) else {
+            broken!("a queued command that ends twice");
+            return;
+        };
         // Without an open queue the completion is dropped.
         if self.has_queue {
             self.ended.push(Completed { token, received, residual, buffer, outcome, at: runtime::now() });

@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use invariant::broken;
 use iscsi::initiator::{
     Completion, ConnectionId, Place, Recoveries, Session as Protocol, SessionConfig, TaskKey,
 };
@@ -407,15 +408,15 @@ impl Inner {
     }
 
     fn answer(&self, core: &mut Core, slot: usize, answer: Result<Response, Error>) {
-        if let Some(entry) = core.slots.get_mut(slot) {
-            if entry.abandoned {
-                core.slots.remove(slot);
-            } else {
+        match core.slots.get_mut(slot) {
+            Some(entry) if entry.abandoned => drop(core.slots.remove(slot)),
+            Some(entry) => {
                 entry.answer = Some(answer);
                 if let Some(waiter) = entry.waiter.take() {
                     waiter.wake();
                 }
             }
+            None => broken!("a command without a slot is answered"),
         }
         self.room.wake_one();
     }

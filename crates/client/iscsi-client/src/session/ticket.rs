@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use invariant::broken;
 use iscsi::initiator::{Session as Protocol, TaskKey};
 
 use super::Response;
@@ -56,7 +57,10 @@ impl Future for Ticket {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(slot) = self.slot else { return Poll::Ready(Err(Error::Closed)) };
         let mut core = self.inner.core.borrow_mut();
-        let Some(entry) = core.slots.get_mut(slot) else { return Poll::Ready(Err(Error::Closed)) };
+        let Some(entry) = core.slots.get_mut(slot) else {
+            broken!("a ticket without a slot");
+            return Poll::Ready(Err(Error::Closed));
+        };
         let Some(answer) = entry.answer.take() else {
             if !entry.waiter.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                 entry.waiter = Some(cx.waker().clone());
@@ -74,13 +78,13 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         let mut core = self.inner.core.borrow_mut();
-        if let Some(entry) = core.slots.get_mut(slot) {
-            if entry.answer.is_some() {
-                core.slots.remove(slot);
-            } else {
+        match core.slots.get_mut(slot) {
+            Some(entry) if entry.answer.is_none() => {
                 entry.abandoned = true;
                 entry.waiter = None;
             }
+            Some(_) => drop(core.slots.remove(slot)),
+            None => broken!("a ticket without a slot"),
         }
     }
 }

@@ -5,6 +5,8 @@
 //! before it (RFC 7143 §11.16). So a task's received data is always a prefix of its transfer, and
 //! statuses are processed in the order of their numbers.
 
+use invariant::broken;
+
 use crate::pdu::{Bhs, PduRef};
 use crate::sn;
 use crate::target::Payload;
@@ -120,7 +122,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Advances ExpStatSN after the expected status.
     pub(super) fn advance_status(&mut self, on: ConnectionId) {
-        let Some(connection) = self.links.get_mut(on) else { return };
+        let Some(connection) = self.links.get_mut(on) else {
+            broken!("a status on a lost connection");
+            return;
+        };
         connection.exp_stat_sn = sn::next(connection.exp_stat_sn);
         let status = &mut connection.status;
         if status.gap.open {

@@ -2,6 +2,7 @@
 //! with messages ([`Messages`], iSER). [`super::session`] decides which PDUs are sent, and when.
 
 use arrayvec::ArrayVec;
+use invariant::{broken, invariant};
 
 use crate::digest::DIGEST_LEN;
 use crate::frame::{self, Digests, MAX_HEADER_LEN};
@@ -74,7 +75,7 @@ impl<P: Payload, T, S: Sink<P>> Emit<P, T> for Stream<'_, S> {
             &mut long
         };
         let Some(len) = frame::emit_header(header, ahs, data_len, self.digests.header, bytes) else {
-            // Both buffers are large enough for their headers.
+            broken!("a header of more than {} bytes", bytes.len());
             return;
         };
         self.sink.bytes(&bytes[..len]);
@@ -85,7 +86,9 @@ impl<P: Payload, T, S: Sink<P>> Emit<P, T> for Stream<'_, S> {
             let (data, digest) = data.with_digest();
             self.sink.payload(data);
             // At most three bytes of padding precede it.
-            let _ = trailer.try_extend_from_slice(&digest);
+            if trailer.try_extend_from_slice(&digest).is_err() {
+                broken!("no room for a digest behind {} bytes", trailer.len());
+            }
         } else {
             self.sink.payload(data);
         }
@@ -162,7 +165,10 @@ pub(super) fn command<P: Payload, T>(
     room: Room,
 ) {
     let cmd_sn = task.cmd_sn;
-    let (Kind::Scsi(scsi), Some(token)) = (&mut task.kind, &mut task.token) else { return };
+    let (Kind::Scsi(scsi), Some(token)) = (&mut task.kind, &mut task.token) else {
+        broken!("a command's PDU of another task");
+        return;
+    };
     let mut pdu = ScsiCommand::new(key.0, scsi.lun, scsi.attribute, &scsi.cdb);
     pdu.cmd_sn.set(cmd_sn);
     pdu.set_read(scsi.read_len.is_some());
@@ -170,11 +176,13 @@ pub(super) fn command<P: Payload, T>(
     pdu.edtl.set(if scsi.write.is_some() { scsi.write_len } else { scsi.read_len.unwrap_or(0) });
     let mut ahs = ArrayVec::<u8, { ahs::MAX_LEN }>::new();
     if let Some(rest) = &scsi.cdb_rest {
-        // The lengths were checked on submission.
-        let _ = ahs::Ahs::ExtendedCdb(rest).emit(&mut ahs);
+        // Its length was checked on submission.
+        let fits = ahs::Ahs::ExtendedCdb(rest).emit(&mut ahs);
+        invariant!(fits, "a CDB of {} bytes in a command", 16 + rest.len());
     }
     if let (Some(read_len), Some(_)) = (scsi.read_len, &scsi.write) {
-        let _ = ahs::Ahs::BidiReadLength(read_len).emit(&mut ahs);
+        let fits = ahs::Ahs::BidiReadLength(read_len).emit(&mut ahs);
+        invariant!(fits, "no room for a read's length behind {} bytes", ahs.len());
     }
     let wanted = if scsi.write_len <= room.unsolicited { scsi.write_len } else { 0 };
     let burst = wanted.min(params.first_burst_length);

@@ -1,5 +1,7 @@
 //! Handles the target's PDUs.
 
+use invariant::broken;
+
 use crate::pdu::{
     Bhs, DataIn, Opcode, PduRef, RESERVED_TAG, ReadyToTransfer, RejectReason, Residual, ResponseCode,
     ScsiResponse,
@@ -12,7 +14,7 @@ use super::arrival::{Arrival, Turn};
 use super::event::{Completion, Event, ProtocolError};
 use super::ids::{ConnectionId, TaskKey};
 use super::session::{MAX_READY, Session};
-use super::tasks::Kind;
+use super::tasks::{Kind, Task};
 use super::trouble::MAX_GAP;
 
 /// A PDU's data segment.
@@ -143,6 +145,7 @@ impl<P: Payload, T> Session<P, T> {
                 let more = !bhs.is_final();
                 let (ttt, lun) = (pdu.ttt.get(), pdu.lun);
                 let Some(Kind::Text(assembler)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+                    broken!("a text's task that has ended");
                     return Err(ProtocolError::UnknownTask(key.0));
                 };
                 if let Segment::Here(data) = &data {
@@ -263,13 +266,15 @@ impl<P: Payload, T> Session<P, T> {
                 if let Segment::Here(data) = data {
                     self.place(key, offset as usize, data);
                 }
-                let Some(task) = self.tasks.get_mut(key) else { return Ok(None) };
-                let Kind::Scsi(scsi) = &mut task.kind else { return Ok(None) };
-                task.idle = 0;
+                let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+                    broken!("data-in of no command");
+                    return Ok(None);
+                };
+                *idle = 0;
                 scsi.received = offset + bhs.data_segment_len();
                 scsi.data_came(after);
                 if scsi.trouble.is_some() {
-                    task.tries = 0;
+                    *tries = 0;
                 }
                 key
             }
@@ -398,7 +403,10 @@ impl<P: Payload, T> Session<P, T> {
             // Another task has this number, and waits for its data.
             return Ok(None);
         }
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(None) };
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+            broken!("the status of no command");
+            return Ok(None);
+        };
         let missing = sn::lt(scsi.data_sn, needed);
         if missing && sn::distance(scsi.data_sn, needed) > MAX_GAP {
             return Err(ProtocolError::DataSn { got: needed, expected: scsi.data_sn });
@@ -425,7 +433,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Ends a command whose status waited for its data, if the data is complete.
     fn complete_held(&mut self, on: ConnectionId, key: TaskKey) -> Option<Event<T>> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return None };
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+            broken!("data-in of no command");
+            return None;
+        };
         let data_sn = scsi.data_sn;
         let held = &mut scsi.trouble.as_mut()?.held;
         let (completion, _) = held.take_if(|(_, needed)| sn::ge(data_sn, *needed))?;
@@ -465,8 +476,10 @@ impl<P: Payload, T> Session<P, T> {
         };
         let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
         let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_length.get());
-        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::UnknownTask(key.0)) };
-        let Kind::Scsi(scsi) = &mut task.kind else { return Err(ProtocolError::UnknownTask(key.0)) };
+        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+            broken!("an R2T for no command");
+            return Err(ProtocolError::UnknownTask(key.0));
+        };
         let (got, expected) = (pdu.r2t_sn.get(), scsi.r2t_sn);
         if got != expected && !(scsi.restart_r2t && sn::le(got, expected)) {
             return match recovers && sn::distance(expected, got) <= MAX_GAP {
@@ -487,12 +500,12 @@ impl<P: Payload, T> Session<P, T> {
         if scsi.r2ts_open >= most {
             return Err(ProtocolError::Flood);
         }
-        task.idle = 0;
+        *idle = 0;
         scsi.r2ts_open += 1;
         scsi.r2t_came(sn::next(got));
         scsi.solicited = scsi.solicited.max(offset + len);
         if scsi.trouble.is_some() {
-            task.tries = 0;
+            *tries = 0;
         }
         self.put_solicited(on, key, pdu.ttt.get(), offset, len);
         Ok(())
@@ -516,7 +529,10 @@ impl<P: Payload, T> Session<P, T> {
         residual: Residual,
         read_residual: Residual,
     ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+            broken!("the response of no command");
+            return Ok(());
+        };
         let Some(expected) = scsi.read_len else { return Ok(()) };
         let missing = match if scsi.write.is_some() { read_residual } else { residual } {
             Residual::Underflow(missing) => missing,

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use invariant::invariant;
+
 use crate::frame::Digests;
 use crate::pdu::{Bhs, Lun, SnackType};
 
@@ -66,6 +68,13 @@ impl<P> Connection<P> {
     pub fn put(&mut self, header: Bhs, data: Option<P>) {
         self.ready += 1;
         self.out.push_back(Out::Ready { header: Box::new(header), data });
+    }
+
+    /// A task that was sent on it has ended, or moves to another one.
+    pub fn task_ended(&mut self) {
+        if invariant!(self.outstanding > 0, "more tasks ended than were sent on a connection") {
+            self.outstanding -= 1;
+        }
     }
 
     /// Whether it has output.

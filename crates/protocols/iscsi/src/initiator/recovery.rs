@@ -3,6 +3,8 @@
 //!
 //! The driver decides when a connection or a session is dead.
 
+use invariant::{broken, invariant};
+
 use crate::pdu::{
     Bhs, LogoutReason, LogoutRequest, Lun, NopOut, PduRef, RESERVED_TAG, RejectReason, SnackType,
     TaskManagementFunction, TaskManagementRequest, TaskManagementResult,
@@ -12,9 +14,9 @@ use crate::target::Payload;
 
 use super::event::{Event, ProtocolError};
 use super::ids::{ConnectionId, TaskKey};
-use super::links::{Out, Snack};
+use super::links::{Connection, Out, Snack};
 use super::session::{MAX_READY, Session, in_order};
-use super::tasks::Kind;
+use super::tasks::{Kind, Task};
 use super::trouble::{Failed, MAX_GAP, Recoveries};
 
 /// The maximum number of times that the same PDU is requested or resent.
@@ -153,7 +155,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// The status with that number arrived early: earlier ones are missing.
     pub(super) fn status_missing(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
-        let Some(connection) = self.links.get_mut(on) else { return Ok(()) };
+        let Some(connection) = self.links.get_mut(on) else {
+            broken!("a status on a lost connection");
+            return Ok(());
+        };
         let status = &mut connection.status;
         status.ticks = 0;
         let ask = status.gap.early(got);
@@ -162,7 +167,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Requests all statuses from the expected one on (RFC 7143 §11.16.1, Status).
     fn ask_status(&mut self, on: ConnectionId) -> Result<(), ProtocolError> {
-        let Some(connection) = self.links.get_mut(on) else { return Ok(()) };
+        let Some(connection) = self.links.get_mut(on) else {
+            broken!("a missing status of a lost connection");
+            return Ok(());
+        };
         connection.status.ticks = 0;
         connection.status.tries += 1;
         if connection.status.tries > MAX_TRIES {
@@ -175,7 +183,10 @@ impl<P: Payload, T> Session<P, T> {
     /// Resumes after the status that waited for its data was accepted, or its task ended: the
     /// statuses behind it were dropped.
     pub(super) fn release_status(&mut self, on: ConnectionId) {
-        let Some(connection) = self.links.get_mut(on) else { return };
+        let Some(connection) = self.links.get_mut(on) else {
+            broken!("a status held on a lost connection");
+            return;
+        };
         connection.status.held = None;
         self.advance_status(on);
         if self.links.get(on).is_some_and(|c| c.status.gap.open) {
@@ -191,9 +202,11 @@ impl<P: Payload, T> Session<P, T> {
         key: TaskKey,
         got: u32,
     ) -> Result<(), ProtocolError> {
-        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-        task.idle = 0;
-        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
+        let Some(Task { idle, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+            broken!("data-in of no command");
+            return Ok(());
+        };
+        *idle = 0;
         let trouble = scsi.trouble.get_or_insert_default();
         trouble.seen |= trouble.held.is_none();
         if !trouble.refused && trouble.data.early(got) { self.ask_data(on, key) } else { Ok(()) }
@@ -202,11 +215,13 @@ impl<P: Payload, T> Session<P, T> {
     /// Requests all Data-In from the expected one on (RFC 7143 §11.16.1, Data/R2T and R-Data).
     fn ask_data(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
         let epoch = self.links.get(on).map(|c| c.segment_epoch);
-        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
-        task.idle = 0;
-        task.tries += 1;
-        if task.tries > MAX_TRIES {
+        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+            broken!("missing data-in of no command");
+            return Ok(());
+        };
+        *idle = 0;
+        *tries += 1;
+        if *tries > MAX_TRIES {
             return Err(ProtocolError::Unrecoverable);
         }
         let from = scsi.data_sn;
@@ -226,16 +241,21 @@ impl<P: Payload, T> Session<P, T> {
         key: TaskKey,
         got: u32,
     ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+            broken!("an R2T for no command");
+            return Ok(());
+        };
         if scsi.trouble.get_or_insert_default().r2t.early(got) { self.ask_r2t(on, key) } else { Ok(()) }
     }
 
     fn ask_r2t(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
-        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-        let Kind::Scsi(scsi) = &task.kind else { return Ok(()) };
-        task.idle = 0;
-        task.tries += 1;
-        if task.tries > MAX_TRIES {
+        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+            broken!("a missing R2T of no command");
+            return Ok(());
+        };
+        *idle = 0;
+        *tries += 1;
+        if *tries > MAX_TRIES {
             return Err(ProtocolError::Unrecoverable);
         }
         let from = scsi.r2t_sn;
@@ -250,7 +270,10 @@ impl<P: Payload, T> Session<P, T> {
         ttt: u32,
         lun: Lun,
     ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) else { return Ok(()) };
+        let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) else {
+            broken!("data-in of no command");
+            return Ok(());
+        };
         let from = scsi.data_sn;
         self.snack(on, SnackType::DataAck, (key.0, ttt), from, lun)
     }
@@ -354,7 +377,10 @@ impl<P: Payload, T> Session<P, T> {
     /// Resends a command on its connection, with its old numbers (RFC 7143 §7.2.1).
     fn retry(&mut self, on: ConnectionId, key: TaskKey) {
         let connection = self.links.get_mut(on);
-        let (Some(task), Some(connection)) = (self.tasks.get_mut(key), connection) else { return };
+        let (Some(task), Some(connection)) = (self.tasks.get_mut(key), connection) else {
+            broken!("a retry without a command or a connection");
+            return;
+        };
         if let Kind::Scsi(scsi) = &mut task.kind {
             scsi.rewind();
             connection.out.push_back(Out::Command(key));
@@ -406,8 +432,11 @@ impl<P: Payload, T> Session<P, T> {
     /// Examines a task that has received no PDU for a while.
     fn look_after(&mut self, key: TaskKey, on: ConnectionId) -> Result<(), ProtocolError> {
         let exp_cmd_sn = self.window.exp_cmd_sn();
-        let Some(status) = self.links.get(on).map(|c| c.status) else { return Ok(()) };
-        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let status = self.links.get(on).map(|c| c.status);
+        let (Some(status), Some(task)) = (status, self.tasks.get_mut(key)) else {
+            broken!("a silent task that has ended, or whose connection is lost");
+            return Ok(());
+        };
         let scsi = match &mut task.kind {
             Kind::Scsi(scsi) => scsi,
             // Unanswered: a new one can be sent later.
@@ -490,7 +519,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Resends an immediate request unchanged.
     fn repeat(&mut self, on: ConnectionId, key: TaskKey) {
-        let Some((_, header, data)) = self.requests.iter().find(|(other, ..)| *other == key) else { return };
+        let Some((_, header, data)) = self.requests.iter().find(|(other, ..)| *other == key) else {
+            broken!("an outstanding request that was not kept");
+            return;
+        };
         let (header, data) = (*header, data.clone());
         if let Some(task) = self.tasks.get_mut(key) {
             task.idle = 0;
@@ -533,7 +565,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Ends an internal task.
     pub(super) fn end_internal(&mut self, key: TaskKey) {
-        let Some(task) = self.tasks.get(key) else { return };
+        let Some(task) = self.tasks.get(key) else {
+            broken!("an internal task that ends twice");
+            return;
+        };
         let on = task.connection;
         let meant = match task.kind {
             Kind::Reassign { task, .. } => Some(task),
@@ -547,13 +582,15 @@ impl<P: Payload, T> Session<P, T> {
             }
         }
         if let Some(meant) = meant {
-            self.reassigning = self.reassigning.saturating_sub(1);
+            if invariant!(self.reassigning > 0, "more TASK REASSIGNs ended than began") {
+                self.reassigning -= 1;
+            }
             // Without an answer the task still has no connection.
             if let Some(task) = self.tasks.get_mut(meant) {
                 if let (Some(on), Some(_)) = (task.connection, task.orphan) {
                     task.connection = None;
                     if let Some(connection) = self.links.get_mut(on) {
-                        connection.outstanding = connection.outstanding.saturating_sub(1);
+                        connection.task_ended();
                     }
                 }
             }
@@ -641,7 +678,10 @@ impl<P: Payload, T> Session<P, T> {
                 continue;
             }
             let Some(on) = self.links.choose() else { return Ok(()) };
-            let Some(task) = self.tasks.get_mut(key) else { continue };
+            let Some(task) = self.tasks.get_mut(key) else {
+                broken!("a command that ended while others were moved");
+                continue;
+            };
             task.connection = Some(on);
             task.moves = task.moves.saturating_add(1);
             if task.moves > MAX_MOVES {
@@ -680,9 +720,11 @@ impl<P: Payload, T> Session<P, T> {
             self.tasks.insert_internal(Kind::Reassign { task: key, sent_again }, self.window.cmd_sn(), on);
         let request = request.ok_or(ProtocolError::Flood)?;
         self.reassigning += 1;
-        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
-        (task.idle, task.tries) = (0, 0);
+        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+            broken!("a TASK REASSIGN for no command");
+            return Ok(());
+        };
+        (*idle, *tries) = (0, 0);
         (scsi.restart_data, scsi.restart_r2t) = (true, true);
         scsi.segment_epoch = epoch;
         let mut pdu = TaskManagementRequest::new(request.0, TaskManagementFunction::TaskReassign, scsi.lun);
@@ -702,6 +744,7 @@ impl<P: Payload, T> Session<P, T> {
         use TaskManagementResult::{FunctionComplete, LunDoesNotExist, TaskDoesNotExist, TaskStillAllegiant};
         let Some(Kind::Reassign { task: key, sent_again }) = self.tasks.get(request).map(|task| &task.kind)
         else {
+            broken!("the answer to no TASK REASSIGN");
             return Ok(None);
         };
         let (key, sent_again) = (*key, *sent_again);
@@ -724,7 +767,7 @@ impl<P: Payload, T> Session<P, T> {
                         self.waiting.push_front(key);
                         self.recoveries.retries += 1;
                         let connection = on.and_then(|on| self.links.get_mut(on));
-                        connection.into_iter().for_each(|c| c.outstanding = c.outstanding.saturating_sub(1));
+                        connection.into_iter().for_each(Connection::task_ended);
                     } else if let Some((token, _)) = self.take_task(key) {
                         event = Some(Event::Lost(key, token));
                     }

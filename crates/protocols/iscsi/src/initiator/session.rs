@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use invariant::{broken, invariant};
+
 use crate::keys::Params;
 use crate::login::initiator::Established;
 use crate::pdu::{
@@ -330,7 +332,10 @@ impl<P: Payload, T> Session<P, T> {
         }
         in_order(&mut again);
         for (_, key) in again.into_iter().rev() {
-            let Some(task) = self.tasks.get_mut(key) else { continue };
+            let Some(task) = self.tasks.get_mut(key) else {
+                broken!("a command that ended with its connection");
+                continue;
+            };
             task.begin_again();
             self.waiting.push_front(key);
         }
@@ -376,7 +381,10 @@ impl<P: Payload, T> Session<P, T> {
             }
             let Some(chosen) = self.links.choose() else { break };
             self.waiting.pop_front();
-            let Some(task) = self.tasks.get_mut(key) else { continue };
+            let Some(task) = self.tasks.get_mut(key) else {
+                broken!("a command that waits and has ended");
+                continue;
+            };
             task.cmd_sn = self.window.take();
             task.connection = Some(chosen);
             outstanding += 1;
@@ -418,7 +426,10 @@ impl<P: Payload, T> Session<P, T> {
 
     fn emit(&mut self, on: ConnectionId, max_bytes: usize, writer: &mut impl Emit<P, T>) -> usize {
         while writer.written() < max_bytes {
-            let Some(connection) = self.links.get_mut(on) else { break };
+            let Some(connection) = self.links.get_mut(on) else {
+                broken!("a connection lost while it sends");
+                break;
+            };
             if let Some(Snack { kind, itt, tag, from, lun }) = connection.snacks.pop_front() {
                 // PDUs that arrived since the SNACK was queued are acknowledged now, and must not
                 // be requested (§11.16.1).
@@ -435,7 +446,9 @@ impl<P: Payload, T> Session<P, T> {
             let (room, epoch) = (connection.room, connection.segment_epoch);
             match out {
                 Out::Ready { mut header, data } => {
-                    connection.ready = connection.ready.saturating_sub(1);
+                    if invariant!(connection.ready > 0, "more PDUs sent than were queued") {
+                        connection.ready -= 1;
+                    }
                     writer.pdu(&mut header, &[], data);
                 }
                 Out::Command(key) => {
@@ -471,14 +484,16 @@ impl<P: Payload, T> Session<P, T> {
 
     pub(super) fn put(&mut self, on: ConnectionId, mut header: Bhs, immediate: bool, data: Option<P>) {
         header.set_immediate(immediate);
-        if let Some(connection) = self.links.get_mut(on) {
-            connection.put(header, data);
+        match self.links.get_mut(on) {
+            Some(connection) => connection.put(header, data),
+            None => broken!("a PDU for a lost connection"),
         }
     }
 
     pub(super) fn put_solicited(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, offset: u32, len: u32) {
-        if let Some(connection) = self.links.get_mut(on) {
-            connection.out.push_back(Out::Solicited { key, ttt, offset, len });
+        match self.links.get_mut(on) {
+            Some(connection) => connection.out.push_back(Out::Solicited { key, ttt, offset, len }),
+            None => broken!("data-out for a lost connection"),
         }
     }
 
@@ -520,7 +535,7 @@ impl<P: Payload, T> Session<P, T> {
         match connection {
             Some(on) => {
                 if let Some(connection) = self.links.get_mut(on) {
-                    connection.outstanding = connection.outstanding.saturating_sub(1);
+                    connection.task_ended();
                     if connection.status.held == Some(key) {
                         self.release_status(on);
                     }

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use invariant::broken;
 use smallvec::SmallVec;
 
 use super::events::{
@@ -486,8 +487,9 @@ impl<P: Payload> Connection<P> {
 
     /// Takes `len` available bytes of a task's data-out.
     pub fn take_data(&mut self, key: TaskKey, len: usize, give: impl FnMut(P)) {
-        if let Some(task) = self.tasks.get_mut(key) {
-            task.inbound.take(len, give);
+        match self.tasks.get_mut(key) {
+            Some(task) => task.inbound.take(len, give),
+            None => broken!("{len} bytes of data-out for a task that has ended"),
         }
     }
 
@@ -506,9 +508,12 @@ impl<P: Payload> Connection<P> {
     /// 7145 §7.3.1). The task ends with ABORTED COMMAND, DATA PHASE ERROR, whatever the logical
     /// unit's status.
     pub fn refuse_data_in(&mut self, key: TaskKey) {
-        if let Some(task) = self.tasks.get_mut(key) {
-            task.put = 0;
-            task.refused.get_or_insert_with(|| aborted_command((0x4b, 0x00)));
+        match self.tasks.get_mut(key) {
+            Some(task) => {
+                task.put = 0;
+                task.refused.get_or_insert_with(|| aborted_command((0x4b, 0x00)));
+            }
+            None => broken!("data-in of a task that has ended"),
         }
     }
 
@@ -523,7 +528,10 @@ impl<P: Payload> Connection<P> {
     /// Handles a completed RDMA Read of a task. Returns true if the task waited only for it and has
     /// now ended.
     pub fn read_done(&mut self, key: TaskKey, data: impl Data<P>, sink: &mut impl Sink<P>) -> bool {
-        let Some(task) = self.tasks.get_mut(key) else { return false };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("an RDMA Read of a task that has ended");
+            return false;
+        };
         data.give(|piece| task.inbound.placed(piece));
         if task.finished.is_none() || task.inbound.owed() {
             return false;
@@ -697,7 +705,10 @@ impl<P: Payload> Connection<P> {
 
     /// Removes a task without retransmission state.
     pub(super) fn drop_task(&mut self, key: TaskKey) {
-        let Some(mut task) = self.forget(key) else { return };
+        let Some(mut task) = self.forget(key) else {
+            broken!("a task that ends twice");
+            return;
+        };
         if let (Some(recovery), Some(history)) = (&mut self.recovery, &mut task.history) {
             recovery.release(history);
         }

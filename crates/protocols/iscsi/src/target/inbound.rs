@@ -5,6 +5,7 @@
 //! DataSequenceInOrder=Yes. Data that has arrived is queued here until the logical unit takes it.
 //! The data requested by R2Ts is bounded by the unit's requests.
 
+use invariant::{broken, invariant};
 use smallvec::SmallVec;
 
 use super::payload::{Data, Payload};
@@ -469,8 +470,9 @@ impl<P: Payload> Inbound<P> {
 
     /// Sets the tag of the R2T that [`Self::next_r2t`] has just returned.
     pub(crate) fn label(&mut self, tag: u32) {
-        if let Some(sequence) = self.solicited.last_mut() {
-            sequence.tag = tag;
+        match self.solicited.last_mut() {
+            Some(sequence) => sequence.tag = tag,
+            None => broken!("a tag for an R2T that was not sent"),
         }
     }
 
@@ -579,8 +581,11 @@ impl<P: Payload> Inbound<P> {
     /// Adds a piece of the data of RDMA Reads. Pieces must be in the order of [`Self::next_read`].
     pub(crate) fn placed(&mut self, data: P) {
         // A driver passes exactly the requested bytes; more would exceed the transfer.
-        debug_assert!(data.len() as u64 <= u64::from(self.reading), "more than RDMA Reads asked for");
-        self.reading -= (data.len() as u32).min(self.reading);
+        let len = data.len();
+        if !invariant!(len <= self.reading as usize, "{len} bytes by RDMA Reads of {}", self.reading) {
+            return;
+        }
+        self.reading -= len as u32;
         self.store(data);
     }
 
@@ -617,7 +622,10 @@ impl<P: Payload> Inbound<P> {
     pub(crate) fn take(&mut self, len: usize, mut give: impl FnMut(P)) {
         let mut left = len;
         while left > 0 {
-            let Some(front) = self.queue.front_mut() else { break };
+            let Some(front) = self.queue.front_mut() else {
+                broken!("{left} bytes taken that have not arrived");
+                break;
+            };
             if front.len() > left {
                 give(front.split_to(left));
                 left = 0;

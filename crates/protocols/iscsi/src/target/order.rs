@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use invariant::invariant;
+
 use super::events::{Completion, Event, Fatal, ScsiCommand};
 use super::tasks::TaskKey;
 use super::window::{Admission, Cid, Window};
@@ -186,7 +188,9 @@ impl<P> Order<P> {
     /// An immediate command ends.
     #[inline]
     pub fn end_immediate(&mut self) {
-        self.immediate -= 1;
+        if invariant!(self.immediate > 0, "more immediate commands ended than began") {
+            self.immediate -= 1;
+        }
     }
 
     /// Whether one more immediate task management request or logout fits.
@@ -201,7 +205,9 @@ impl<P> Order<P> {
 
     /// It ends.
     pub fn end_managing(&mut self, immediate: bool) {
-        self.managing -= usize::from(immediate);
+        if immediate && invariant!(self.managing > 0, "more task management ended than began") {
+            self.managing -= 1;
+        }
     }
 
     /// A logout was requested: requests after it are late.

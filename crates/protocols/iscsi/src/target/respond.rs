@@ -7,6 +7,8 @@
 
 use std::cmp::Ordering;
 
+use invariant::broken;
+
 use super::connection::Connection;
 use super::events::{Completion, LogoutRequest, TaskManagement, TextExchange};
 use super::inbound::WriteLimits;
@@ -35,7 +37,10 @@ impl<P: Payload> Connection<P> {
 
     /// Put_Data: sends the next bytes of a task's data-in. Drops bytes beyond the expected length.
     pub fn put_data(&mut self, key: TaskKey, mut data: P, sink: &mut impl Sink<P>) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("data-in of a task that has ended");
+            return;
+        };
         if task.aborted || data.is_empty() {
             return;
         }
@@ -57,7 +62,10 @@ impl<P: Payload> Connection<P> {
     /// outstanding data-out has arrived.
     #[inline]
     pub fn finish(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("a task that ends twice");
+            return;
+        };
         if task.aborted && !task.inbound.is_reading() {
             self.drop_task(key);
             return;
@@ -77,7 +85,10 @@ impl<P: Payload> Connection<P> {
     /// Ends a task with at most one direction and a status without sense data, at
     /// ErrorRecoveryLevel 0.
     fn answer_plainly(&mut self, key: TaskKey, completion: &Completion, sink: &mut impl Sink<P>) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("an answer to a task that has ended");
+            return;
+        };
         let residual = Residuals::of(task, completion).main;
         let (itt, immediate, next_data_sn) = (task.itt, task.immediate, task.next_data_sn());
         let (mut sent, mut data_sn) = (task.sent, task.data_sn);
@@ -128,7 +139,10 @@ impl<P: Payload> Connection<P> {
     }
 
     fn answer(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("an answer to a task that has ended");
+            return;
+        };
         let completion = task.refused.take().unwrap_or(completion);
         let residuals = Residuals::of(task, &completion);
         // After an R-Data SNACK the status is sent in a SCSI Response with the SNACK's tag
@@ -142,7 +156,10 @@ impl<P: Payload> Connection<P> {
                 return;
             }
         }
-        let Some(task) = self.forget(key) else { return };
+        let Some(task) = self.forget(key) else {
+            broken!("a task that ended with its last data");
+            return;
+        };
         let stat_sn = self.output.next_stat_sn();
         let numbers = self.numbers();
         let (mut response, segment) = scsi_response(&task, &completion, self.output.max_segment());
@@ -177,7 +194,10 @@ impl<P: Payload> Connection<P> {
         let (max_burst, max_segment) = (self.limits.max_burst, self.output.max_segment());
         let mut kept = None;
         while !data.is_empty() {
-            let Some(task) = ended.as_mut().or_else(|| self.tasks.get_mut(key)) else { return };
+            let Some(task) = ended.as_mut().or_else(|| self.tasks.get_mut(key)) else {
+                broken!("data-in of a task that has ended");
+                return;
+            };
             let in_burst = max_burst - task.sent % max_burst;
             let len = data.len().min(max_segment as usize).min(in_burst as usize);
             let mut piece = data.split_to(len);
@@ -219,13 +239,19 @@ impl<P: Payload> Connection<P> {
     /// Sends a task's due R2Ts.
     pub(super) fn solicit(&mut self, key: TaskKey, limits: &WriteLimits, sink: &mut impl Sink<P>) {
         let rdma = self.rdma;
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("R2Ts for a task that has ended");
+            return;
+        };
         if task.aborted || rdma {
             return;
         }
         let (itt, lun) = (task.itt, task.lun);
         loop {
-            let Some(task) = self.tasks.get_mut(key) else { return };
+            let Some(task) = self.tasks.get_mut(key) else {
+                broken!("a task that ended with its R2T");
+                return;
+            };
             let Some(mut r2t) = task.inbound.next_r2t(limits) else { return };
             if task.bidirectional {
                 r2t.r2t_sn = task.data_sn;

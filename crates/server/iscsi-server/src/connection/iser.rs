@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use device::{LEAST_LANDING, Landing, LandingStep};
+use invariant::broken;
 use iscsi::pdu::{Bhs, Opcode};
 use iscsi::target::Event;
 use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout};
@@ -73,7 +74,10 @@ pub(super) fn watch_queue(iser: &Iser, connection: &Rc<Connection>) {
     }
     let connection = connection.clone();
     runtime::spawn(async move {
-        let Transport::Iser(iser) = &connection.transport else { return };
+        let Transport::Iser(iser) = &connection.transport else {
+            broken!("a queue of RDMA over TCP");
+            return;
+        };
         let drained = iser.drained_below(STEP).await;
         iser.watches_queue.set(false);
         connection.backlog.account(iser.queued());
@@ -91,7 +95,10 @@ pub(super) fn watch_room(iser: &Iser, connection: &Rc<Connection>) {
     }
     let connection = connection.clone();
     runtime::spawn(async move {
-        let Transport::Iser(iser) = &connection.transport else { return };
+        let Transport::Iser(iser) = &connection.transport else {
+            broken!("a queue of RDMA over TCP");
+            return;
+        };
         let drained = iser.drained_below(connection.backlog.mark(connection.send_high_water)).await;
         iser.waits_for_room.set(false);
         // Otherwise they are told when the connection is lost, and until then there is none.

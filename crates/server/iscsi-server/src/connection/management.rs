@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::ResetKind;
+use invariant::broken;
 use iscsi::pdu::{LogoutReason, LogoutResult, Lun, TaskManagementFunction, TaskManagementResult};
 use iscsi::sn;
 use iscsi::target::{LogoutRequest, TaskManagement};
@@ -176,6 +177,7 @@ async fn reset_target(
     kind: ResetKind,
 ) -> TaskManagementResult {
     let Some(target) = connection.session.target() else {
+        broken!("task management in a discovery session");
         return TaskManagementResult::FunctionRejected;
     };
     // What was sent before it and has not come counts as received, and is never run (RFC 7143

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use device::{DataMover, Landing, Lost};
+use invariant::broken;
 use iscsi::target::TaskKey;
 use runtime::{Buf, Chain};
 use server_core::ahead;
@@ -67,7 +68,10 @@ impl Mover {
         let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
         let Some((offset, len)) = state.put(self.task, data.len()) else { return };
         data.truncate(len);
-        let Some(outgoing) = &mut outbox.iser else { return };
+        let Some(outgoing) = &mut outbox.iser else {
+            broken!("an RDMA Write over TCP");
+            return;
+        };
         if let Err(NoStag) = outgoing.write(self.task, offset, data) {
             // There is nowhere to put it. Nothing is moved, and the command ends with an error.
             state.refuse_data_in(self.task);
@@ -78,7 +82,10 @@ impl Mover {
     fn read(&self) -> Result<(), Lost> {
         let result = {
             let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
-            let Some(outgoing) = &mut outbox.iser else { return Err(Lost) };
+            let Some(outgoing) = &mut outbox.iser else {
+                broken!("an RDMA Read over TCP");
+                return Err(Lost);
+            };
             let mut reads = std::iter::from_fn(|| state.next_read(self.task, iser::LONGEST_READ));
             reads.try_for_each(|read| outgoing.read(self.task, read))
         };

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use device::{Cdb, Command, DataMover, Execution, Outcome};
+use invariant::broken;
 use iscsi::pdu::Lun;
 use iscsi::sn;
 use iscsi::target::{Abort, Completion, Data, ScsiCommand, TaskKey};
@@ -42,12 +43,13 @@ impl Connection {
         let Some(cdb) = Cdb::from_bytes(cdb) else {
             return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
         };
-        if let Some((data, outcome)) = router::answer(view.luns(), entry, &cdb) {
-            Mover::new(self.clone(), task).put_data(data.into());
-            return self.finish(task, lun, entry, outcome);
-        }
-        // The router answers for every unit that does not exist.
-        let Some(entry) = entry else { return };
+        let entry = match router::route(view.luns(), entry, &cdb) {
+            Ok(entry) => entry,
+            Err((data, outcome)) => {
+                Mover::new(self.clone(), task).put_data(data.into());
+                return self.finish(task, lun, entry, outcome);
+            }
+        };
         let (nexus, tally) = view.nexuses.of(entry);
         let (class, began) = (qos::class(cdb.bytes()), tally.begin());
         let command = Command {
@@ -176,7 +178,7 @@ impl Connection {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
             for key in keys {
                 match state.abort(key) {
-                    Abort::Gone => {}
+                    Abort::Gone => broken!("a task that was found is gone"),
                     Abort::Ended => ended += 1,
                     Abort::Running if self.pipeline.remove(key) => {
                         // No unit has seen it: it ends here.

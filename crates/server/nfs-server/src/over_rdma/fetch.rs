@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use invariant::broken;
 use rpcrdma::Piece;
 use rpcrdma::call::Pieces;
 use runtime::{Buf, Chain, Notify};
@@ -101,7 +102,10 @@ impl Fetches {
 
     /// An RDMA Read is complete.
     pub(super) fn fetched(&self, id: u64, data: Chain) {
-        let Some((fetch, part)) = self.reads.borrow_mut().remove(&id) else { return };
+        let Some((fetch, part)) = self.reads.borrow_mut().remove(&id) else {
+            broken!("RDMA Read {id} is complete and was not posted");
+            return;
+        };
         fetch.parts.borrow_mut()[part] = Some(data);
         fetch.missing.set(fetch.missing.get() - 1);
         if fetch.missing.get() == 0 {

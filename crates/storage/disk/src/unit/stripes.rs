@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use invariant::broken;
 use runtime::Guard;
 use smallvec::SmallVec;
 
@@ -291,9 +292,12 @@ impl Stripes {
     /// Removes a claim from the table, so that later ones may continue.
     fn leave(&self, id: u64, places: &Places) {
         let mut table = self.table();
-        if let Some(at) = table.entries.iter().position(|entry| entry.id == id) {
-            table.entries.remove(at);
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        match table.entries.iter().position(|entry| entry.id == id) {
+            Some(at) => {
+                table.entries.remove(at);
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+            }
+            None => broken!("a claim that waits and is not in the table"),
         }
         drop(table);
         self.wake(places);
@@ -330,6 +334,7 @@ impl Waiter<'_> {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         let mut table = self.stripes.table();
         let Some(own) = table.entries.iter().position(|entry| entry.id == self.id) else {
+            broken!("a claim that waits and is not in the table");
             return Poll::Ready(());
         };
         // Store the waker before reading the words: a later release then finds it.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Command, DataMover, Outcome};
+use invariant::broken;
 use runtime::Pooled;
 use scsi::cdb::{ReceiveCopyResults, TokenCopy, opcode};
 use scsi::copy::rod::{self, BlockRange, PopulateList, Presented, TOKEN_LEN, TokenFields, WriteList};
@@ -341,7 +342,10 @@ impl DiskUnit {
         let mut holes = true;
         while (bytes.len() as u64) < data {
             let piece = read.next(&source.from, (data - bytes.len() as u64).min(CHUNK_BYTES as u64));
-            let Some((at, len)) = piece else { break };
+            let Some((at, len)) = piece else {
+                broken!("a token of fewer bytes than are copied: {} of {data}", bytes.len());
+                return Err(aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION));
+            };
             let hole = unit.is_hole(at, len).await;
             holes &= hole;
             if hole {

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use invariant::broken;
+
 use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovered, Recovery, StatusData};
 use crate::pdu::{self, Bhs, PduRef, RESERVED_TAG, RejectReason};
 use crate::target::connection::{Connection, refusal};
@@ -68,7 +70,10 @@ impl<P: Payload> Connection<P> {
     fn fail_data_out(&mut self, bhs: &Bhs, sink: &mut impl Sink<P>) {
         let Some(PduRef::DataOut(out)) = bhs.view() else { return };
         let Some(key) = self.tasks.find(out.itt.get()) else { return };
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("a tag of a task that has ended");
+            return;
+        };
         task.inbound.fail();
         task.refused.get_or_insert_with(|| refusal(InboundError::DataSn));
         task.inbound.pass(out.is_final(), tag_of(out).is_some());
@@ -107,7 +112,10 @@ impl<P: Payload> Connection<P> {
 
     /// Continues a task after data-out arrived or was lost.
     fn after_data(&mut self, key: TaskKey, sink: &mut impl Sink<P>) -> Option<Event> {
-        let task = self.tasks.get_mut(key)?;
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("a task that ended with its data-out");
+            return None;
+        };
         match task.inbound.recover(MAX_RECOVERIES) {
             Ok(asks) => self.recovered.recovery_r2ts += u64::from(asks),
             Err(_) if task.inbound.failed() => {}
@@ -142,7 +150,10 @@ impl<P: Payload> Connection<P> {
         let limit: Duration = if quiet { timeout / 5 } else { timeout };
         let mut late = Vec::new();
         for (key, task) in self.tasks.iter_mut() {
-            let Some(history) = &mut task.history else { continue };
+            let Some(history) = &mut task.history else {
+                broken!("a task without a history");
+                continue;
+            };
             let heard = *history.heard.get_or_insert(now);
             if !task.aborted && task.inbound.is_open() && now.saturating_duration_since(heard) >= limit {
                 task.inbound.time_out();
@@ -161,7 +172,10 @@ impl<P: Payload> Connection<P> {
     /// 7143 §11.19).
     fn ask_for_acknowledgement(&mut self, now: Instant, sink: &mut impl Sink<P>) {
         let next = self.output.stat_sn();
-        let Some(recovery) = &mut self.recovery else { return };
+        let Some(recovery) = &mut self.recovery else {
+            broken!("a status to acknowledge at ErrorRecoveryLevel 0");
+            return;
+        };
         if recovery.statuses.is_empty() && !recovery.wants_room {
             return;
         }
@@ -186,8 +200,14 @@ impl<P: Payload> Connection<P> {
     pub fn may_put(&mut self, key: TaskKey, now: Instant, sink: &mut impl Sink<P>) -> bool {
         let max_burst = self.limits.max_burst.max(1);
         let Some(recovery) = &mut self.recovery else { return true };
-        let Some(task) = self.tasks.get_mut(key) else { return true };
-        let Some(history) = &mut task.history else { return true };
+        let Some(task) = self.tasks.get_mut(key) else {
+            broken!("more data-in of a task that has ended");
+            return true;
+        };
+        let Some(history) = &mut task.history else {
+            broken!("a task without a history");
+            return true;
+        };
         let burst = (max_burst - task.put % max_burst).min(task.expected_in - task.put);
         if burst == 0 || recovery.promise(history, burst as usize) {
             return true;
@@ -274,7 +294,10 @@ impl<P: Payload> Connection<P> {
     /// Handles an acknowledgement: statuses before the initiator's ExpStatSN have arrived.
     pub(in crate::target) fn acknowledge(&mut self, exp_stat_sn: u32, now: Instant) {
         let next = self.output.stat_sn();
-        let Some(recovery) = &mut self.recovery else { return };
+        let Some(recovery) = &mut self.recovery else {
+            broken!("a status to acknowledge at ErrorRecoveryLevel 0");
+            return;
+        };
         recovery.ack_statuses(exp_stat_sn, next, now);
         self.give_owed_places();
     }

@@ -1,6 +1,8 @@
 //! Allegiance reassignment (RFC 7143 §7.2.2): a task leaves its lost connection, with all of its
 //! state, and continues on another one. The driver transfers the state of the logical unit's work.
 
+use invariant::broken;
+
 use crate::sn;
 use crate::target::connection::{Connection, snack_rejected};
 use crate::target::events::{Completion, Event, ScsiCommand};
@@ -86,8 +88,13 @@ impl<P: Payload> Connection<P> {
             None => {
                 let recovery = self.recovery.as_mut()?;
                 let at = recovery.ended(itt)?;
-                let status = recovery.statuses.get_mut(at)?;
-                let (task, completion) = *status.ended.take()?;
+                let status = recovery.statuses.get_mut(at);
+                let Some((status, ended)) = status.and_then(|it| it.ended.take().map(|ended| (it, ended)))
+                else {
+                    broken!("status {at} is not retained");
+                    return None;
+                };
+                let (task, completion) = *ended;
                 // The new connection retains it.
                 status.data = StatusData::Small(Vec::new());
                 // The former key is no longer valid.
@@ -95,8 +102,11 @@ impl<P: Payload> Connection<P> {
             }
         };
         let placeless = task.immediate || ended.is_some();
-        let recovery = self.recovery.as_mut()?;
-        let mut history = task.history.take()?;
+        let (Some(recovery), Some(mut history)) = (self.recovery.as_mut(), task.history.take()) else {
+            // Its place in the command window goes with it.
+            broken!("a task without a history at ErrorRecoveryLevel 2");
+            return None;
+        };
         let arrived = if sn::le(exp_data_sn, task.data_sn) { exp_data_sn } else { 0 };
         if history.lost && sn::lt(arrived, history.acked) {
             // The data that the initiator lacks has been discarded.

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use invariant::{broken, invariant};
+
 use super::{Limits, MAX_R2TS, OVERRUN};
 use crate::pdu::{self, Bhs};
 use crate::sn;
@@ -165,6 +167,16 @@ pub(in crate::target) struct Recovery<P> {
     pub moved: Instant,
 }
 
+/// What [`Recovery`] counts.
+const KEPT: &str = "retained";
+const PROMISED: &str = "promised";
+
+/// Takes `bytes` off a count of what is retained.
+fn take_off(count: &mut usize, bytes: usize, what: &str) {
+    invariant!(bytes <= *count, "{bytes} bytes of {count} {what}");
+    *count = count.saturating_sub(bytes);
+}
+
 impl<P: Payload> Recovery<P> {
     pub fn new(limits: Limits, now: Instant) -> Self {
         Self {
@@ -237,20 +249,20 @@ impl<P: Payload> Recovery<P> {
         }
         let used = history.promised.min(len);
         history.promised -= used;
-        self.promised -= used;
+        take_off(&mut self.promised, used, PROMISED);
         self.kept += len;
         history.data.push_back(SentData { header, data, resent: 0 });
     }
 
     /// Ends a task's burst: it will send no more data.
     pub fn end_promise(&mut self, history: &mut History<P>) {
-        self.promised -= std::mem::take(&mut history.promised);
+        take_off(&mut self.promised, std::mem::take(&mut history.promised), PROMISED);
     }
 
     /// Discards all retained PDUs of a task.
     pub fn release(&mut self, history: &mut History<P>) {
         self.end_promise(history);
-        self.kept -= history.bytes();
+        take_off(&mut self.kept, history.bytes(), KEPT);
         history.data.clear();
         self.made_room = true;
     }
@@ -260,7 +272,7 @@ impl<P: Payload> Recovery<P> {
         while let Some(sent) = history.data.front()
             && sn::lt(sent.header.data_sn.get(), exp_data_sn)
         {
-            self.kept -= sent.data.len();
+            take_off(&mut self.kept, sent.data.len(), KEPT);
             history.acked = sent.header.data_sn.get().wrapping_add(1);
             history.acked_bytes += sent.data.len() as u32;
             history.data.pop_front();
@@ -300,7 +312,10 @@ impl<P: Payload> Recovery<P> {
         while let Some(status) = self.statuses.front()
             && sn::lt(status.stat_sn, exp_stat_sn)
         {
-            let Some(mut status) = self.statuses.pop_front() else { break };
+            let Some(mut status) = self.statuses.pop_front() else {
+                broken!("a first status that is not there");
+                break;
+            };
             match &mut status.ended {
                 Some(ended) => {
                     if let Some(history) = &mut ended.0.history {
@@ -308,8 +323,8 @@ impl<P: Payload> Recovery<P> {
                     }
                 }
                 None => {
-                    self.kept -= status.data.len();
-                    self.others -= status.data.len();
+                    take_off(&mut self.kept, status.data.len(), KEPT);
+                    take_off(&mut self.others, status.data.len(), "retained besides data-in");
                 }
             }
             self.made_room = true;
@@ -320,7 +335,7 @@ impl<P: Payload> Recovery<P> {
 
     /// Records discarded bytes.
     pub fn gave_up(&mut self, bytes: usize, now: Instant) {
-        self.kept -= bytes;
+        take_off(&mut self.kept, bytes, KEPT);
         self.made_room = true;
         self.moved = now;
     }

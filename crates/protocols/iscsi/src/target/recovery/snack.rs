@@ -4,6 +4,8 @@
 //! A request for PDUs that were never sent, or were acknowledged, is rejected. The number of
 //! retransmissions of each PDU is limited.
 
+use invariant::broken;
+
 use super::{MAX_RESENDS, StatusData};
 use crate::pdu::{self, Bhs, RESERVED_TAG, ReadyToTransfer, RejectReason, SnackRequest, SnackType};
 use crate::sn;
@@ -71,7 +73,10 @@ impl<P: Payload> Connection<P> {
 
     fn status_snack(&mut self, request: &SnackRequest, sink: &mut impl Sink<P>) -> Result<()> {
         let next = self.output.stat_sn();
-        let Some(recovery) = &self.recovery else { return Ok(()) };
+        let Some(recovery) = &self.recovery else {
+            broken!("a SNACK at ErrorRecoveryLevel 0");
+            return Ok(());
+        };
         let oldest = recovery.statuses.front().map_or(next, |status| status.stat_sn);
         let run = run(request, oldest, next).map_err(|(reason, _)| (reason, 0))?;
         let first = recovery.place_of(run.start).unwrap_or(recovery.statuses.len());
@@ -81,8 +86,11 @@ impl<P: Payload> Connection<P> {
 
     fn resend_status(&mut self, at: usize, sink: &mut impl Sink<P>) -> Result<()> {
         let numbers = self.order.numbers();
-        let Some(recovery) = &mut self.recovery else { return Ok(()) };
-        let Some(status) = recovery.statuses.get_mut(at) else { return Ok(()) };
+        let status = self.recovery.as_mut().and_then(|recovery| recovery.statuses.get_mut(at));
+        let Some(status) = status else {
+            broken!("status {at} is not retained");
+            return Ok(());
+        };
         if status.resent >= MAX_RESENDS {
             return Err((RejectReason::SnackReject, 0));
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use invariant::{broken, invariant};
 use rpc::xdr::{Malformed, Reader, Writer};
 
 use super::files::FileNo;
@@ -82,7 +83,11 @@ impl Delegations {
     /// The delegations of a file, revoked ones too.
     fn of_file(&self, file: FileNo) -> impl Iterator<Item = (StateNo, &Delegation)> {
         let numbers = self.by_file.range((file, 0)..=(file, StateNo::MAX));
-        numbers.filter_map(|(_, number)| Some((*number, self.all.get(number)?)))
+        numbers.filter_map(move |(_, number)| {
+            let delegation = self.all.get(number);
+            invariant!(delegation.is_some(), "delegation {number} of file {file} has gone");
+            Some((*number, delegation?))
+        })
     }
 
     /// The delegations of a file that clients hold, without those of `except`.
@@ -163,7 +168,10 @@ impl Delegations {
     pub(super) fn revoke_overdue(&mut self, now: Duration, time: Duration) -> BTreeSet<ClientId> {
         let mut clients = BTreeSet::new();
         for (client, number) in self.recalled.clone() {
-            let Some(delegation) = self.all.get_mut(&number) else { continue };
+            let Some(delegation) = self.all.get_mut(&number) else {
+                broken!("delegation {number} is recalled and has gone");
+                continue;
+            };
             let since = delegation.recall.as_ref().map_or(now, |it| it.since);
             if now.saturating_sub(since) >= time {
                 delegation.revoked = true;

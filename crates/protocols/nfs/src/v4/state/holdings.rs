@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use invariant::broken;
+
 use super::delegations::Delegations;
 use super::files::FileNo;
 use super::limits::Limits;
@@ -263,7 +265,7 @@ impl Holdings {
         let (number, Found::Delegation(_)) = self.find(client, stateid)? else {
             return Err(Status::BadStateid);
         };
-        self.delegations.remove(number).ok_or(Status::BadStateid)
+        self.delegations.remove(number).ok_or_else(|| gone(number))
     }
 
     /// OPEN_DOWNGRADE (RFC 8881 §18.18).
@@ -281,7 +283,7 @@ impl Holdings {
     /// CLOSE: also releases the locks made with the open (RFC 8881 §18.2). Returns the file.
     pub(super) fn close(&mut self, client: ClientId, stateid: &Stateid) -> Result<FileNo, Status> {
         let (number, _) = self.find_open(client, stateid)?;
-        self.remove_open(number).ok_or(Status::BadStateid)
+        self.remove_open(number).ok_or_else(|| gone(number))
     }
 
     /// READ, or a WRITE or SETATTR of the size (RFC 8881 §9.1.2). Without a client, or with a
@@ -300,7 +302,7 @@ impl Holdings {
         let client = client.ok_or(Status::BadStateid)?;
         let (number, open) = match self.find(client, stateid)? {
             (number, Found::Open(open)) => (number, open),
-            (_, Found::Locks(number)) => (number, self.opens.get(number).ok_or(Status::BadStateid)?),
+            (_, Found::Locks(number)) => (number, self.opens.get(number).ok_or_else(|| gone(number))?),
             (_, Found::Delegation(of)) if of != file => return Err(Status::BadStateid.into()),
             (_, Found::Delegation(_)) if access.writes() => return Err(Status::OpenMode.into()),
             (_, Found::Delegation(_)) => return Ok(()),
@@ -332,12 +334,12 @@ impl Holdings {
             Locker::New { open, owner } => (self.find_open(client, &open)?.0, Box::from(owner)),
             Locker::Existing(stateid) => match self.find(client, &stateid)? {
                 (number, Found::Locks(open)) => {
-                    (open, self.locks.get(number).map(|it| it.owner.clone()).unwrap_or_default())
+                    (open, self.locks.get(number).map(|it| it.owner.clone()).ok_or_else(|| gone(number))?)
                 }
                 _ => return Err(Status::BadStateid.into()),
             },
         };
-        let mode = self.opens.get(open).ok_or(Status::BadStateid)?;
+        let mode = self.opens.get(open).ok_or_else(|| gone(open))?;
         if mode.file != file {
             return Err(Status::BadStateid.into());
         }
@@ -389,7 +391,13 @@ impl Holdings {
         if full && self.locks.splits(number, range) {
             return Err(Status::Delay);
         }
-        let seqid = self.locks.unlock(number, range).ok_or(Status::BadStateid)?;
+        let seqid = self.locks.unlock(number, range).ok_or_else(|| gone(number))?;
         Ok(self.names.stateid(number, seqid))
     }
+}
+
+/// The answer where state is named that was there a moment ago.
+fn gone(number: StateNo) -> Status {
+    broken!("state {number} was found and has gone");
+    Status::BadStateid
 }

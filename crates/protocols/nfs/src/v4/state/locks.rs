@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use invariant::{broken, invariant};
 use rpc::xdr::{Malformed, Reader, Writer};
 
 use super::files::FileNo;
@@ -156,7 +157,11 @@ impl Locks {
 
     /// A lock of another owner in the way.
     pub(super) fn conflict(&self, wanted: &Wanted<'_>) -> Option<Denied> {
-        let held = self.by_file.get(&wanted.file)?.iter().filter_map(|it| self.held.get(it));
+        let held = self.by_file.get(&wanted.file)?.iter().filter_map(|it| {
+            let held = self.held.get(it);
+            invariant!(held.is_some(), "locks {it} of file {} have gone", wanted.file);
+            held
+        });
         let mut others = held.filter(|it| (it.client, &*it.owner) != (wanted.client, wanted.owner));
         others.find_map(|it| {
             let (range, writes) = it.ranges.conflict(wanted.range, wanted.writes)?;
@@ -224,11 +229,14 @@ impl Locks {
     fn take(&mut self, number: StateNo) -> Option<(StateNo, Held)> {
         let held = self.held.remove(&number)?;
         self.by_owner.remove(&held.key());
-        if let Some(numbers) = self.by_file.get_mut(&held.file) {
-            numbers.remove(&number);
-            if numbers.is_empty() {
-                self.by_file.remove(&held.file);
+        match self.by_file.get_mut(&held.file) {
+            Some(numbers) => {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.by_file.remove(&held.file);
+                }
             }
+            None => broken!("locks {number} are not those of file {}", held.file),
         }
         self.by_open.remove(&(held.open, number));
         self.uncount(held.client, 1 + held.ranges.len());
@@ -241,13 +249,17 @@ impl Locks {
     }
 
     fn uncount(&mut self, client: ClientId, by: usize) {
+        let of_client = self.count(client);
+        invariant!(
+            by <= of_client && of_client <= self.total,
+            "{by} locks of {of_client}, of {}",
+            self.total
+        );
         self.total = self.total.saturating_sub(by);
-        if let Some(count) = self.counts.get_mut(&client) {
-            *count = count.saturating_sub(by);
-            if *count == 0 {
-                self.counts.remove(&client);
-            }
-        }
+        match of_client.saturating_sub(by) {
+            0 => self.counts.remove(&client),
+            left => self.counts.insert(client, left),
+        };
     }
 
     fn waiters(&self, file: FileNo) -> impl Iterator<Item = (&Key, &Waiting)> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use invariant::invariant;
 use rpc::xdr::{Malformed, Reader, Writer};
 
 use super::files::FileNo;
@@ -150,7 +151,11 @@ impl Opens {
         if !counts.conflicts(access, deny) {
             return Vec::new();
         }
-        let opens = opens.iter().filter_map(|it| Some((*it, self.opens.get(it)?)));
+        let opens = opens.iter().filter_map(|it| {
+            let open = self.opens.get(it);
+            invariant!(open.is_some(), "open {it} of file {file} has gone");
+            Some((*it, open?))
+        });
         let conflicts = opens.filter(|(_, open)| {
             let (others_access, others_deny) = open.granted.union();
             access & others_deny != 0 || deny & others_access != 0
@@ -219,14 +224,19 @@ impl Opens {
         let open = self.opens.remove(&number)?;
         self.by_owner.remove(&(open.client, open.file, open.owner.clone()));
         if let Some((counts, opens)) = self.by_file.get_mut(&open.file) {
-            counts.change(open.granted.union(), |it| it.saturating_sub(1));
-            opens.remove(&number);
+            counts.change(open.granted.union(), |it| {
+                invariant!(it > 0, "more opens of file {} ended than began", open.file);
+                it.saturating_sub(1)
+            });
+            let had = opens.remove(&number);
+            invariant!(had, "open {number} is not one of file {}", open.file);
             if opens.is_empty() {
                 self.by_file.remove(&open.file);
             }
         }
         if let Some(opens) = self.of_client.get_mut(&open.client) {
-            opens.remove(&number);
+            let had = opens.remove(&number);
+            invariant!(had, "open {number} is not one of its client's");
             if opens.is_empty() {
                 self.of_client.remove(&open.client);
             }

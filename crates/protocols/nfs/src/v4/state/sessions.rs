@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use invariant::{broken, invariant};
 use rpc::xdr::List;
 
 use super::back::{Back, Call, Connection, Sent, Service};
@@ -188,12 +189,17 @@ impl Sessions {
 
     /// Removes a session. Returns its outstanding calls.
     pub(super) fn destroy(&mut self, id: SessionId) -> Vec<Call> {
-        let Some(session) = self.sessions.remove(&id) else { return Vec::new() };
+        let Some(session) = self.sessions.remove(&id) else {
+            broken!("a session that is destroyed twice");
+            return Vec::new();
+        };
         self.by_client.remove(&(session.client, id));
         for connection in session.connections.keys() {
             self.by_connection.remove(&(*connection, id));
         }
-        self.reserved = self.reserved.saturating_sub(reservation(&session.fore));
+        let reserved = reservation(&session.fore);
+        invariant!(reserved <= self.reserved, "{reserved} bytes given back of {}", self.reserved);
+        self.reserved = self.reserved.saturating_sub(reserved);
         session.back.into_iter().flat_map(Back::into_calls).collect()
     }
 
@@ -289,7 +295,10 @@ impl Sessions {
     /// Status flags that tell of the backchannels (RFC 8881 §18.46.3). A client that never bound
     /// one is told nothing.
     pub(super) fn back_flags(&self, id: SessionId) -> u32 {
-        let Some(session) = self.sessions.get(&id) else { return 0 };
+        let Some(session) = self.sessions.get(&id) else {
+            broken!("the flags of a session that has gone");
+            return 0;
+        };
         let all = || self.all_of(session.client);
         let mut set = 0;
         if session.back.as_ref().is_some_and(Back::fault) {
