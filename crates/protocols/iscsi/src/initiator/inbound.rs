@@ -10,10 +10,11 @@ use crate::sn;
 use crate::target::Payload;
 
 use super::Place;
-use super::arrival::{Arrival, Turn};
+use super::abort::managed;
 use super::event::{Completion, Event, ProtocolError};
+use super::exchange::{Arrival, Exchange, MAX_READY, Turn};
 use super::ids::{ConnectionId, TaskKey};
-use super::session::{MAX_READY, Session};
+use super::recovery::Recovery;
 use super::tasks::{Kind, Task};
 use super::trouble::MAX_GAP;
 
@@ -22,17 +23,23 @@ use super::trouble::MAX_GAP;
 pub enum Segment<D> {
     /// The bytes, without padding.
     Here(D),
-    /// The driver has already placed the bytes, by [`Session::expect_data`].
+    /// The driver has already placed the bytes, by [`super::Session::expect_data`].
     Placed,
 }
 
-impl<P: Payload, T> Session<P, T> {
+/// What a PDU of the target acts upon.
+pub(super) struct Inbound<'a, P, T> {
+    pub exchange: &'a mut Exchange<P, T>,
+    pub recovery: &'a mut Recovery,
+}
+
+impl<P: Payload, T> Inbound<'_, P, T> {
     /// Passes a piece of a read's data to its task. Returns false if the task has ended.
     pub fn place<D>(&mut self, key: TaskKey, offset: usize, data: D) -> bool
     where
         T: Place<D>,
     {
-        let token = self.token_mut(key);
+        let token = self.exchange.tasks.get_mut(key).and_then(|task| task.token.as_mut());
         token.map(|token| token.place(offset, data)).is_some()
     }
 
@@ -50,10 +57,10 @@ impl<P: Payload, T> Session<P, T> {
         D: AsRef<[u8]>,
         T: Place<D>,
     {
-        let Some(rdma) = self.links.get(on).map(|c| c.rdma) else {
+        let Some(rdma) = self.exchange.links.get(on).map(|c| c.rdma) else {
             return Err(ProtocolError::NoConnection);
         };
-        let recovers = self.recovers();
+        let recovers = self.exchange.recovers();
         let wrong = Err(ProtocolError::Opcode(bhs.opcode_code()));
         let Some(pdu) = bhs.view() else { return wrong };
         // ExpCmdSN and MaxCmdSN are in bytes 28 to 35 of every target PDU (RFC 7143 §11.4 and
@@ -89,13 +96,18 @@ impl<P: Payload, T> Session<P, T> {
                 let event = if pdu.itt.get() == RESERVED_TAG {
                     self.next_status_is(on, pdu.stat_sn.get())?;
                     None
-                } else if self.in_turn(on, pdu.stat_sn.get())? {
-                    match self.task_of(on, bhs, |k| matches!(k, Kind::Ping | Kind::Probe)) {
-                        Ok(key) if self.links.get(on).is_some_and(|c| c.status.probing == Some(key)) => {
-                            self.probed(on, key);
+                } else if self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())? {
+                    match self.exchange.task_of(on, bhs, |k| matches!(k, Kind::Ping | Kind::Probe)) {
+                        Ok(key)
+                            if self.exchange.links.get(on).is_some_and(|c| c.status.probing == Some(key)) =>
+                        {
+                            self.recovery.probed(self.exchange, on, key);
                             None
                         }
-                        Ok(key) => self.take_task(key).map(|(token, _)| Event::Pong(key, token)),
+                        Ok(key) => self
+                            .recovery
+                            .take_task(self.exchange, key)
+                            .map(|(token, _)| Event::Pong(key, token)),
                         // The answer to an internal ping that was given up.
                         Err(ProtocolError::UnknownTask(_)) if recovers => None,
                         Err(error) => return Err(error),
@@ -104,47 +116,51 @@ impl<P: Payload, T> Session<P, T> {
                     None
                 };
                 if pdu.ttt.get() != RESERVED_TAG {
-                    if self.links.get(on).is_some_and(|c| c.ready >= MAX_READY) {
+                    if self.exchange.links.get(on).is_some_and(|c| c.ready >= MAX_READY) {
                         return Err(ProtocolError::Flood);
                     }
-                    self.answer_ping(on, pdu.ttt.get(), pdu.lun);
+                    self.exchange.answer_ping(on, pdu.ttt.get(), pdu.lun);
                 }
                 event
             }
             PduRef::TaskManagementResponse(pdu) => {
-                if !self.in_turn(on, pdu.stat_sn.get())? {
-                    self.window.update(exp_cmd_sn, max_cmd_sn);
+                if !self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())? {
+                    self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
                 let suits = |k: &Kind<P>| matches!(k, Kind::TaskManagement(_) | Kind::Reassign { .. });
-                match self.task_of(on, bhs, suits) {
+                match self.exchange.task_of(on, bhs, suits) {
                     Ok(key)
-                        if matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Reassign { .. })) =>
+                        if matches!(
+                            self.exchange.tasks.get(key).map(|t| &t.kind),
+                            Some(Kind::Reassign { .. })
+                        ) =>
                     {
-                        self.window.update(exp_cmd_sn, max_cmd_sn);
-                        self.reassigned(key, pdu.result())?
+                        self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
+                        self.recovery.reassigned(self.exchange, key, pdu.result())?
                     }
-                    Ok(key) => self.managed(on, key, pdu.result()),
+                    Ok(key) => managed(self.exchange, self.recovery, (on, key), pdu.result()),
                     Err(ProtocolError::UnknownTask(_)) if recovers => None,
                     Err(error) => return Err(error),
                 }
             }
             PduRef::TextResponse(pdu) => {
-                if !self.in_turn(on, pdu.stat_sn.get())? {
-                    self.window.update(exp_cmd_sn, max_cmd_sn);
+                if !self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())? {
+                    self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
-                let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Text(_))) {
+                let key = match self.exchange.task_of(on, bhs, |k| matches!(k, Kind::Text(_))) {
                     // The first request of two had arrived after all: it is answered twice.
                     Err(ProtocolError::UnknownTask(_)) if recovers => {
-                        self.window.update(exp_cmd_sn, max_cmd_sn);
+                        self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
                         return Ok(None);
                     }
                     found => found?,
                 };
                 let more = !bhs.is_final();
                 let (ttt, lun) = (pdu.ttt.get(), pdu.lun);
-                let Some(Kind::Text(assembler)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+                let Some(Kind::Text(assembler)) = self.exchange.tasks.get_mut(key).map(|t| &mut t.kind)
+                else {
                     broken!("a text's task that has ended");
                     return Err(ProtocolError::UnknownTask(key.0));
                 };
@@ -155,39 +171,48 @@ impl<P: Payload, T> Session<P, T> {
                     if ttt == RESERVED_TAG {
                         return Err(ProtocolError::Field);
                     }
-                    self.continue_text(on, key, ttt, lun);
+                    self.exchange.continue_text(on, key, ttt, lun);
                     None
                 } else {
                     let text = assembler.take();
-                    self.take_task(key).map(|(token, _)| Event::Text(key, token, text))
+                    self.recovery
+                        .take_task(self.exchange, key)
+                        .map(|(token, _)| Event::Text(key, token, text))
                 }
             }
             PduRef::LogoutResponse(pdu) => {
                 // Nothing is resent after the connection's end, so gaps before the response do not
                 // matter.
                 let key = TaskKey(bhs.itt());
-                let last = matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Logout));
-                if !self.in_turn(on, pdu.stat_sn.get())? && !last {
-                    self.window.update(exp_cmd_sn, max_cmd_sn);
+                let last = matches!(self.exchange.tasks.get(key).map(|t| &t.kind), Some(Kind::Logout));
+                if !self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())? && !last {
+                    self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
-                let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_))) {
-                    Err(ProtocolError::UnknownTask(_)) if recovers => {
-                        self.window.update(exp_cmd_sn, max_cmd_sn);
-                        return Ok(None);
-                    }
-                    found => found?,
-                };
-                if let Some(Kind::Removal(cid)) = self.tasks.get(key).map(|t| &t.kind) {
+                let key =
+                    match self.exchange.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_))) {
+                        Err(ProtocolError::UnknownTask(_)) if recovers => {
+                            self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
+                            return Ok(None);
+                        }
+                        found => found?,
+                    };
+                if let Some(Kind::Removal(cid)) = self.exchange.tasks.get(key).map(|t| &t.kind) {
                     let cid = *cid;
-                    self.end_internal(key);
+                    self.recovery.end_internal(self.exchange, key);
                     let (time2wait_s, time2retain_s) = (pdu.time2wait.get(), pdu.time2retain.get());
                     Some(Event::Removed { cid, result: pdu.result(), time2wait_s, time2retain_s })
                 } else {
-                    self.take_task(key).map(|(token, _)| Event::LoggedOut(key, token, pdu.result()))
+                    self.recovery
+                        .take_task(self.exchange, key)
+                        .map(|(token, _)| Event::LoggedOut(key, token, pdu.result()))
                 }
             }
-            PduRef::AsyncMessage(pdu) => self.in_turn(on, pdu.stat_sn.get())?.then_some(Event::Async(*pdu)),
+            PduRef::AsyncMessage(pdu) => self
+                .recovery
+                .gaps
+                .in_turn(self.exchange, on, pdu.stat_sn.get())?
+                .then_some(Event::Async(*pdu)),
             PduRef::Reject(pdu) => {
                 let header = match &data {
                     // The data segment contains the header of the rejected PDU (RFC 7143 §11.17).
@@ -196,11 +221,11 @@ impl<P: Payload, T> Session<P, T> {
                 };
                 // If a status waits for data, the answer to the SNACK for that data follows the
                 // status.
-                let held = self.links.get(on).and_then(|c| c.status.held);
+                let held = self.exchange.links.get(on).and_then(|c| c.status.held);
                 let snack = header.filter(|header| header.opcode() == Some(Opcode::SnackRequest));
                 let awaited = snack.is_some_and(|header| held == Some(TaskKey(header.itt())));
-                if !self.in_turn(on, pdu.stat_sn.get())? && !awaited {
-                    self.window.update(exp_cmd_sn, max_cmd_sn);
+                if !self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())? && !awaited {
+                    self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
                 let carried = header.and_then(Bhs::opcode);
@@ -211,39 +236,26 @@ impl<P: Payload, T> Session<P, T> {
                     return Err(ProtocolError::DataDigest);
                 }
                 let told = match header.filter(|_| recovers) {
-                    Some(header) => self.rejected(on, pdu.reason_code(), header)?,
+                    Some(header) => self.recovery.rejected(self.exchange, on, pdu.reason_code(), header)?,
                     None => None,
                 };
                 match told {
                     Some(event) => event,
                     None => {
                         let rejected = header.map(|header| TaskKey(header.itt()));
-                        let ours =
-                            rejected.filter(|k| self.tasks.get(*k).is_some_and(|t| t.connection == Some(on)));
-                        let task = ours.and_then(|key| Some((key, self.take_task(key)?.0)));
+                        let ours = rejected.filter(|k| {
+                            self.exchange.tasks.get(*k).is_some_and(|t| t.connection == Some(on))
+                        });
+                        let task =
+                            ours.and_then(|key| Some((key, self.recovery.take_task(self.exchange, key)?.0)));
                         Some(Event::Rejected(pdu.reason_code(), task))
                     }
                 }
             }
             _ => return wrong,
         };
-        self.window.update(exp_cmd_sn, max_cmd_sn);
+        self.exchange.window.update(exp_cmd_sn, max_cmd_sn);
         Ok(event)
-    }
-
-    fn task_of(
-        &self,
-        on: ConnectionId,
-        bhs: &Bhs,
-        suits: impl FnOnce(&Kind<P>) -> bool,
-    ) -> Result<TaskKey, ProtocolError> {
-        let key = TaskKey(bhs.itt());
-        let task = self.tasks.get(key).ok_or(ProtocolError::UnknownTask(key.0))?;
-        if task.connection == Some(on) && suits(&task.kind) {
-            Ok(key)
-        } else {
-            Err(ProtocolError::WrongTask(key.0))
-        }
     }
 
     /// Handles a Data-In: its data by its DataSN, its status by its StatSN.
@@ -258,15 +270,16 @@ impl<P: Payload, T> Session<P, T> {
         D: AsRef<[u8]>,
         T: Place<D>,
     {
-        let arrival = self.judge_data(on, bhs)?;
-        let turn = if pdu.has_status() { Some(self.turn(on, pdu.stat_sn.get())?) } else { None };
+        let arrival = self.exchange.judge_data(on, bhs)?;
+        let turn = if pdu.has_status() { Some(self.exchange.turn(on, pdu.stat_sn.get())?) } else { None };
         let after = sn::next(pdu.data_sn.get());
         let key = match arrival {
             Arrival::Next(key, offset) => {
                 if let Segment::Here(data) = data {
                     self.place(key, offset as usize, data);
                 }
-                let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+                let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.exchange.tasks.get_mut(key)
+                else {
                     broken!("data-in of no command");
                     return Ok(None);
                 };
@@ -280,25 +293,25 @@ impl<P: Payload, T> Session<P, T> {
             }
             Arrival::Old(key) => key,
             Arrival::Early(key) => {
-                self.data_missing(on, key, pdu.data_sn.get())?;
+                self.recovery.gaps.data_missing(self.exchange, on, key, pdu.data_sn.get())?;
                 key
             }
             Arrival::Stray => {
                 if let Some(Turn::Now) = turn {
-                    self.in_turn(on, pdu.stat_sn.get())?;
+                    self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())?;
                 }
                 return Ok(None);
             }
         };
         // Accepting a status acknowledges its data too (§11.16.1).
         let asks = pdu.wants_ack() && !(turn == Some(Turn::Now) && matches!(arrival, Arrival::Next(..)));
-        if asks && self.recovers() && !matches!(arrival, Arrival::Early(_)) {
-            self.acknowledge_data(on, key, pdu.ttt.get(), pdu.lun)?;
+        if asks && self.exchange.recovers() && !matches!(arrival, Arrival::Early(_)) {
+            self.recovery.gaps.acknowledge_data(self.exchange, on, key, pdu.ttt.get(), pdu.lun)?;
         }
         match turn {
             None | Some(Turn::Old) => Ok(self.complete_held(on, key)),
             Some(Turn::Early) => {
-                self.status_missing(on, pdu.stat_sn.get())?;
+                self.recovery.gaps.status_missing(self.exchange, on, pdu.stat_sn.get())?;
                 Ok(None)
             }
             Some(Turn::Now) => {
@@ -324,19 +337,19 @@ impl<P: Payload, T> Session<P, T> {
         pdu: &ScsiResponse,
         sense: &[u8],
     ) -> Result<Option<Event<T>>, ProtocolError> {
-        match self.turn(on, pdu.stat_sn.get())? {
+        match self.exchange.turn(on, pdu.stat_sn.get())? {
             Turn::Now => {}
             Turn::Old => return Ok(None),
             Turn::Early => {
-                self.status_missing(on, pdu.stat_sn.get())?;
+                self.recovery.gaps.status_missing(self.exchange, on, pdu.stat_sn.get())?;
                 return Ok(None);
             }
         }
-        let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(_))) {
+        let key = match self.exchange.task_of(on, bhs, |k| matches!(k, Kind::Scsi(_))) {
             Ok(key) => key,
             // The response of a forgotten task.
-            Err(ProtocolError::UnknownTask(_)) if self.is_stray(bhs) => {
-                self.in_turn(on, pdu.stat_sn.get())?;
+            Err(ProtocolError::UnknownTask(_)) if self.exchange.is_stray(bhs) => {
+                self.recovery.gaps.in_turn(self.exchange, on, pdu.stat_sn.get())?;
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -344,18 +357,18 @@ impl<P: Payload, T> Session<P, T> {
         let response = pdu.response_code().unwrap_or(ResponseCode::TargetFailure);
         let residual = pdu.residual().ok_or(ProtocolError::Field)?;
         let read_residual = pdu.bidi_residual().ok_or(ProtocolError::Field)?;
-        if self.links.get(on).is_some_and(|c| c.rdma) {
+        if self.exchange.links.get(on).is_some_and(|c| c.rdma) {
             self.count_received(key, residual, read_residual)?;
         }
         let mut needed = None;
-        if let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) {
+        if let Some(Kind::Scsi(scsi)) = self.exchange.tasks.get(key).map(|t| &t.kind) {
             let tag = scsi.trouble.as_ref().and_then(|trouble| trouble.snack_tag);
             if tag.is_some_and(|tag| tag != pdu.snack_tag.get()) {
                 // It was sent before the R-Data SNACK arrived. The target will resend it with the
                 // tag (§11.16.1).
                 return Ok(None);
             }
-            let reads = self.recovers() && scsi.read_len.is_some();
+            let reads = self.exchange.recovers() && scsi.read_len.is_some();
             if reads && response == ResponseCode::CommandCompleted {
                 // The R2Ts of a bidirectional command share the numbers of its data and are counted
                 // too (§11.4.8).
@@ -380,15 +393,8 @@ impl<P: Payload, T> Session<P, T> {
         let sense = sense.to_vec();
         let completion =
             Completion { status: pdu.status, response, received: 0, residual, read_residual, sense };
-        let needed = needed.unwrap_or_else(|| self.data_sn_of(key));
+        let needed = needed.unwrap_or_else(|| self.exchange.data_sn_of(key));
         self.end(on, key, completion, needed)
-    }
-
-    fn data_sn_of(&self, key: TaskKey) -> u32 {
-        match self.tasks.get(key).map(|t| &t.kind) {
-            Some(Kind::Scsi(scsi)) => scsi.data_sn,
-            _ => 0,
-        }
     }
 
     /// Ends a command whose status has arrived, unless Data-In before `needed` are missing.
@@ -399,11 +405,11 @@ impl<P: Payload, T> Session<P, T> {
         completion: Completion,
         needed: u32,
     ) -> Result<Option<Event<T>>, ProtocolError> {
-        if self.links.get(on).is_some_and(|c| c.status.held.is_some_and(|held| held != key)) {
+        if self.exchange.links.get(on).is_some_and(|c| c.status.held.is_some_and(|held| held != key)) {
             // Another task has this number, and waits for its data.
             return Ok(None);
         }
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+        let Some(Kind::Scsi(scsi)) = self.exchange.tasks.get_mut(key).map(|t| &mut t.kind) else {
             broken!("the status of no command");
             return Ok(None);
         };
@@ -420,44 +426,27 @@ impl<P: Payload, T> Session<P, T> {
             if !trouble.refused {
                 trouble.held = Some((completion, needed));
                 let asked = trouble.data.open;
-                let connection = self.links.get_mut(on);
+                let connection = self.exchange.links.get_mut(on);
                 connection.into_iter().for_each(|c| c.status.held = Some(key));
                 if !asked {
-                    self.data_missing(on, key, needed.wrapping_sub(1))?;
+                    self.recovery.gaps.data_missing(self.exchange, on, key, needed.wrapping_sub(1))?;
                 }
                 return Ok(None);
             }
         }
-        Ok(self.done(on, key, completion))
+        Ok(self.recovery.done(self.exchange, on, key, completion))
     }
 
     /// Ends a command whose status waited for its data, if the data is complete.
     fn complete_held(&mut self, on: ConnectionId, key: TaskKey) -> Option<Event<T>> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+        let Some(Kind::Scsi(scsi)) = self.exchange.tasks.get_mut(key).map(|t| &mut t.kind) else {
             broken!("data-in of no command");
             return None;
         };
         let data_sn = scsi.data_sn;
         let held = &mut scsi.trouble.as_mut()?.held;
         let (completion, _) = held.take_if(|(_, needed)| sn::ge(data_sn, *needed))?;
-        self.done(on, key, completion)
-    }
-
-    /// Ends a command with the expected status.
-    pub(super) fn done(
-        &mut self,
-        on: ConnectionId,
-        key: TaskKey,
-        mut completion: Completion,
-    ) -> Option<Event<T>> {
-        let held = self.links.get(on).is_some_and(|c| c.status.held == Some(key));
-        if !held {
-            self.advance_status(on);
-        }
-        // Accepting it releases the statuses behind it.
-        let (token, received) = self.take_task(key)?;
-        completion.received = received;
-        Some(Event::Done(key, token, completion))
+        self.recovery.done(self.exchange, on, key, completion)
     }
 
     /// Answers an R2T with the requested data. From error recovery level 1 on it may request any of
@@ -468,22 +457,23 @@ impl<P: Payload, T> Session<P, T> {
         bhs: &Bhs,
         pdu: &ReadyToTransfer,
     ) -> Result<(), ProtocolError> {
-        let recovers = self.recovers();
-        let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some())) {
+        let recovers = self.exchange.recovers();
+        let key = match self.exchange.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some())) {
             Ok(key) => key,
-            Err(ProtocolError::UnknownTask(_)) if self.is_stray(bhs) => return Ok(()),
+            Err(ProtocolError::UnknownTask(_)) if self.exchange.is_stray(bhs) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
+        let (max_burst, max_open) =
+            (self.exchange.params.max_burst_length, self.exchange.params.max_outstanding_r2t);
         let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_length.get());
-        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.exchange.tasks.get_mut(key) else {
             broken!("an R2T for no command");
             return Err(ProtocolError::UnknownTask(key.0));
         };
         let (got, expected) = (pdu.r2t_sn.get(), scsi.r2t_sn);
         if got != expected && !(scsi.restart_r2t && sn::le(got, expected)) {
             return match recovers && sn::distance(expected, got) <= MAX_GAP {
-                true => self.r2t_missing(on, key, got),
+                true => self.recovery.gaps.r2t_missing(self.exchange, on, key, got),
                 false if recovers && sn::lt(got, expected) => Ok(()),
                 false => Err(ProtocolError::DataSn { got, expected }),
             };
@@ -507,18 +497,18 @@ impl<P: Payload, T> Session<P, T> {
         if scsi.trouble.is_some() {
             *tries = 0;
         }
-        self.put_solicited(on, key, pdu.ttt.get(), offset, len);
+        self.exchange.put_solicited(on, key, pdu.ttt.get(), offset, len);
         Ok(())
     }
 
     /// The target's own ping carries the next StatSN: all statuses before it were sent (RFC 7143
     /// §11.19.2).
     fn next_status_is(&mut self, on: ConnectionId, next: u32) -> Result<(), ProtocolError> {
-        if !self.recovers() || self.turn(on, next)? != Turn::Early {
+        if !self.exchange.recovers() || self.exchange.turn(on, next)? != Turn::Early {
             return Ok(());
         }
-        let open = self.links.get(on).is_none_or(|c| c.status.gap.open || c.status.held.is_some());
-        if open { Ok(()) } else { self.status_missing(on, next.wrapping_sub(1)) }
+        let open = self.exchange.links.get(on).is_none_or(|c| c.status.gap.open || c.status.held.is_some());
+        if open { Ok(()) } else { self.recovery.gaps.status_missing(self.exchange, on, next.wrapping_sub(1)) }
     }
 
     /// Over RDMA the session does not see the data. The bytes read are the command's expected
@@ -529,7 +519,7 @@ impl<P: Payload, T> Session<P, T> {
         residual: Residual,
         read_residual: Residual,
     ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+        let Some(Kind::Scsi(scsi)) = self.exchange.tasks.get_mut(key).map(|t| &mut t.kind) else {
             broken!("the response of no command");
             return Ok(());
         };

@@ -11,8 +11,9 @@
 //! each command to a [`Datamover`], which first makes the command's buffers accessible to the
 //! target. The response alone tells the number of bytes read.
 //!
-//! The session composes types with state of their own: the window of CmdSNs (`window`), the
-//! connections with their output (`links`), and the tasks (`tasks`).
+//! The session composes what has state of its own. `exchange` has the window of CmdSNs (`window`),
+//! the connections with their output (`links`), and the tasks (`tasks`). `recovery` looks after what
+//! is lost, and `gaps` requests missing PDUs. `inbound` handles the target's PDUs upon both.
 //!
 //! At error recovery level 0 a fault ends the session. [`Session::disconnect`] then keeps
 //! repeatable tasks for the next login, and returns the others. At level 1 missing PDUs are
@@ -20,9 +21,10 @@
 //! tasks survive their connection ([`Session::lose_connection`]).
 
 mod abort;
-mod arrival;
 mod emit;
 mod event;
+mod exchange;
+mod gaps;
 mod ids;
 mod inbound;
 mod links;

@@ -1,5 +1,5 @@
-//! Error recovery levels 1 and 2 (RFC 7143 §7). It requests missing PDUs again, resends
-//! unacknowledged ones, and moves tasks from a lost connection to another.
+//! Error recovery levels 1 and 2 (RFC 7143 §7): it sees to silent tasks and missing PDUs, resends
+//! what is not acknowledged, and moves tasks from a lost connection to another.
 //!
 //! The driver decides when a connection or a session is dead.
 
@@ -12,15 +12,14 @@ use crate::pdu::{
 use crate::sn;
 use crate::target::Payload;
 
-use super::event::{Event, ProtocolError};
+use super::event::{Completion, Event, ProtocolError};
+use super::exchange::{Arrival, Exchange, in_order};
+use super::gaps::{Gaps, MAX_TRIES};
 use super::ids::{ConnectionId, TaskKey};
-use super::links::{Connection, Out, Snack};
-use super::session::{MAX_READY, Session, in_order};
+use super::links::{Connection, Out};
 use super::tasks::{Kind, Task};
-use super::trouble::{Failed, MAX_GAP, Recoveries};
+use super::trouble::{Failed, MAX_GAP};
 
-/// The maximum number of times that the same PDU is requested or resent.
-const MAX_TRIES: u8 = 10;
 /// The maximum number of times that a task moves to another connection.
 const MAX_MOVES: u8 = 32;
 /// The maximum number of times that an immediate request is resent. The target may also just be
@@ -37,32 +36,48 @@ fn patience(tries: u8) -> u8 {
     PATIENCE << tries.saturating_sub(1).min(4)
 }
 
-/// The connection that [`Session::tick`] gives up, or `None` for the whole session, with the
+/// The connection that [`super::Session::tick`] gives up, or `None` for the whole session, with the
 /// reason.
 pub type GivenUp = (Option<ConnectionId>, ProtocolError);
 
-impl<P: Payload, T> Session<P, T> {
-    /// The recovery actions so far.
-    pub fn recoveries(&self) -> Recoveries {
-        self.recoveries
+/// What recovery remembers of a session beside its tasks and connections.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    pub gaps: Gaps,
+    /// Lost connections whose tasks wait to be reassigned.
+    failed: Vec<Failed>,
+    /// The number of outstanding TASK REASSIGNs.
+    reassigning: usize,
+}
+
+impl Recovery {
+    /// The session's connections are gone, and their tasks with them.
+    pub fn forget(&mut self) {
+        self.failed.clear();
+        self.reassigning = 0;
     }
 
     /// Records a PDU with a valid header and a wrong data digest (RFC 7143 §7.8). The PDU is
     /// dropped, and its content is requested again.
     ///
     /// # Errors
-    /// [`ProtocolError::DataDigest`] at error recovery level 0; else as [`Session::handle`].
-    pub fn bad_data_digest(&mut self, on: ConnectionId, bhs: &Bhs) -> Result<(), ProtocolError> {
-        if !self.recovers() {
+    /// [`ProtocolError::DataDigest`] at error recovery level 0; else as `Session::handle`.
+    pub fn bad_data_digest<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        on: ConnectionId,
+        bhs: &Bhs,
+    ) -> Result<(), ProtocolError> {
+        if !exchange.recovers() {
             return Err(ProtocolError::DataDigest);
         }
-        self.recoveries.digest_errors += 1;
+        exchange.recoveries.digest_errors += 1;
         let stat_sn = match bhs.view() {
             Some(PduRef::DataIn(pdu)) => {
-                use super::arrival::Arrival::{Early, Next};
-                let (got, arrival) = (pdu.data_sn.get(), self.judge_data(on, bhs)?);
+                use Arrival::{Early, Next};
+                let (got, arrival) = (pdu.data_sn.get(), exchange.judge_data(on, bhs)?);
                 if let Next(key, _) | Early(key) = arrival {
-                    return self.data_missing(on, key, got);
+                    return self.gaps.data_missing(exchange, on, key, got);
                 }
                 pdu.has_status().then(|| pdu.stat_sn.get())
             }
@@ -74,228 +89,35 @@ impl<P: Payload, T> Session<P, T> {
             _ => None,
         };
         let Some(got) = stat_sn else { return Ok(()) };
-        let expected = self.links.get(on).map_or(got, |c| c.exp_stat_sn);
+        let expected = exchange.links.get(on).map_or(got, |c| c.exp_stat_sn);
         if sn::lt(got, expected) {
             return Ok(());
         }
         if sn::distance(expected, got) > MAX_GAP {
             return Err(ProtocolError::StatSn { got, expected });
         }
-        self.status_missing(on, got)
-    }
-
-    /// Records a PDU that was dropped for a wrong header digest (RFC 7143 §7.7). The loss shows in
-    /// the numbers of later PDUs, or by silence ([`Self::tick`]).
-    pub fn bad_header_digest(&mut self) {
-        self.recoveries.digest_errors += 1;
-    }
-
-    /// Records a new MaxRecvDataSegmentLength of ours on a connection. Data sent before the change
-    /// can only be requested by R-Data SNACK (RFC 7143 §11.16.1).
-    pub fn segment_length_changed(&mut self, on: ConnectionId) {
-        if let Some(connection) = self.links.get_mut(on) {
-            connection.segment_epoch = connection.segment_epoch.wrapping_add(1);
-        }
-    }
-
-    fn snack(
-        &mut self,
-        on: ConnectionId,
-        kind: SnackType,
-        (itt, tag): (u32, u32),
-        from: u32,
-        lun: Lun,
-    ) -> Result<(), ProtocolError> {
-        let connection = self.links.get_mut(on);
-        let connection = connection.ok_or(ProtocolError::NoConnection)?;
-        let snack = Snack { kind, itt, tag, from, lun };
-        // The newest DataACK of a task includes older ones.
-        let same = |other: &Snack| (other.kind, other.itt, other.tag) == (kind, itt, tag);
-        let older = connection.snacks.iter().position(|other| kind == SnackType::DataAck && same(other));
-        match older {
-            Some(at) => connection.snacks[at] = snack,
-            None if connection.snacks.len() >= MAX_READY => return Err(ProtocolError::Flood),
-            None => connection.snacks.push_back(snack),
-        }
-        let counted = &mut self.recoveries;
-        *match kind {
-            SnackType::Status => &mut counted.status_snacks,
-            SnackType::DataAck => &mut counted.data_acks,
-            SnackType::RData => &mut counted.r_data_snacks,
-            SnackType::DataR2t => match self.tasks.get(TaskKey(itt)).map(|task| &task.kind) {
-                Some(Kind::Scsi(scsi)) if scsi.read_len.is_none() => &mut counted.r2t_snacks,
-                _ => &mut counted.data_snacks,
-            },
-        } += 1;
-        Ok(())
-    }
-
-    /// The first missing number for a queued SNACK. `None` if the missing PDUs have arrived, or the
-    /// task has ended.
-    pub(super) fn still_missing(
-        &self,
-        on: ConnectionId,
-        kind: SnackType,
-        key: TaskKey,
-        from: u32,
-    ) -> Option<u32> {
-        if kind == SnackType::Status {
-            return self.links.get(on).filter(|c| c.status.gap.open).map(|c| c.exp_stat_sn);
-        }
-        let Kind::Scsi(scsi) = &self.tasks.get(key)?.kind else { return None };
-        let trouble = scsi.trouble.as_deref();
-        match kind {
-            SnackType::DataAck => Some(from),
-            _ if trouble.is_some_and(|t| t.data.open) => Some(scsi.data_sn),
-            // With or without a gap: an unnecessary request is harmless.
-            _ if scsi.write.is_some() => Some(scsi.r2t_sn),
-            _ => None,
-        }
-    }
-
-    /// The status with that number arrived early: earlier ones are missing.
-    pub(super) fn status_missing(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
-        let Some(connection) = self.links.get_mut(on) else {
-            broken!("a status on a lost connection");
-            return Ok(());
-        };
-        let status = &mut connection.status;
-        status.ticks = 0;
-        let ask = status.gap.early(got);
-        if ask && status.held.is_none() { self.ask_status(on) } else { Ok(()) }
-    }
-
-    /// Requests all statuses from the expected one on (RFC 7143 §11.16.1, Status).
-    fn ask_status(&mut self, on: ConnectionId) -> Result<(), ProtocolError> {
-        let Some(connection) = self.links.get_mut(on) else {
-            broken!("a missing status of a lost connection");
-            return Ok(());
-        };
-        connection.status.ticks = 0;
-        connection.status.tries += 1;
-        if connection.status.tries > MAX_TRIES {
-            return Err(ProtocolError::Unrecoverable);
-        }
-        let from = connection.exp_stat_sn;
-        self.snack(on, SnackType::Status, (RESERVED_TAG, RESERVED_TAG), from, Lun::ZERO)
-    }
-
-    /// Resumes after the status that waited for its data was accepted, or its task ended: the
-    /// statuses behind it were dropped.
-    pub(super) fn release_status(&mut self, on: ConnectionId) {
-        let Some(connection) = self.links.get_mut(on) else {
-            broken!("a status held on a lost connection");
-            return;
-        };
-        connection.status.held = None;
-        self.advance_status(on);
-        if self.links.get(on).is_some_and(|c| c.status.gap.open) {
-            // The next tick detects a flood of SNACKs.
-            let _ = self.ask_status(on);
-        }
-    }
-
-    /// The Data-In with that number arrived early: earlier ones are missing.
-    pub(super) fn data_missing(
-        &mut self,
-        on: ConnectionId,
-        key: TaskKey,
-        got: u32,
-    ) -> Result<(), ProtocolError> {
-        let Some(Task { idle, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
-            broken!("data-in of no command");
-            return Ok(());
-        };
-        *idle = 0;
-        let trouble = scsi.trouble.get_or_insert_default();
-        trouble.seen |= trouble.held.is_none();
-        if !trouble.refused && trouble.data.early(got) { self.ask_data(on, key) } else { Ok(()) }
-    }
-
-    /// Requests all Data-In from the expected one on (RFC 7143 §11.16.1, Data/R2T and R-Data).
-    fn ask_data(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
-        let epoch = self.links.get(on).map(|c| c.segment_epoch);
-        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
-            broken!("missing data-in of no command");
-            return Ok(());
-        };
-        *idle = 0;
-        *tries += 1;
-        if *tries > MAX_TRIES {
-            return Err(ProtocolError::Unrecoverable);
-        }
-        let from = scsi.data_sn;
-        if Some(scsi.segment_epoch) == epoch {
-            return self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO);
-        }
-        self.snack_tag = self.snack_tag.wrapping_add(1) % (u32::MAX - 1);
-        let tag = self.snack_tag + 1;
-        scsi.trouble.get_or_insert_default().snack_tag = Some(tag);
-        self.snack(on, SnackType::RData, (key.0, tag), from, Lun::ZERO)
-    }
-
-    /// The R2T with that number arrived early: earlier ones are missing.
-    pub(super) fn r2t_missing(
-        &mut self,
-        on: ConnectionId,
-        key: TaskKey,
-        got: u32,
-    ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
-            broken!("an R2T for no command");
-            return Ok(());
-        };
-        if scsi.trouble.get_or_insert_default().r2t.early(got) { self.ask_r2t(on, key) } else { Ok(()) }
-    }
-
-    fn ask_r2t(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
-        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
-            broken!("a missing R2T of no command");
-            return Ok(());
-        };
-        *idle = 0;
-        *tries += 1;
-        if *tries > MAX_TRIES {
-            return Err(ProtocolError::Unrecoverable);
-        }
-        let from = scsi.r2t_sn;
-        self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)
-    }
-
-    /// Acknowledges the Data-In received (RFC 7143 §11.16.1, DataACK).
-    pub(super) fn acknowledge_data(
-        &mut self,
-        on: ConnectionId,
-        key: TaskKey,
-        ttt: u32,
-        lun: Lun,
-    ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) else {
-            broken!("data-in of no command");
-            return Ok(());
-        };
-        let from = scsi.data_sn;
-        self.snack(on, SnackType::DataAck, (key.0, ttt), from, lun)
+        self.gaps.status_missing(exchange, on, got)
     }
 
     /// Handles a Reject from error recovery level 1 on. `None` if it ends the task that it names.
-    pub(super) fn rejected(
+    pub fn rejected<P: Payload, T>(
         &mut self,
+        exchange: &mut Exchange<P, T>,
         on: ConnectionId,
         reason: Option<RejectReason>,
         header: &Bhs,
     ) -> Result<Option<Option<Event<T>>>, ProtocolError> {
         let key = TaskKey(header.itt());
-        if self.is_answered(key, header) {
+        if exchange.is_answered(key, header) {
             return Ok(Some(None));
         }
-        let task = self.tasks.get_mut(key).filter(|task| task.connection == Some(on));
+        let task = exchange.tasks.get_mut(key).filter(|task| task.connection == Some(on));
         match (header.view(), reason) {
             // The target requests the data again, or ends the command itself (§7.8).
             (Some(PduRef::DataOut(_)), _) => Ok(Some(None)),
             (Some(PduRef::SnackRequest(pdu)), _) => match pdu.kind() {
                 Some(SnackType::DataAck) | None => Ok(Some(None)),
-                Some(SnackType::Status) => match self.links.get(on) {
+                Some(SnackType::Status) => match exchange.links.get(on) {
                     // The requested statuses have arrived meanwhile.
                     Some(c) if !c.status.gap.open || sn::lt(pdu.beg_run.get(), c.exp_stat_sn) => {
                         Ok(Some(None))
@@ -320,7 +142,7 @@ impl<P: Payload, T> Session<P, T> {
                         // Without a gap in the numbers, only the residual indicated missing data.
                         match trouble.held.take_if(|(_, needed)| *needed == sn::next(scsi.data_sn)) {
                             Some((completion, _)) if !trouble.seen => {
-                                return Ok(Some(self.done(on, key, completion)));
+                                return Ok(Some(self.done(exchange, on, key, completion)));
                             }
                             None if trouble.held.is_none() => {}
                             _ => return Err(ProtocolError::Unrecoverable),
@@ -337,7 +159,7 @@ impl<P: Payload, T> Session<P, T> {
                 if task.tries > MAX_TRIES {
                     return Ok(None);
                 }
-                self.retry(on, key);
+                exchange.retry(on, key);
                 Ok(Some(None))
             }
             // The resent request had arrived before.
@@ -352,7 +174,7 @@ impl<P: Payload, T> Session<P, T> {
             ) => {
                 let Some(task) = task.filter(|task| task.tries < MAX_TRIES) else { return Ok(None) };
                 task.tries += 1;
-                self.repeat(on, key);
+                exchange.repeat(on, key);
                 Ok(Some(None))
             }
             _ => {
@@ -360,11 +182,11 @@ impl<P: Payload, T> Session<P, T> {
                 match kind {
                     Kind::Reassign { .. } => {
                         // Too many immediate commands: the next tick reassigns the task.
-                        self.end_internal(key);
+                        self.end_internal(exchange, key);
                         Ok(Some(None))
                     }
                     Kind::Probe => {
-                        self.end_internal(key);
+                        self.end_internal(exchange, key);
                         Ok(Some(None))
                     }
                     Kind::Removal(_) => Err(ProtocolError::NoReassignment),
@@ -374,44 +196,29 @@ impl<P: Payload, T> Session<P, T> {
         }
     }
 
-    /// Resends a command on its connection, with its old numbers (RFC 7143 §7.2.1).
-    fn retry(&mut self, on: ConnectionId, key: TaskKey) {
-        let connection = self.links.get_mut(on);
-        let (Some(task), Some(connection)) = (self.tasks.get_mut(key), connection) else {
-            broken!("a retry without a command or a connection");
-            return;
-        };
-        if let Kind::Scsi(scsi) = &mut task.kind {
-            scsi.rewind();
-            connection.out.push_back(Out::Command(key));
-            task.idle = 0;
-            self.recoveries.retries += 1;
-        }
-    }
-
     /// Examines silent tasks and missing PDUs. The driver must call it at regular intervals; a task
     /// is examined after a few of them without a PDU for it. Does nothing at error recovery level
     /// 0.
     ///
     /// Returns the connection that must be given up, if any, or the session.
-    pub fn tick(&mut self) -> Option<GivenUp> {
-        if !self.recovers() {
+    pub fn tick<P: Payload, T>(&mut self, exchange: &mut Exchange<P, T>) -> Option<GivenUp> {
+        if !exchange.recovers() {
             return None;
         }
-        for on in self.links.ids() {
-            let Some(connection) = self.links.get_mut(on) else { continue };
+        for on in exchange.links.ids() {
+            let Some(connection) = exchange.links.get_mut(on) else { continue };
             let status = &mut connection.status;
             if status.gap.open && status.held.is_none() {
                 status.ticks += 1;
                 if status.ticks >= patience(status.tries) {
-                    if let Err(error) = self.ask_status(on) {
+                    if let Err(error) = self.gaps.ask_status(exchange, on) {
                         return Some((Some(on), error));
                     }
                 }
             }
         }
         let mut due = Vec::new();
-        for (key, task) in self.tasks.iter_mut() {
+        for (key, task) in exchange.tasks.iter_mut() {
             let immediate = !matches!(task.kind, Kind::Scsi(_));
             let Some(on) = task.connection.filter(|_| task.sent || immediate) else { continue };
             task.idle = task.idle.saturating_add(1);
@@ -422,18 +229,23 @@ impl<P: Payload, T> Session<P, T> {
         // The oldest first: the target waits for it.
         in_order(&mut due);
         for (_, (key, on)) in due {
-            if let Err(error) = self.look_after(key, on) {
+            if let Err(error) = self.look_after(exchange, key, on) {
                 return Some((Some(on), error));
             }
         }
-        self.move_orphans().err().map(|error| (None, error))
+        self.move_orphans(exchange).err().map(|error| (None, error))
     }
 
     /// Examines a task that has received no PDU for a while.
-    fn look_after(&mut self, key: TaskKey, on: ConnectionId) -> Result<(), ProtocolError> {
-        let exp_cmd_sn = self.window.exp_cmd_sn();
-        let status = self.links.get(on).map(|c| c.status);
-        let (Some(status), Some(task)) = (status, self.tasks.get_mut(key)) else {
+    fn look_after<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        key: TaskKey,
+        on: ConnectionId,
+    ) -> Result<(), ProtocolError> {
+        let exp_cmd_sn = exchange.window.exp_cmd_sn();
+        let status = exchange.links.get(on).map(|c| c.status);
+        let (Some(status), Some(task)) = (status, exchange.tasks.get_mut(key)) else {
             broken!("a silent task that has ended, or whose connection is lost");
             return Ok(());
         };
@@ -441,15 +253,15 @@ impl<P: Payload, T> Session<P, T> {
             Kind::Scsi(scsi) => scsi,
             // Unanswered: a new one can be sent later.
             Kind::Probe | Kind::Reassign { .. } if task.idle >= 4 * PATIENCE => {
-                self.end_internal(key);
+                self.end_internal(exchange, key);
                 return Ok(());
             }
             // A ping has no number that would show its loss, and the target answers each copy.
             Kind::Ping if task.idle >= 2 * PATIENCE => {
                 task.idle = 0;
                 let mut pdu = NopOut::ping(key.0);
-                pdu.cmd_sn.set(self.window.cmd_sn());
-                self.put(on, pdu.into(), true, None);
+                pdu.cmd_sn.set(exchange.window.cmd_sn());
+                exchange.put(on, pdu.into(), true, None);
                 return Ok(());
             }
             // If the response is lost, the StatSN in a ping's answer shows that. If no status is
@@ -468,9 +280,9 @@ impl<P: Payload, T> Session<P, T> {
                     && task.idle >= 2 * patience(task.tries + 1)
                 {
                     task.tries += 1;
-                    self.repeat(on, key);
+                    exchange.repeat(on, key);
                 } else if status.probing.is_none() {
-                    self.probe(on);
+                    exchange.probe(on);
                 }
                 return Ok(());
             }
@@ -479,10 +291,10 @@ impl<P: Payload, T> Session<P, T> {
         let trouble = scsi.trouble.as_deref();
         let late = task.idle >= patience(task.tries);
         if trouble.is_some_and(|t| t.data.open || t.held.is_some()) {
-            return if late { self.ask_data(on, key) } else { Ok(()) };
+            return if late { self.gaps.ask_data(exchange, on, key) } else { Ok(()) };
         }
         if trouble.is_some_and(|t| t.r2t.open) {
-            return if late { self.ask_r2t(on, key) } else { Ok(()) };
+            return if late { self.gaps.ask_r2t(exchange, on, key) } else { Ok(()) };
         }
         // The target waits for the first of the commands that it has not seen. An answered ping
         // that was sent after that command proves that it is lost, not late.
@@ -495,77 +307,85 @@ impl<P: Payload, T> Session<P, T> {
             if task.tries > MAX_TRIES {
                 return Err(ProtocolError::Unrecoverable);
             }
-            self.retry(on, key);
+            exchange.retry(on, key);
             return Ok(());
         }
         if sn::lt(task.cmd_sn, exp_cmd_sn) {
             if task.moved {
                 // The target had received it after all, on the lost connection.
                 task.moved = false;
-                return self.reassign(key, on, true);
+                return self.reassign(exchange, key, on, true);
             }
             let waits = scsi.solicited < scsi.write_len && scsi.r2ts_open == 0;
             if waits && task.idle == 4 * PATIENCE {
                 // An R2T may be lost; if there was none, the target rejects the SNACK without harm.
                 let from = scsi.r2t_sn;
-                self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)?;
+                self.gaps.snack(exchange, on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)?;
             }
         }
         if status.probing.is_none() {
-            self.probe(on);
+            exchange.probe(on);
         }
         Ok(())
     }
 
-    /// Resends an immediate request unchanged.
-    fn repeat(&mut self, on: ConnectionId, key: TaskKey) {
-        let Some((_, header, data)) = self.requests.iter().find(|(other, ..)| *other == key) else {
-            broken!("an outstanding request that was not kept");
-            return;
-        };
-        let (header, data) = (*header, data.clone());
-        if let Some(task) = self.tasks.get_mut(key) {
-            task.idle = 0;
-        }
-        self.recoveries.requests += 1;
-        self.put(on, header, true, data);
-    }
-
-    /// Whether `header` is a text request that was resent and then answered: the exchange has
-    /// advanced, so that the target rejects its Target Transfer Tag.
-    fn is_answered(&self, key: TaskKey, header: &Bhs) -> bool {
-        let tag = |header: &Bhs| match header.view() {
-            Some(PduRef::TextRequest(pdu)) => Some(pdu.ttt.get()),
-            _ => None,
-        };
-        let Some(refused) = tag(header) else { return false };
-        let now = self.requests.iter().find(|(other, ..)| *other == key);
-        now.and_then(|(_, header, _)| tag(header)).is_some_and(|now| now != refused)
-    }
-
-    /// Sends an internal ping: the answer's numbers show whether a status or a command is missing.
-    fn probe(&mut self, on: ConnectionId) {
-        let Some(key) = self.tasks.insert_internal(Kind::Probe, self.window.cmd_sn(), on) else { return };
-        let mut pdu = NopOut::ping(key.0);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.put(on, pdu.into(), true, None);
-        if let Some(connection) = self.links.get_mut(on) {
-            connection.status.probing = Some(key);
-            connection.status.probes = connection.status.probes.wrapping_add(1);
-        }
-    }
-
     /// Handles the answer to an internal ping.
-    pub(super) fn probed(&mut self, on: ConnectionId, key: TaskKey) {
-        if let Some(connection) = self.links.get_mut(on) {
+    pub fn probed<P: Payload, T>(&mut self, exchange: &mut Exchange<P, T>, on: ConnectionId, key: TaskKey) {
+        if let Some(connection) = exchange.links.get_mut(on) {
             connection.status.probe_answered = connection.status.probes;
         }
-        self.end_internal(key);
+        self.end_internal(exchange, key);
+    }
+
+    /// Ends a command with the expected status.
+    pub fn done<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        on: ConnectionId,
+        key: TaskKey,
+        mut completion: Completion,
+    ) -> Option<Event<T>> {
+        let held = exchange.links.get(on).is_some_and(|c| c.status.held == Some(key));
+        if !held {
+            exchange.advance_status(on);
+        }
+        // Accepting it releases the statuses behind it.
+        let (token, received) = self.take_task(exchange, key)?;
+        completion.received = received;
+        Some(Event::Done(key, token, completion))
+    }
+
+    /// Ends a task. Returns its token, and the number of a read's bytes placed.
+    pub fn take_task<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        key: TaskKey,
+    ) -> Option<(T, u32)> {
+        if exchange.tasks.get(key)?.token.is_none() {
+            self.end_internal(exchange, key);
+            return None;
+        }
+        let (token, (connection, received)) = exchange.tasks.remove(key, |task| {
+            let received = if let Kind::Scsi(scsi) = &task.kind { scsi.received } else { 0 };
+            (task.connection, received)
+        })?;
+        match connection {
+            Some(on) => {
+                if let Some(connection) = exchange.links.get_mut(on) {
+                    connection.task_ended();
+                    if connection.status.held == Some(key) {
+                        self.gaps.release_status(exchange, on);
+                    }
+                }
+            }
+            None => exchange.waiting.retain(|waiting| *waiting != key),
+        }
+        Some((token, received))
     }
 
     /// Ends an internal task.
-    pub(super) fn end_internal(&mut self, key: TaskKey) {
-        let Some(task) = self.tasks.get(key) else {
+    pub fn end_internal<P: Payload, T>(&mut self, exchange: &mut Exchange<P, T>, key: TaskKey) {
+        let Some(task) = exchange.tasks.get(key) else {
             broken!("an internal task that ends twice");
             return;
         };
@@ -575,9 +395,9 @@ impl<P: Payload, T> Session<P, T> {
             _ => None,
         };
         let probe = matches!(task.kind, Kind::Probe);
-        self.tasks.remove(key, |_| ());
+        exchange.tasks.remove(key, |_| ());
         if let (true, Some(on)) = (probe, on) {
-            if let Some(connection) = self.links.get_mut(on) {
+            if let Some(connection) = exchange.links.get_mut(on) {
                 connection.status.probing = None;
             }
         }
@@ -586,10 +406,10 @@ impl<P: Payload, T> Session<P, T> {
                 self.reassigning -= 1;
             }
             // Without an answer the task still has no connection.
-            if let Some(task) = self.tasks.get_mut(meant) {
+            if let Some(task) = exchange.tasks.get_mut(meant) {
                 if let (Some(on), Some(_)) = (task.connection, task.orphan) {
                     task.connection = None;
-                    if let Some(connection) = self.links.get_mut(on) {
+                    if let Some(connection) = exchange.links.get_mut(on) {
                         connection.task_ended();
                     }
                 }
@@ -598,16 +418,20 @@ impl<P: Payload, T> Session<P, T> {
     }
 
     /// Handles the loss of a connection at error recovery level 2. Commands sent on it wait to be
-    /// moved to another connection ([`Session::adopt`]). Tasks that cannot be moved (pings, texts,
+    /// moved to another connection ([`Self::adopt`]). Tasks that cannot be moved (pings, texts,
     /// functions, logouts) are returned.
-    pub fn lose_connection(&mut self, on: ConnectionId) -> Vec<(TaskKey, T)> {
-        let Some(connection) = self.links.take(on) else {
+    pub fn lose_connection<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        on: ConnectionId,
+    ) -> Vec<(TaskKey, T)> {
+        let Some(connection) = exchange.links.take(on) else {
             return Vec::new();
         };
         let cid = connection.cid;
-        self.recoveries.connections += 1;
+        exchange.recoveries.connections += 1;
         let (mut back, mut internal) = (Vec::new(), Vec::new());
-        for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.connection == Some(on)) {
+        for (key, task) in exchange.tasks.iter_mut().filter(|(_, task)| task.connection == Some(on)) {
             match &mut task.kind {
                 Kind::Scsi(scsi) => {
                     (task.connection, task.orphan) = (None, Some(cid));
@@ -618,54 +442,67 @@ impl<P: Payload, T> Session<P, T> {
                 _ => back.push(key),
             }
         }
-        internal.into_iter().for_each(|key| self.end_internal(key));
+        internal.into_iter().for_each(|key| self.end_internal(exchange, key));
         self.failed.retain(|failed| failed.cid != cid);
         self.failed.push(Failed { cid, removed: false });
-        back.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+        back.into_iter().filter_map(|key| Some((key, exchange.tasks.remove(key, |_| ())?.0))).collect()
     }
 
     /// The number of commands that wait to be moved to another connection.
-    pub fn orphans(&self) -> usize {
+    pub fn orphans<P: Payload, T>(&self, exchange: &Exchange<P, T>) -> usize {
         if self.failed.is_empty() {
             return 0;
         }
-        self.tasks.iter().filter(|(_, task)| task.orphan.is_some()).count()
+        exchange.tasks.iter().filter(|(_, task)| task.orphan.is_some()).count()
     }
 
     /// Sends a logout on connection `on` that removes a lost connection for recovery (RFC 7143
     /// §11.14.1); [`Event::Removed`] follows. Returns false if there is no connection `on`.
-    pub fn remove_for_recovery(&mut self, on: ConnectionId, cid: u16) -> bool {
-        if self.links.get(on).is_none() {
+    pub fn remove_for_recovery<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        on: ConnectionId,
+        cid: u16,
+    ) -> bool {
+        if exchange.links.get(on).is_none() {
             return false;
         }
-        let Some(key) = self.tasks.insert_internal(Kind::Removal(cid), self.window.cmd_sn(), on) else {
+        let Some(key) = exchange.tasks.insert_internal(Kind::Removal(cid), exchange.window.cmd_sn(), on)
+        else {
             return false;
         };
         let mut pdu = LogoutRequest::new(key.0, LogoutReason::RemoveForRecovery, cid);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.request(on, key, pdu.into(), None);
+        pdu.cmd_sn.set(exchange.window.cmd_sn());
+        exchange.request(on, key, pdu.into(), None);
         true
     }
 
     /// Moves the tasks of a lost connection to the existing ones, now that the target has removed
-    /// it. Call it after the response to [`Session::remove_for_recovery`], or when a new connection
+    /// it. Call it after the response to [`Self::remove_for_recovery`], or when a new connection
     /// has the same CID.
     ///
     /// # Errors
     /// [`ProtocolError::NoReassignment`] if a task has moved too often: a new session is required.
-    pub fn adopt(&mut self, cid: u16) -> Result<(), ProtocolError> {
+    pub fn adopt<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        cid: u16,
+    ) -> Result<(), ProtocolError> {
         self.failed.iter_mut().filter(|failed| failed.cid == cid).for_each(|failed| failed.removed = true);
-        self.move_orphans()
+        self.move_orphans(exchange)
     }
 
     /// Resends commands that the target has not seen, and reassigns the others (RFC 7143 §7.2.1,
     /// §7.2.2).
-    pub(super) fn move_orphans(&mut self) -> Result<(), ProtocolError> {
+    pub fn move_orphans<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+    ) -> Result<(), ProtocolError> {
         if self.failed.is_empty() {
             return Ok(());
         }
         let removed = |cid: u16| self.failed.iter().any(|failed| failed.cid == cid && failed.removed);
-        let orphans = self.tasks.iter().filter(|(_, task)| {
+        let orphans = exchange.tasks.iter().filter(|(_, task)| {
             // A command without a number waits in the queue, and one with a connection waits for an
             // answer.
             task.connection.is_none() && task.orphan.is_some_and(|cid| removed(cid) || !task.sent)
@@ -673,12 +510,12 @@ impl<P: Payload, T> Session<P, T> {
         let mut orphans: Vec<_> = orphans.map(|(key, task)| (task.cmd_sn, key)).collect();
         in_order(&mut orphans);
         for (cmd_sn, key) in orphans {
-            let unseen = sn::ge(cmd_sn, self.window.exp_cmd_sn());
+            let unseen = sn::ge(cmd_sn, exchange.window.exp_cmd_sn());
             if !unseen && self.reassigning >= MAX_REASSIGNS {
                 continue;
             }
-            let Some(on) = self.links.choose() else { return Ok(()) };
-            let Some(task) = self.tasks.get_mut(key) else {
+            let Some(on) = exchange.links.choose() else { return Ok(()) };
+            let Some(task) = exchange.tasks.get_mut(key) else {
                 broken!("a command that ended while others were moved");
                 continue;
             };
@@ -687,26 +524,26 @@ impl<P: Payload, T> Session<P, T> {
             if task.moves > MAX_MOVES {
                 return Err(ProtocolError::NoReassignment);
             }
-            if let Some(connection) = self.links.get_mut(on) {
+            if let Some(connection) = exchange.links.get_mut(on) {
                 connection.outstanding += 1;
             }
             if unseen {
                 task.orphan = None;
                 if task.sent {
                     task.moved = true;
-                    self.recoveries.retries += 1;
+                    exchange.recoveries.retries += 1;
                 }
                 if let Kind::Scsi(scsi) = &mut task.kind {
                     scsi.rewind();
                 }
-                if let Some(connection) = self.links.get_mut(on) {
+                if let Some(connection) = exchange.links.get_mut(on) {
                     connection.out.push_back(Out::Command(key));
                 }
             } else {
-                self.reassign(key, on, false)?;
+                self.reassign(exchange, key, on, false)?;
             }
         }
-        let tasks = &self.tasks;
+        let tasks = &exchange.tasks;
         self.failed.retain(|failed| {
             !failed.removed || tasks.iter().any(|(_, task)| task.orphan == Some(failed.cid))
         });
@@ -714,13 +551,22 @@ impl<P: Payload, T> Session<P, T> {
     }
 
     /// Sends TASK REASSIGN for a task (RFC 7143 §11.5.1, §7.2.2).
-    fn reassign(&mut self, key: TaskKey, on: ConnectionId, sent_again: bool) -> Result<(), ProtocolError> {
-        let epoch = self.links.get(on).map_or(0, |c| c.segment_epoch);
-        let request =
-            self.tasks.insert_internal(Kind::Reassign { task: key, sent_again }, self.window.cmd_sn(), on);
+    fn reassign<P: Payload, T>(
+        &mut self,
+        exchange: &mut Exchange<P, T>,
+        key: TaskKey,
+        on: ConnectionId,
+        sent_again: bool,
+    ) -> Result<(), ProtocolError> {
+        let epoch = exchange.links.get(on).map_or(0, |c| c.segment_epoch);
+        let request = exchange.tasks.insert_internal(
+            Kind::Reassign { task: key, sent_again },
+            exchange.window.cmd_sn(),
+            on,
+        );
         let request = request.ok_or(ProtocolError::Flood)?;
         self.reassigning += 1;
-        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = self.tasks.get_mut(key) else {
+        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = exchange.tasks.get_mut(key) else {
             broken!("a TASK REASSIGN for no command");
             return Ok(());
         };
@@ -730,30 +576,32 @@ impl<P: Payload, T> Session<P, T> {
         let mut pdu = TaskManagementRequest::new(request.0, TaskManagementFunction::TaskReassign, scsi.lun);
         pdu.referenced_task_tag.set(key.0);
         pdu.exp_data_sn.set(if scsi.read_len.is_some() { scsi.data_sn } else { scsi.r2t_sn });
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.put(on, pdu.into(), true, None);
+        pdu.cmd_sn.set(exchange.window.cmd_sn());
+        exchange.put(on, pdu.into(), true, None);
         Ok(())
     }
 
     /// Handles the response to a TASK REASSIGN (RFC 7143 §11.6.1).
-    pub(super) fn reassigned(
+    pub fn reassigned<P: Payload, T>(
         &mut self,
+        exchange: &mut Exchange<P, T>,
         request: TaskKey,
         result: Option<TaskManagementResult>,
     ) -> Result<Option<Event<T>>, ProtocolError> {
         use TaskManagementResult::{FunctionComplete, LunDoesNotExist, TaskDoesNotExist, TaskStillAllegiant};
-        let Some(Kind::Reassign { task: key, sent_again }) = self.tasks.get(request).map(|task| &task.kind)
+        let Some(Kind::Reassign { task: key, sent_again }) =
+            exchange.tasks.get(request).map(|task| &task.kind)
         else {
             broken!("the answer to no TASK REASSIGN");
             return Ok(None);
         };
         let (key, sent_again) = (*key, *sent_again);
         let mut event = None;
-        if let Some(task) = self.tasks.get_mut(key) {
+        if let Some(task) = exchange.tasks.get_mut(key) {
             match result {
                 Some(FunctionComplete) => {
                     task.orphan = None;
-                    self.recoveries.reassigns += 1;
+                    exchange.recoveries.reassigns += 1;
                 }
                 // Its allegiance is already to this connection.
                 Some(TaskStillAllegiant) if sent_again => {}
@@ -764,20 +612,20 @@ impl<P: Payload, T> Session<P, T> {
                     if again {
                         let on = task.connection;
                         task.begin_again();
-                        self.waiting.push_front(key);
-                        self.recoveries.retries += 1;
-                        let connection = on.and_then(|on| self.links.get_mut(on));
+                        exchange.waiting.push_front(key);
+                        exchange.recoveries.retries += 1;
+                        let connection = on.and_then(|on| exchange.links.get_mut(on));
                         connection.into_iter().for_each(Connection::task_ended);
-                    } else if let Some((token, _)) = self.take_task(key) {
+                    } else if let Some((token, _)) = self.take_task(exchange, key) {
                         event = Some(Event::Lost(key, token));
                     }
                 }
                 _ => return Err(ProtocolError::NoReassignment),
             }
         }
-        self.end_internal(request);
+        self.end_internal(exchange, request);
         if result != Some(TaskStillAllegiant) {
-            self.move_orphans()?;
+            self.move_orphans(exchange)?;
         }
         Ok(event)
     }

@@ -1,30 +1,29 @@
-//! The session: it composes the command window, the connections and the tasks, and queues what
-//! waits for them.
+//! The session: it composes what is exchanged with the target and what recovery remembers, and is
+//! the driver's way to both.
 
 use std::collections::VecDeque;
 
-use invariant::{broken, invariant};
+use invariant::broken;
 
 use crate::keys::Params;
 use crate::login::initiator::Established;
 use crate::pdu::{
-    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, SnackRequest, SnackType, TaskAttribute,
-    TextRequest, ahs,
+    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, TaskAttribute, TaskManagementFunction,
+    TaskManagementRequest, TextRequest, ahs,
 };
-use crate::sn;
 use crate::target::{Payload, Sink};
 use crate::text::Assembler;
 
-use super::MAX_TEXT_RESPONSE;
-use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
+use super::emit::{Datamover, Messages, Room, Stream};
+use super::event::{Event, ProtocolError};
+use super::exchange::{Arrival, Exchange, in_order};
 use super::ids::{ConnectionId, TaskKey};
-use super::links::{Connection, Links, Out, Snack, Spread};
-use super::tasks::{Aborted, Kind, Scsi, Tasks};
-use super::trouble::{Failed, Recoveries, Status};
-use super::window::Window;
-
-/// The maximum number of PDUs that the target's requests may queue.
-pub(super) const MAX_READY: usize = 256;
+use super::inbound::{Inbound, Segment};
+use super::links::{Connection, Spread};
+use super::recovery::{GivenUp, Recovery};
+use super::tasks::{Aborted, Kind, Scope, Scsi};
+use super::trouble::{Recoveries, Status};
+use super::{MAX_TEXT_RESPONSE, Place};
 
 /// The configuration of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,25 +54,10 @@ pub struct Command<'a, P> {
 /// A session of one or more connections. `P` is a payload, `T` the owner's token of each task.
 #[derive(Debug)]
 pub struct Session<P, T> {
-    pub(super) params: Params,
-    pub(super) tasks: Tasks<P, T>,
-    /// Tasks that wait for the window or a connection, in order.
-    pub(super) waiting: VecDeque<TaskKey>,
-    pub(super) links: Links<P>,
-    pub(super) window: Window,
-    /// Lost connections whose tasks wait to be reassigned.
-    pub(super) failed: Vec<Failed>,
+    pub(super) exchange: Exchange<P, T>,
+    recovery: Recovery,
     /// The next login is a leading one, and sets the session's parameters.
     fresh: bool,
-    pub(super) recoveries: Recoveries,
-    /// Aborted tasks of which PDUs may still arrive.
-    pub(super) aborted: Aborted,
-    /// Outstanding immediate requests as last sent; kept for retransmission.
-    pub(super) requests: Vec<(TaskKey, Bhs, Option<P>)>,
-    /// The number of outstanding TASK REASSIGNs.
-    pub(super) reassigning: usize,
-    /// The SNACK Tag of the last R-Data SNACK.
-    pub(super) snack_tag: u32,
     /// Over RDMA, the maximum length of a write with unsolicited data, bytes.
     unsolicited: u32,
 }
@@ -81,38 +65,25 @@ pub struct Session<P, T> {
 impl<P: Payload, T> Session<P, T> {
     /// A session without connections: nothing is sent until [`Session::connect`].
     pub fn new(config: SessionConfig) -> Self {
-        Session {
-            params: Params::default(),
-            tasks: Tasks::new(config.max_tasks),
-            waiting: VecDeque::new(),
-            links: Links::new(),
-            window: Window::new(config.first_cmd_sn),
-            failed: Vec::new(),
-            fresh: true,
-            recoveries: Recoveries::default(),
-            aborted: Aborted::default(),
-            requests: Vec::new(),
-            reassigning: 0,
-            snack_tag: 0,
-            unsolicited: u32::MAX,
-        }
+        let (exchange, recovery) = (Exchange::new(config), Recovery::default());
+        Session { exchange, recovery, fresh: true, unsolicited: u32::MAX }
     }
 
     /// Limits the outstanding commands to `commands`, at least one, even if the target's window is
     /// wider. Further commands wait in the session. Commands already outstanding continue.
     pub fn limit_outstanding(&mut self, commands: usize) {
-        self.window.limit(commands);
+        self.exchange.window.limit(commands);
     }
 
     /// Whether commands have waited because of [`Session::limit_outstanding`] since the last call.
     pub fn take_limited(&mut self) -> bool {
-        self.window.take_limited()
+        self.exchange.window.take_limited()
     }
 
     /// The width of the target's command window in its last PDU (MaxCmdSN and ExpCmdSN, RFC 7143
     /// §4.2.2.1).
     pub fn window(&self) -> u32 {
-        self.window.width()
+        self.exchange.window.width()
     }
 
     /// Over RDMA, sends no unsolicited data of writes longer than `bytes`. The target fetches all
@@ -127,14 +98,14 @@ impl<P: Payload, T> Session<P, T> {
     /// on.
     pub fn change_unsolicited(&mut self, bytes: u32) {
         self.unsolicited = bytes;
-        for connection in self.links.iter_mut().filter(|connection| connection.rdma) {
+        for connection in self.exchange.links.iter_mut().filter(|connection| connection.rdma) {
             connection.room.unsolicited = bytes;
         }
     }
 
     /// Sets how commands are spread over connections.
     pub fn set_spread(&mut self, spread: Spread) {
-        self.links.set_spread(spread);
+        self.exchange.links.set_spread(spread);
     }
 
     /// Adds a connection after its login. The first one of a session sets its parameters. A
@@ -142,19 +113,19 @@ impl<P: Payload, T> Session<P, T> {
     /// tasks.
     pub fn connect(&mut self, cid: u16, login: &Established) -> ConnectionId {
         if std::mem::replace(&mut self.fresh, false) {
-            self.params = login.params.clone();
-            self.window.open_at(login.exp_cmd_sn);
-            self.links.clear();
-            self.aborted = Aborted::default();
+            self.exchange.params = login.params.clone();
+            self.exchange.window.open_at(login.exp_cmd_sn);
+            self.exchange.links.clear();
+            self.exchange.aborted = Aborted::default();
         }
-        self.window.update(login.exp_cmd_sn, login.max_cmd_sn);
+        self.exchange.window.update(login.exp_cmd_sn, login.max_cmd_sn);
         let rdma = login.params.rdma_extensions;
         let segment = if rdma {
             login.params.target_recv_data_segment_length
         } else {
             login.params.peer_max_recv_data_segment_length
         };
-        self.links.add(Connection {
+        self.exchange.links.add(Connection {
             cid,
             rdma,
             room: Room {
@@ -175,33 +146,33 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Whether the session has no connection.
     pub fn is_disconnected(&self) -> bool {
-        self.links.is_empty()
+        self.exchange.links.is_empty()
     }
 
     /// The CmdSN of the next command, which the login of a further connection carries too.
     pub fn cmd_sn(&self) -> u32 {
-        self.window.cmd_sn()
+        self.exchange.window.cmd_sn()
     }
 
     /// The parameters that the leading login negotiated for the session.
     pub fn params(&self) -> &Params {
-        &self.params
+        &self.exchange.params
     }
 
     /// The number of tasks that have not ended, including waiting ones.
     pub fn len(&self) -> usize {
-        self.tasks.len()
+        self.exchange.tasks.len()
     }
 
     /// The number of SCSI commands that have not ended, including waiting ones. Excludes pings,
     /// texts and other requests.
     pub fn commands(&self) -> usize {
-        self.tasks.commands()
+        self.exchange.tasks.commands()
     }
 
     /// Whether there is no task.
     pub fn is_empty(&self) -> bool {
-        self.tasks.len() == 0
+        self.exchange.tasks.len() == 0
     }
 
     /// Queues a command. It is sent when the target's window permits.
@@ -237,8 +208,8 @@ impl<P: Payload, T> Session<P, T> {
             segment_epoch: 0,
             trouble: None,
         };
-        let key = self.tasks.insert(token, Kind::Scsi(scsi), 0, None)?;
-        self.waiting.push_back(key);
+        let key = self.exchange.tasks.insert(token, Kind::Scsi(scsi), 0, None)?;
+        self.exchange.waiting.push_back(key);
         Ok(key)
     }
 
@@ -247,10 +218,10 @@ impl<P: Payload, T> Session<P, T> {
     /// # Errors
     /// Returns the token if the connection is gone or there are too many tasks.
     pub fn ping(&mut self, on: ConnectionId, token: T) -> Result<TaskKey, T> {
-        let key = self.begin(on, Kind::Ping, token)?;
+        let key = self.exchange.begin(on, Kind::Ping, token)?;
         let mut pdu = NopOut::ping(key.0);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.put(on, pdu.into(), true, None);
+        pdu.cmd_sn.set(self.exchange.window.cmd_sn());
+        self.exchange.put(on, pdu.into(), true, None);
         Ok(key)
     }
 
@@ -259,10 +230,10 @@ impl<P: Payload, T> Session<P, T> {
     /// # Errors
     /// As [`Session::ping`].
     pub fn text(&mut self, on: ConnectionId, text: P, token: T) -> Result<TaskKey, T> {
-        let key = self.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
+        let key = self.exchange.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
         let mut pdu = TextRequest::new(key.0, RESERVED_TAG);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.request(on, key, pdu.into(), Some(text));
+        pdu.cmd_sn.set(self.exchange.window.cmd_sn());
+        self.exchange.request(on, key, pdu.into(), Some(text));
         Ok(key)
     }
 
@@ -271,33 +242,58 @@ impl<P: Payload, T> Session<P, T> {
     /// # Errors
     /// As [`Session::ping`].
     pub fn logout(&mut self, on: ConnectionId, reason: LogoutReason, token: T) -> Result<TaskKey, T> {
-        let Some(cid) = self.links.get(on).map(|c| c.cid) else { return Err(token) };
-        let key = self.begin(on, Kind::Logout, token)?;
+        let Some(cid) = self.exchange.links.get(on).map(|c| c.cid) else { return Err(token) };
+        let key = self.exchange.begin(on, Kind::Logout, token)?;
         let mut pdu = LogoutRequest::new(key.0, reason, cid);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.request(on, key, pdu.into(), None);
+        pdu.cmd_sn.set(self.exchange.window.cmd_sn());
+        self.exchange.request(on, key, pdu.into(), None);
+        Ok(key)
+    }
+
+    /// Sends a task management function at once (immediate delivery). `task` is the task of ABORT
+    /// TASK. [`Event::TaskManagement`] follows, with the tasks that the function has ended.
+    ///
+    /// # Errors
+    /// Returns the token if the connection is gone or there are too many tasks.
+    pub fn task_management(
+        &mut self,
+        on: ConnectionId,
+        function: TaskManagementFunction,
+        lun: Lun,
+        task: Option<TaskKey>,
+        token: T,
+    ) -> Result<TaskKey, T> {
+        let referenced = task.and_then(|key| Some((key, self.exchange.tasks.get(key)?.cmd_sn)));
+        let key = self.exchange.begin(on, Kind::TaskManagement(Scope::of(function, lun, task)), token)?;
+        let mut pdu = TaskManagementRequest::new(key.0, function, lun);
+        pdu.cmd_sn.set(self.exchange.window.cmd_sn());
+        if let Some((task, cmd_sn)) = referenced {
+            pdu.referenced_task_tag.set(task.0);
+            pdu.ref_cmd_sn.set(cmd_sn);
+        }
+        self.exchange.request(on, key, pdu.into(), None);
         Ok(key)
     }
 
     /// Forgets a task: a waiting one, or one that the target will not answer.
     pub fn forget(&mut self, key: TaskKey) -> Option<T> {
-        self.take_task(key).map(|(token, _)| token)
+        self.recovery.take_task(&mut self.exchange, key).map(|(token, _)| token)
     }
 
     /// The connection that a task was sent on. ABORT TASK for it must use the same connection (RFC
     /// 7143 §11.5.1). `None` while the task waits for the window, and after its end.
     pub fn connection_of(&self, key: TaskKey) -> Option<ConnectionId> {
-        self.tasks.get(key)?.connection
+        self.exchange.tasks.get(key)?.connection
     }
 
     /// Whether a task waits to be sent: the target does not know it.
     pub fn is_waiting(&self, key: TaskKey) -> bool {
-        self.tasks.get(key).is_some_and(|task| task.connection.is_none() && task.orphan.is_none())
+        self.exchange.tasks.get(key).is_some_and(|task| task.connection.is_none() && task.orphan.is_none())
     }
 
     /// The logical unit of a SCSI command.
     pub fn lun_of(&self, key: TaskKey) -> Option<Lun> {
-        match &self.tasks.get(key)?.kind {
+        match &self.exchange.tasks.get(key)?.kind {
             Kind::Scsi(scsi) => Some(scsi.lun),
             _ => None,
         }
@@ -305,25 +301,24 @@ impl<P: Payload, T> Session<P, T> {
 
     /// The owner's token of a task.
     pub fn token_mut(&mut self, key: TaskKey) -> Option<&mut T> {
-        self.tasks.get_mut(key)?.token.as_mut()
+        self.exchange.tasks.get_mut(key)?.token.as_mut()
     }
 
     /// The owner's token of each task, in no order.
     pub fn tokens_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut T)> {
-        self.tasks.iter_mut().filter_map(|(key, task)| Some((key, task.token.as_mut()?)))
+        self.exchange.tasks.iter_mut().filter_map(|(key, task)| Some((key, task.token.as_mut()?)))
     }
 
     /// Drops all connections. Repeatable commands, and those never sent, wait for the next session
     /// in their old order; the other tasks are returned. `first_cmd_sn` is the next login's CmdSN.
     pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {
-        self.links.clear();
-        self.failed.clear();
-        self.reassigning = 0;
+        self.exchange.links.clear();
+        self.recovery.forget();
         self.fresh = true;
-        self.window.restart(first_cmd_sn);
+        self.exchange.window.restart(first_cmd_sn);
         let mut again: Vec<(u32, TaskKey)> = Vec::new();
         let mut lost = Vec::new();
-        for (key, task) in self.tasks.iter() {
+        for (key, task) in self.exchange.tasks.iter() {
             match &task.kind {
                 _ if task.connection.is_none() && task.orphan.is_none() => {}
                 Kind::Scsi(scsi) if scsi.may_repeat || !task.sent => again.push((task.cmd_sn, key)),
@@ -332,41 +327,40 @@ impl<P: Payload, T> Session<P, T> {
         }
         in_order(&mut again);
         for (_, key) in again.into_iter().rev() {
-            let Some(task) = self.tasks.get_mut(key) else {
+            let Some(task) = self.exchange.tasks.get_mut(key) else {
                 broken!("a command that ended with its connection");
                 continue;
             };
             task.begin_again();
-            self.waiting.push_front(key);
+            self.exchange.waiting.push_front(key);
         }
-        lost.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+        lost.into_iter().filter_map(|key| Some((key, self.exchange.tasks.remove(key, |_| ())?.0))).collect()
     }
 
     /// Ends the session: returns every task, in no order.
     pub fn abandon(&mut self) -> Vec<(TaskKey, T)> {
-        self.links.clear();
-        self.failed.clear();
-        self.reassigning = 0;
-        self.waiting.clear();
+        self.exchange.links.clear();
+        self.recovery.forget();
+        self.exchange.waiting.clear();
         self.fresh = true;
-        let keys: Vec<_> = self.tasks.iter().map(|(key, _)| key).collect();
-        keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+        let keys: Vec<_> = self.exchange.tasks.iter().map(|(key, _)| key).collect();
+        keys.into_iter().filter_map(|key| Some((key, self.exchange.tasks.remove(key, |_| ())?.0))).collect()
     }
 
     /// Holds waiting commands back, or releases them; commands that have a CmdSN continue.
     pub fn hold(&mut self, held: bool) {
-        self.window.hold(held);
+        self.exchange.window.hold(held);
     }
 
     /// The number of tasks sent to the target that have not ended.
     pub fn outstanding(&self) -> usize {
-        self.links.outstanding()
+        self.exchange.links.outstanding()
     }
 
     /// Sets the target's new MaxRecvDataSegmentLength for a connection (RFC 7143 §13.12), bytes.
     /// Ignored over RDMA, where login fixes it.
     pub fn set_segment(&mut self, on: ConnectionId, bytes: u32) {
-        if let Some(connection) = self.links.get_mut(on).filter(|c| !c.rdma) {
+        if let Some(connection) = self.exchange.links.get_mut(on).filter(|c| !c.rdma) {
             connection.room.segment = bytes.clamp(512, 0xff_ffff) & !3;
         }
     }
@@ -374,40 +368,21 @@ impl<P: Payload, T> Session<P, T> {
     /// Assigns a CmdSN and a connection to waiting commands, as far as the window permits. Returns
     /// whether `on` has output; other connections may have some too.
     pub fn schedule(&mut self, on: ConnectionId) -> bool {
-        let mut outstanding = if self.window.is_limited() { self.links.outstanding() } else { 0 };
-        while let Some(&key) = self.waiting.front() {
-            if !self.window.admits(outstanding) {
-                break;
-            }
-            let Some(chosen) = self.links.choose() else { break };
-            self.waiting.pop_front();
-            let Some(task) = self.tasks.get_mut(key) else {
-                broken!("a command that waits and has ended");
-                continue;
-            };
-            task.cmd_sn = self.window.take();
-            task.connection = Some(chosen);
-            outstanding += 1;
-            if let Some(connection) = self.links.get_mut(chosen) {
-                connection.outstanding += 1;
-                connection.out.push_back(Out::Command(key));
-            }
-        }
-        self.has_output(on)
+        self.exchange.schedule(on)
     }
 
     /// Whether a connection has output.
     pub fn has_output(&self, on: ConnectionId) -> bool {
-        self.links.get(on).is_some_and(Connection::has_output)
+        self.exchange.has_output(on)
     }
 
     /// Writes PDUs of a connection to `sink`, in order, until `max_bytes` are reached or nothing is
     /// left. Returns the number of bytes written.
     pub fn transmit(&mut self, on: ConnectionId, max_bytes: usize, sink: &mut impl Sink<P>) -> usize {
-        self.schedule(on);
-        let Some(connection) = self.links.get(on) else { return 0 };
+        self.exchange.schedule(on);
+        let Some(connection) = self.exchange.links.get(on) else { return 0 };
         let (digests, exp_stat_sn) = (connection.digests, connection.exp_stat_sn);
-        self.emit(on, max_bytes, &mut Stream { digests, exp_stat_sn, written: 0, sink })
+        self.exchange.emit(on, max_bytes, &mut Stream { digests, exp_stat_sn, written: 0, sink })
     }
 
     /// As [`Session::transmit`] for a connection that negotiated RDMAExtensions=Yes: passes PDUs to
@@ -418,138 +393,117 @@ impl<P: Payload, T> Session<P, T> {
         max_bytes: usize,
         mover: &mut impl Datamover<P, T>,
     ) -> usize {
-        self.schedule(on);
-        let Some(connection) = self.links.get(on) else { return 0 };
+        self.exchange.schedule(on);
+        let Some(connection) = self.exchange.links.get(on) else { return 0 };
         let exp_stat_sn = connection.exp_stat_sn;
-        self.emit(on, max_bytes, &mut Messages { exp_stat_sn, written: 0, mover })
+        self.exchange.emit(on, max_bytes, &mut Messages { exp_stat_sn, written: 0, mover })
     }
 
-    fn emit(&mut self, on: ConnectionId, max_bytes: usize, writer: &mut impl Emit<P, T>) -> usize {
-        while writer.written() < max_bytes {
-            let Some(connection) = self.links.get_mut(on) else {
-                broken!("a connection lost while it sends");
-                break;
-            };
-            if let Some(Snack { kind, itt, tag, from, lun }) = connection.snacks.pop_front() {
-                // PDUs that arrived since the SNACK was queued are acknowledged now, and must not
-                // be requested (§11.16.1).
-                if let Some(from) = self.still_missing(on, kind, TaskKey(itt), from) {
-                    // The Target Transfer Tag alone identifies the task of a DataACK (§11.16.2).
-                    let itt = if kind == SnackType::DataAck { RESERVED_TAG } else { itt };
-                    let mut pdu = SnackRequest::new(kind, itt, tag, from, 0);
-                    pdu.lun = lun;
-                    writer.pdu(&mut pdu.into(), &[], None);
-                }
-                continue;
-            }
-            let Some(out) = connection.out.pop_front() else { break };
-            let (room, epoch) = (connection.room, connection.segment_epoch);
-            match out {
-                Out::Ready { mut header, data } => {
-                    if invariant!(connection.ready > 0, "more PDUs sent than were queued") {
-                        connection.ready -= 1;
-                    }
-                    writer.pdu(&mut header, &[], data);
-                }
-                Out::Command(key) => {
-                    if let Some(task) = self.tasks.get_mut(key).filter(|task| task.connection == Some(on)) {
-                        (task.sent, task.idle) = (true, 0);
-                        if let Kind::Scsi(scsi) = &mut task.kind {
-                            scsi.segment_epoch = epoch;
-                        }
-                        emit::command(writer, key, task, &self.params, room);
-                    }
-                }
-                Out::Solicited { key, ttt, offset, len } => {
-                    // The task may have ended meanwhile; its data is then not needed.
-                    if let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) {
-                        scsi.r2ts_open = scsi.r2ts_open.saturating_sub(1);
-                        emit::data_out(writer, key, scsi, ttt, offset, len, room);
-                    }
-                }
-            }
-        }
-        writer.written()
+    fn inbound(&mut self) -> Inbound<'_, P, T> {
+        Inbound { exchange: &mut self.exchange, recovery: &mut self.recovery }
     }
 
-    /// Creates a task that is sent at once.
-    pub(super) fn begin(&mut self, on: ConnectionId, kind: Kind<P>, token: T) -> Result<TaskKey, T> {
-        let Some(connection) = self.links.get_mut(on) else {
-            return Err(token);
-        };
-        let key = self.tasks.insert(token, kind, self.window.cmd_sn(), Some(on))?;
-        connection.outstanding += 1;
-        Ok(key)
+    /// Checks the header of a Data-In whose data segment is still incomplete. Returns the data's
+    /// task and offset; `None` for data to be dropped. The driver then calls [`Session::place`]
+    /// with each piece. At the end it calls [`Session::handle`] with [`super::Segment::Placed`], or
+    /// [`Session::bad_data_digest`].
+    ///
+    /// # Errors
+    /// As [`Session::handle`].
+    pub fn expect_data(&self, on: ConnectionId, bhs: &Bhs) -> Result<Option<(TaskKey, u32)>, ProtocolError> {
+        Ok(match self.exchange.judge_data(on, bhs)? {
+            Arrival::Next(key, offset) => Some((key, offset)),
+            Arrival::Old(_) | Arrival::Early(_) | Arrival::Stray => None,
+        })
     }
 
-    pub(super) fn put(&mut self, on: ConnectionId, mut header: Bhs, immediate: bool, data: Option<P>) {
-        header.set_immediate(immediate);
-        match self.links.get_mut(on) {
-            Some(connection) => connection.put(header, data),
-            None => broken!("a PDU for a lost connection"),
-        }
+    /// Passes a piece of a read's data to its task. Returns false if the task has ended.
+    pub fn place<D>(&mut self, key: TaskKey, offset: usize, data: D) -> bool
+    where
+        T: Place<D>,
+    {
+        self.inbound().place(key, offset, data)
     }
 
-    pub(super) fn put_solicited(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, offset: u32, len: u32) {
-        match self.links.get_mut(on) {
-            Some(connection) => connection.out.push_back(Out::Solicited { key, ttt, offset, len }),
-            None => broken!("data-out for a lost connection"),
+    /// Handles a PDU with verified digests.
+    ///
+    /// # Errors
+    /// Any [`ProtocolError`], after which no more PDUs of the connection may be handled.
+    pub fn handle<D>(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        data: Segment<D>,
+    ) -> Result<Option<Event<T>>, ProtocolError>
+    where
+        D: AsRef<[u8]>,
+        T: Place<D>,
+    {
+        self.inbound().handle(on, bhs, data)
+    }
+
+    /// The recovery actions so far.
+    pub fn recoveries(&self) -> Recoveries {
+        self.exchange.recoveries
+    }
+
+    /// Records a PDU with a valid header and a wrong data digest (RFC 7143 §7.8). The PDU is
+    /// dropped, and its content is requested again.
+    ///
+    /// # Errors
+    /// [`ProtocolError::DataDigest`] at error recovery level 0; else as [`Session::handle`].
+    pub fn bad_data_digest(&mut self, on: ConnectionId, bhs: &Bhs) -> Result<(), ProtocolError> {
+        self.recovery.bad_data_digest(&mut self.exchange, on, bhs)
+    }
+
+    /// Records a PDU that was dropped for a wrong header digest (RFC 7143 §7.7). The loss shows in
+    /// the numbers of later PDUs, or by silence ([`Self::tick`]).
+    pub fn bad_header_digest(&mut self) {
+        self.exchange.recoveries.digest_errors += 1;
+    }
+
+    /// Records a new MaxRecvDataSegmentLength of ours on a connection. Data sent before the change
+    /// can only be requested by R-Data SNACK (RFC 7143 §11.16.1).
+    pub fn segment_length_changed(&mut self, on: ConnectionId) {
+        if let Some(connection) = self.exchange.links.get_mut(on) {
+            connection.segment_epoch = connection.segment_epoch.wrapping_add(1);
         }
     }
 
-    /// Answers the target's ping.
-    pub(super) fn answer_ping(&mut self, on: ConnectionId, ttt: u32, lun: Lun) {
-        let mut pdu = NopOut::answer(ttt, lun);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        self.put(on, pdu.into(), true, None);
+    /// Examines silent tasks and missing PDUs. The driver must call it at regular intervals; a task
+    /// is examined after a few of them without a PDU for it. Does nothing at error recovery level
+    /// 0.
+    ///
+    /// Returns the connection that must be given up, if any, or the session.
+    pub fn tick(&mut self) -> Option<GivenUp> {
+        self.recovery.tick(&mut self.exchange)
     }
 
-    /// Requests the rest of a text.
-    pub(super) fn continue_text(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, lun: Lun) {
-        let mut pdu = TextRequest::new(key.0, ttt);
-        pdu.cmd_sn.set(self.window.cmd_sn());
-        pdu.lun = lun;
-        self.request(on, key, pdu.into(), None);
+    /// Handles the loss of a connection at error recovery level 2. Commands sent on it wait to be
+    /// moved to another connection ([`Session::adopt`]). Tasks that cannot be moved (pings, texts,
+    /// functions, logouts) are returned.
+    pub fn lose_connection(&mut self, on: ConnectionId) -> Vec<(TaskKey, T)> {
+        self.recovery.lose_connection(&mut self.exchange, on)
     }
 
-    /// As [`Self::put`], for an immediate request of a task, which may have to be resent.
-    pub(super) fn request(&mut self, on: ConnectionId, key: TaskKey, header: Bhs, data: Option<P>) {
-        if self.recovers() {
-            let tasks = &self.tasks;
-            self.requests.retain(|(other, ..)| *other != key && tasks.get(*other).is_some());
-            self.requests.push((key, header, data.clone()));
-        }
-        self.put(on, header, true, data);
+    /// The number of commands that wait to be moved to another connection.
+    pub fn orphans(&self) -> usize {
+        self.recovery.orphans(&self.exchange)
     }
 
-    /// Ends a task. Returns its token, and the number of a read's bytes placed.
-    pub(super) fn take_task(&mut self, key: TaskKey) -> Option<(T, u32)> {
-        if self.tasks.get(key)?.token.is_none() {
-            self.end_internal(key);
-            return None;
-        }
-        let (token, (connection, received)) = self.tasks.remove(key, |task| {
-            let received = if let Kind::Scsi(scsi) = &task.kind { scsi.received } else { 0 };
-            (task.connection, received)
-        })?;
-        match connection {
-            Some(on) => {
-                if let Some(connection) = self.links.get_mut(on) {
-                    connection.task_ended();
-                    if connection.status.held == Some(key) {
-                        self.release_status(on);
-                    }
-                }
-            }
-            None => self.waiting.retain(|waiting| *waiting != key),
-        }
-        Some((token, received))
+    /// Sends a logout on connection `on` that removes a lost connection for recovery (RFC 7143
+    /// §11.14.1); [`Event::Removed`] follows. Returns false if there is no connection `on`.
+    pub fn remove_for_recovery(&mut self, on: ConnectionId, cid: u16) -> bool {
+        self.recovery.remove_for_recovery(&mut self.exchange, on, cid)
     }
-}
 
-/// Sorts commands by CmdSN. Outstanding commands span far less than half of the number space.
-pub(super) fn in_order<T>(commands: &mut [(u32, T)]) {
-    commands.sort_by(
-        |(a, _), (b, _)| if sn::lt(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater },
-    );
+    /// Moves the tasks of a lost connection to the existing ones, now that the target has removed
+    /// it. Call it after the response to [`Session::remove_for_recovery`], or when a new connection
+    /// has the same CID.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoReassignment`] if a task has moved too often: a new session is required.
+    pub fn adopt(&mut self, cid: u16) -> Result<(), ProtocolError> {
+        self.recovery.adopt(&mut self.exchange, cid)
+    }
 }

@@ -60,11 +60,6 @@ impl Output {
         self.max_segment = bytes.max(LEAST_SEGMENT) & !3;
     }
 
-    /// The digests of PDUs in both directions.
-    pub fn digests(&self) -> Digests {
-        self.digests
-    }
-
     /// Sends a PDU with a small data segment, which is copied.
     pub fn send_small<P>(&self, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
         self.send_header(bhs, segment.len(), sink);

@@ -167,8 +167,8 @@ fn a_response_is_not_acknowledged_before_its_missing_data_arrives() {
 fn a_missing_r2t_is_requested_and_a_recovery_r2t_gets_sent_data_again() {
     let (mut s, on) = at_level(1);
     let data: Vec<u8> = (0..900u32).map(|n| n as u8).collect();
-    s.params.immediate_data = false;
-    s.params.max_outstanding_r2t = 4;
+    s.exchange.params.immediate_data = false;
+    s.exchange.params.max_outstanding_r2t = 4;
     let itt = s.submit(write(data), vec![]).unwrap().itt();
     sent(&mut s, on);
     let r2t = |sn: u32, offset: u32| {
@@ -698,7 +698,7 @@ fn a_slow_immediate_request_is_resent_a_few_times_only() {
 fn at_level_0_no_request_is_kept() {
     let (mut s, on) = at_level(0);
     s.text(on, b"SendTargets=\0".to_vec(), Vec::new()).unwrap();
-    assert!(s.requests.is_empty());
+    assert!(s.exchange.requests.is_empty());
 }
 
 #[test]

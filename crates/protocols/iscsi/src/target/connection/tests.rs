@@ -3,9 +3,10 @@
 use super::*;
 use crate::frame::Digests;
 use crate::pdu::{
-    LogoutReason, LogoutResult, NopOut, TaskAttribute, TaskManagementFunction, TaskManagementResult,
+    self, LogoutReason, LogoutResult, NopOut, TaskAttribute, TaskManagementFunction, TaskManagementResult,
 };
 use crate::stream::{self, Limits};
+use crate::target::inbound::WriteLimits;
 use crate::target::order::MAX_REJECTS;
 use crate::target::{CommandWindow, Window};
 
@@ -238,7 +239,7 @@ fn requests_after_a_failed_logout_are_rejected_without_a_gap() {
         assert_eq!(heard[1].1, late.bytes(), "the header of what is rejected");
         let read = d.command(3, true, false, 512);
         d.start(read, &[]);
-        let (exp, max) = d.connection.order.numbers();
+        let (exp, max) = d.connection.numbering.order.numbers();
         assert_eq!(max.wrapping_sub(exp), 6, "all places but one are free");
     }
 }
@@ -252,7 +253,7 @@ fn requests_after_a_logout_are_unanswered_without_a_gap() {
     assert_eq!(d.say(late, &[]), None);
     d.connection.logout_response(&request, LogoutResult::Success, &mut d.sent);
     assert_eq!(d.heard().len(), 1, "the logout's response");
-    assert_eq!(d.connection.order.numbers(), (101, 108), "as if it had come and gone");
+    assert_eq!(d.connection.numbering.order.numbers(), (101, 108), "as if it had come and gone");
 }
 
 #[test]
@@ -442,15 +443,15 @@ fn aborting_held_commands_never_widens_the_window() {
             assert_eq!(d.connection.abort(key), Abort::Ended);
         }
     }
-    assert_eq!(d.connection.order.numbers(), (100, 107));
-    assert!(d.connection.is_idle() && d.connection.order.is_empty());
+    assert_eq!(d.connection.numbering.order.numbers(), (100, 107));
+    assert!(d.connection.is_idle() && d.connection.numbering.order.is_empty());
     for cmd_sn in 100..107 {
         d.cmd_sn = cmd_sn;
         let command = d.command(cmd_sn, true, false, 512);
         d.start(command, &[]);
     }
     assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
-    assert_eq!(d.connection.order.numbers(), (108, 108));
+    assert_eq!(d.connection.numbering.order.numbers(), (108, 108));
 }
 
 #[test]

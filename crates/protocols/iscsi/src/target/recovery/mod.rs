@@ -12,9 +12,12 @@ mod snack;
 
 use std::time::Duration;
 
+pub(super) use loss::Loss;
+pub(super) use reassign::{Allegiance, allegiant};
 pub use reassign::{Moved, Released};
 pub(crate) use retain::History;
 pub(super) use retain::{Recovery, Status, StatusData};
+pub(super) use snack::Resend;
 
 /// The recovery actions on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +75,9 @@ const MAX_R2TS: usize = 64;
 /// acknowledges nothing reaches it.
 const OVERRUN: usize = 4;
 /// The time that a status stays unacknowledged before the initiator is pinged.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for the answer before another ping.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+pub(super) const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

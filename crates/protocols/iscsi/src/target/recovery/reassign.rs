@@ -4,13 +4,14 @@
 use invariant::broken;
 
 use crate::sn;
-use crate::target::connection::{Connection, snack_rejected};
 use crate::target::events::{Completion, Event, ScsiCommand};
 use crate::target::inbound::Inbound;
+use crate::target::numbering::Numbering;
 use crate::target::order::Work;
 use crate::target::payload::Payload;
-use crate::target::recovery::{History, Recovery, StatusData};
-use crate::target::tasks::{Task, TaskKey};
+use crate::target::recovery::{History, StatusData};
+use crate::target::respond::snack_rejected;
+use crate::target::tasks::{Task, TaskKey, TaskTable};
 
 /// A task between two connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,18 +61,28 @@ pub struct Released<P> {
     pub held: Option<ScsiCommand>,
 }
 
-impl<P: Payload> Connection<P> {
-    /// The LUN and the CmdSN of the task with Initiator Task Tag `itt`, if this connection has the
-    /// task or its unacknowledged status.
-    pub fn allegiant(&self, itt: u32) -> Option<(crate::pdu::Lun, u32)> {
-        if let Some(task) = self.tasks.find(itt).and_then(|key| self.tasks.get(key)) {
-            return (!task.aborted).then_some((task.lun, task.cmd_sn));
-        }
-        let recovery = self.recovery.as_ref()?;
-        let status = recovery.statuses.get(recovery.ended(itt)?)?;
-        status.ended.as_ref().map(|ended| (ended.0.lun, ended.0.cmd_sn))
+/// The LUN and the CmdSN of the task with Initiator Task Tag `itt`, if the connection has the task or
+/// its unacknowledged status.
+pub(in crate::target) fn allegiant<P: Payload>(
+    itt: u32,
+    tasks: &TaskTable<P>,
+    numbering: &Numbering<P>,
+) -> Option<(crate::pdu::Lun, u32)> {
+    if let Some(task) = tasks.find(itt).and_then(|key| tasks.get(key)) {
+        return (!task.aborted).then_some((task.lun, task.cmd_sn));
     }
+    let recovery = numbering.recovery.as_ref()?;
+    let status = recovery.statuses.get(recovery.ended(itt)?)?;
+    status.ended.as_ref().map(|ended| (ended.0.lun, ended.0.cmd_sn))
+}
 
+/// What a connection has for another one, and takes over from it.
+pub(in crate::target) struct Allegiance<'a, P> {
+    pub tasks: &'a mut TaskTable<P>,
+    pub numbering: &'a mut Numbering<P>,
+}
+
+impl<P: Payload> Allegiance<'_, P> {
     /// Releases the task with Initiator Task Tag `itt`, for another connection to
     /// [adopt](Self::adopt). `exp_data_sn` is the initiator's ExpDataSN: Data-In PDUs or R2Ts
     /// before it have arrived; an impossible number is ignored (RFC 7143 §11.5.6). This connection
@@ -81,12 +92,12 @@ impl<P: Payload> Connection<P> {
             Some(key) => {
                 let task = self.tasks.remove(key)?;
                 if task.immediate {
-                    self.order.end_immediate();
+                    self.numbering.order.end_immediate();
                 }
                 (key, task, None)
             }
             None => {
-                let recovery = self.recovery.as_mut()?;
+                let recovery = self.numbering.recovery.as_mut()?;
                 let at = recovery.ended(itt)?;
                 let status = recovery.statuses.get_mut(at);
                 let Some((status, ended)) = status.and_then(|it| it.ended.take().map(|ended| (it, ended)))
@@ -102,7 +113,8 @@ impl<P: Payload> Connection<P> {
             }
         };
         let placeless = task.immediate || ended.is_some();
-        let (Some(recovery), Some(mut history)) = (self.recovery.as_mut(), task.history.take()) else {
+        let (Some(recovery), Some(mut history)) = (self.numbering.recovery.as_mut(), task.history.take())
+        else {
             // Its place in the command window goes with it.
             broken!("a task without a history at ErrorRecoveryLevel 2");
             return None;
@@ -114,7 +126,7 @@ impl<P: Payload> Connection<P> {
             task.refused.get_or_insert_with(snack_rejected);
         }
         if sn::lt(history.acked, arrived) {
-            recovery.ack_data(&mut history, arrived, self.keepalive.last_heard());
+            recovery.ack_data(&mut history, arrived, self.numbering.keepalive.last_heard());
         }
         let mut data_in: Vec<P> = history.data.iter().map(|sent| sent.data.clone()).collect();
         data_in.extend(task.tail.take());
@@ -125,7 +137,7 @@ impl<P: Payload> Connection<P> {
         task.inbound.take(available, |piece| data_out.push(piece));
         let mut held = None;
         if !placeless {
-            match self.order.take_held(key, task.cmd_sn) {
+            match self.numbering.order.take_held(key, task.cmd_sn) {
                 Some(Work::Event(Event::Command(command))) => held = Some(command),
                 // Its turn comes earlier than otherwise, without any effect.
                 Some(Work::Refuse(_, completion)) => ended = Some(completion),
@@ -155,20 +167,6 @@ impl<P: Payload> Connection<P> {
         Some(Released { key, task: task_moved, data_in, data_out, left, ended, refused: task.refused, held })
     }
 
-    /// Holds a command of an adopted task until its turn. The caller must call [`Self::next_held`]
-    /// afterwards: the turn may have come.
-    pub fn hold(&mut self, command: ScsiCommand) {
-        self.order.adopt(command);
-    }
-
-    /// Whether this connection, which is gone, has no state for another one.
-    pub fn has_nothing_left(&self) -> bool {
-        let ended = |recovery: &Recovery<P>| recovery.statuses.iter().any(|status| status.ended.is_some());
-        self.tasks.is_empty()
-            && self.order.is_empty()
-            && !self.recovery.as_ref().is_some_and(|recovery| ended(recovery))
-    }
-
     /// Adopts a task that another connection has released. `data_out` is the data of its command,
     /// if no logical unit has received the command. `None`: the task table is full.
     pub fn adopt(&mut self, moved: &Moved, data_out: Vec<P>) -> Option<TaskKey> {
@@ -192,26 +190,11 @@ impl<P: Payload> Connection<P> {
             refused: None,
             finished: None,
             aborted: false,
-            history: self.recovery.is_some().then_some(history),
+            history: self.numbering.recovery.is_some().then_some(history),
         })?;
-        self.order.begin(moved.placeless);
-        self.recovered.reassigned_tasks += 1;
+        self.numbering.order.begin(moved.placeless);
+        self.numbering.recovered.reassigned_tasks += 1;
         Some(key)
-    }
-
-    /// Handles the final end of the connection: discards unacknowledged PDUs and returns their
-    /// places in the command window.
-    pub fn forget_unacknowledged(&mut self) {
-        let next = self.output.stat_sn();
-        let now = self.keepalive.last_heard();
-        let Some(recovery) = &mut self.recovery else { return };
-        recovery.ack_statuses(next, next, now);
-        recovery.limits.keep_bytes = usize::MAX / 8;
-        recovery.room = usize::MAX / 8;
-        recovery.limits.keep_statuses = usize::MAX / 8;
-        for _ in 0..recovery.take_owed() {
-            self.order.complete();
-        }
     }
 }
 
@@ -278,7 +261,11 @@ mod tests {
             |pdus: &[(String, Vec<u8>)]| pdus.iter().flat_map(|pdu| pdu.1.clone()).collect::<Vec<u8>>();
         assert_eq!(data(&again), data(&first[3..]));
         assert!(again.last().is_some_and(|(line, _)| line.contains(" S status=0x00 statsn=50")));
-        assert_eq!(to.connection.order.numbers(), (100, 107), "its place was given back where it ended");
+        assert_eq!(
+            to.connection.numbering.order.numbers(),
+            (100, 107),
+            "its place was given back where it ended"
+        );
         from.connection.forget_unacknowledged();
         assert!(from.connection.has_nothing_left() && !from.connection.is_pending());
     }
@@ -373,7 +360,7 @@ mod tests {
         to.start(first, &[]);
         to.connection.hold(ScsiCommand { task: key, ..command });
         // In one shared session its number would have been received ahead of its turn here too.
-        assert_eq!(to.connection.order.receive(101), crate::target::Admission::Deliver);
+        assert_eq!(to.connection.numbering.order.receive(101), crate::target::Admission::Deliver);
         let Ok(Some(Event::Command(command))) = to.connection.next_held(&mut to.sent) else {
             panic!("its turn")
         };
@@ -391,8 +378,8 @@ mod tests {
             let task = d.start(bhs, &[]);
             d.connection.finish(task, good(0, 0), &mut d.sent);
         }
-        assert_eq!(d.connection.order.numbers(), (114, 120));
+        assert_eq!(d.connection.numbering.order.numbers(), (114, 120));
         d.connection.forget_unacknowledged();
-        assert_eq!(d.connection.order.numbers(), (114, 121));
+        assert_eq!(d.connection.numbering.order.numbers(), (114, 121));
     }
 }

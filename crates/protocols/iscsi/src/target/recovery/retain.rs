@@ -9,7 +9,7 @@ use std::time::Instant;
 use invariant::{broken, invariant};
 
 use super::{Limits, MAX_R2TS, OVERRUN};
-use crate::pdu::{self, Bhs};
+use crate::pdu::{self, Bhs, ReadyToTransfer, SnackRequest};
 use crate::sn;
 use crate::target::events::Completion;
 use crate::target::inbound::R2t;
@@ -101,6 +101,49 @@ impl<P: Payload> History<P> {
         }
         self.data.clear();
         bytes
+    }
+
+    /// Whether a request covers discarded data-in.
+    pub(in crate::target) fn misses(&self, request: &SnackRequest) -> bool {
+        let (first, len) = (request.beg_run.get(), request.run_length.get());
+        self.lost && (sn::lt(first, self.acked) || first == 0 && len == 0)
+    }
+
+    /// The smallest retained DataSN or R2TSN.
+    pub(in crate::target) fn oldest(&self) -> Option<u32> {
+        let data = self.data.front().map(|sent| sent.header.data_sn.get());
+        let r2t = self.r2ts.front().map(|sent| sent.r2t.r2t_sn);
+        match (data, r2t) {
+            (Some(a), Some(b)) => Some(if sn::lt(a, b) { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The PDU with this DataSN or R2TSN as sent, and its number of retransmissions.
+    pub(in crate::target) fn again(
+        &mut self,
+        number: u32,
+        itt: u32,
+        lun: pdu::Lun,
+        stat_sn: u32,
+    ) -> Option<(&mut u8, (Bhs, Option<P>))> {
+        if let Some(first) = self.data.front().map(|sent| sent.header.data_sn.get()) {
+            // The R2Ts of a bidirectional command share the numbers of its data: the index then
+            // differs from the distance.
+            let guess = sn::distance(first, number) as usize;
+            let found = match self.data.get(guess) {
+                Some(sent) if sent.header.data_sn.get() == number => Some(guess),
+                _ => self.data.iter().position(|sent| sent.header.data_sn.get() == number),
+            };
+            if let Some(sent) = found.and_then(|at| self.data.get_mut(at)) {
+                return Some((&mut sent.resent, (sent.header.into(), Some(sent.data.clone()))));
+            }
+        }
+        let sent = self.r2ts.iter_mut().find(|sent| sent.r2t.r2t_sn == number)?;
+        let mut header = ReadyToTransfer::new(itt, sent.tag, lun, number, sent.r2t.offset, sent.r2t.len);
+        // A resent R2T has the current StatSN (§11.16).
+        header.stat_sn.set(stat_sn);
+        Some((&mut sent.resent, (header.into(), None)))
     }
 
     /// Retains an R2T, and discards those answered long ago.
@@ -198,6 +241,16 @@ impl<P: Payload> Recovery<P> {
     /// Whether a limit is exceeded.
     pub fn is_full(&self) -> bool {
         self.kept > self.room || self.statuses.len() > self.limits.keep_statuses
+    }
+
+    /// Whether a status or a command waits for an acknowledgement.
+    pub fn is_pending(&self) -> bool {
+        self.wants_room || !self.statuses.is_empty()
+    }
+
+    /// Whether the status of a SCSI command is retained.
+    pub fn keeps_ended(&self) -> bool {
+        self.statuses.iter().any(|status| status.ended.is_some())
     }
 
     /// Whether far more is retained than an acknowledging peer can cause.

@@ -7,14 +7,13 @@
 use invariant::broken;
 
 use super::{MAX_RESENDS, StatusData};
-use crate::pdu::{self, Bhs, RESERVED_TAG, ReadyToTransfer, RejectReason, SnackRequest, SnackType};
+use crate::pdu::{self, Bhs, RESERVED_TAG, RejectReason, SnackRequest, SnackType};
 use crate::sn;
-use crate::target::connection::{Connection, snack_rejected};
 use crate::target::events::Fatal;
+use crate::target::numbering::Numbering;
 use crate::target::payload::{Payload, Sink};
-use crate::target::recovery::History;
-use crate::target::respond::scsi_response;
-use crate::target::tasks::{Task, TaskKey};
+use crate::target::respond::{scsi_response, snack_rejected};
+use crate::target::tasks::{Task, TaskKey, TaskTable};
 
 /// The place of a task's history.
 #[derive(Clone, Copy)]
@@ -45,9 +44,17 @@ fn run(request: &SnackRequest, acked: u32, next: u32) -> Result<std::ops::Range<
     }
 }
 
-impl<P: Payload> Connection<P> {
+/// Resends what was sent on one connection.
+pub(in crate::target) struct Resend<'a, P> {
+    pub tasks: &'a mut TaskTable<P>,
+    pub numbering: &'a mut Numbering<P>,
+    /// MaxBurstLength, bytes.
+    pub max_burst: u32,
+}
+
+impl<P: Payload> Resend<'_, P> {
     /// Handles a SNACK request at ErrorRecoveryLevel 1 or 2.
-    pub(in crate::target) fn snack(
+    pub fn answer(
         &mut self,
         request: &SnackRequest,
         bhs: &Bhs,
@@ -62,18 +69,18 @@ impl<P: Payload> Connection<P> {
             _ => Err((RejectReason::InvalidPduField, 0)),
         };
         if request.kind() != Some(SnackType::DataAck) {
-            self.recovered.snacks += 1;
-            self.recovered.rejected_snacks += u64::from(result.is_err());
+            self.numbering.recovered.snacks += 1;
+            self.numbering.recovered.rejected_snacks += u64::from(result.is_err());
         }
         match result {
             Ok(()) => Ok(()),
-            Err((reason, data_sn)) => self.reject_with(reason, bhs, data_sn, sink),
+            Err((reason, data_sn)) => self.numbering.reject_with(reason, bhs, data_sn, sink),
         }
     }
 
     fn status_snack(&mut self, request: &SnackRequest, sink: &mut impl Sink<P>) -> Result<()> {
-        let next = self.output.stat_sn();
-        let Some(recovery) = &self.recovery else {
+        let next = self.numbering.output.stat_sn();
+        let Some(recovery) = &self.numbering.recovery else {
             broken!("a SNACK at ErrorRecoveryLevel 0");
             return Ok(());
         };
@@ -85,8 +92,8 @@ impl<P: Payload> Connection<P> {
     }
 
     fn resend_status(&mut self, at: usize, sink: &mut impl Sink<P>) -> Result<()> {
-        let numbers = self.order.numbers();
-        let status = self.recovery.as_mut().and_then(|recovery| recovery.statuses.get_mut(at));
+        let numbers = self.numbering.order.numbers();
+        let status = self.numbering.recovery.as_mut().and_then(|recovery| recovery.statuses.get_mut(at));
         let Some(status) = status else {
             broken!("status {at} is not retained");
             return Ok(());
@@ -95,17 +102,17 @@ impl<P: Payload> Connection<P> {
             return Err((RejectReason::SnackReject, 0));
         }
         status.resent += 1;
-        self.recovered.resent_pdus += 1;
+        self.numbering.recovered.resent_pdus += 1;
         let mut bhs = status.bhs;
         bhs.set_command_window(numbers);
         match &status.data {
             StatusData::Small(bytes) => {
                 let bytes = bytes.clone();
-                self.output.send_small(bhs, &bytes, sink);
+                self.numbering.output.send_small(bhs, &bytes, sink);
             }
             StatusData::Payload(payload) => {
                 let payload = payload.clone();
-                self.output.send(bhs, payload, sink);
+                self.numbering.output.send(bhs, payload, sink);
             }
         }
         Ok(())
@@ -128,7 +135,7 @@ impl<P: Payload> Connection<P> {
         let running = self.tasks.iter().find(|(_, task)| is_it(task)).map(|(key, _)| Place::Task(key));
         // Its status may already be in flight.
         let ended = || {
-            let mut statuses = self.recovery.as_ref()?.statuses.iter();
+            let mut statuses = self.numbering.recovery.as_ref()?.statuses.iter();
             statuses
                 .position(|status| status.ended.as_ref().is_some_and(|ended| is_it(&ended.0)))
                 .map(Place::Ended)
@@ -137,31 +144,37 @@ impl<P: Payload> Connection<P> {
         let task = self.task_at(place).ok_or(INVALID)?;
         let next = task.data_sn;
         let mut history = task.history.take().ok_or(INVALID)?;
-        let now = self.keepalive.last_heard();
+        let now = self.numbering.keepalive.last_heard();
         // Discarded data may be acknowledged later.
         let given_up = history.lost && sn::lt(exp_data_sn, history.acked);
         let fits = given_up || sn::le(history.acked, exp_data_sn) && sn::le(exp_data_sn, next);
-        if let (true, false, Some(recovery)) = (fits, given_up, &mut self.recovery) {
+        if let (true, false, Some(recovery)) = (fits, given_up, &mut self.numbering.recovery) {
             recovery.ack_data(&mut history, exp_data_sn, now);
         }
         if let Some(task) = self.task_at(place) {
             task.history = Some(history);
         }
-        self.give_owed_places();
+        self.numbering.give_owed_places();
         fits.then_some(()).ok_or(INVALID)
     }
 
     fn place(&self, itt: u32) -> Option<Place> {
-        let ended = || self.recovery.as_ref()?.ended(itt).map(Place::Ended);
+        let ended = || self.numbering.recovery.as_ref()?.ended(itt).map(Place::Ended);
         self.tasks.find(itt).map(Place::Task).or_else(ended)
     }
 
     fn task_at(&mut self, place: Place) -> Option<&mut Task<P>> {
         match place {
             Place::Task(key) => self.tasks.get_mut(key),
-            Place::Ended(at) => {
-                self.recovery.as_mut()?.statuses.get_mut(at)?.ended.as_mut().map(|ended| &mut ended.0)
-            }
+            Place::Ended(at) => self
+                .numbering
+                .recovery
+                .as_mut()?
+                .statuses
+                .get_mut(at)?
+                .ended
+                .as_mut()
+                .map(|ended| &mut ended.0),
         }
     }
 
@@ -169,14 +182,14 @@ impl<P: Payload> Connection<P> {
     fn data_snack(&mut self, request: &SnackRequest, sink: &mut impl Sink<P>) -> Result<()> {
         const UNKNOWN: (RejectReason, u32) = (RejectReason::ProtocolError, 0);
         let place = self.place(request.itt.get()).ok_or(UNKNOWN)?;
-        let numbers = self.order.numbers();
-        let stat_sn = self.output.stat_sn();
+        let numbers = self.numbering.order.numbers();
+        let stat_sn = self.numbering.output.stat_sn();
         let task = self.task_at(place).ok_or(UNKNOWN)?;
         let next = task.next_data_sn();
         let (itt, lun) = (task.itt, task.lun);
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
         if history.misses(request) {
-            return Err(task.reject_snack());
+            return Err(lost(task));
         }
         let oldest = history.oldest().unwrap_or(next);
         let mut pdus: Vec<(Bhs, Option<P>)> = Vec::new();
@@ -188,12 +201,12 @@ impl<P: Payload> Connection<P> {
             *resent += 1;
             pdus.push(pdu);
         }
-        self.recovered.resent_pdus += pdus.len() as u64;
+        self.numbering.recovered.resent_pdus += pdus.len() as u64;
         for (mut bhs, data) in pdus {
             bhs.set_command_window(numbers);
             match data {
-                Some(data) => self.output.send(bhs, data, sink),
-                None => self.output.send_small(bhs, &[], sink),
+                Some(data) => self.numbering.output.send(bhs, data, sink),
+                None => self.numbering.output.send_small(bhs, &[], sink),
             }
         }
         Ok(())
@@ -209,12 +222,12 @@ impl<P: Payload> Connection<P> {
             return Err((RejectReason::InvalidPduField, 0));
         }
         let place = self.place(request.itt.get()).ok_or(UNKNOWN)?;
-        let (max_segment, max_burst) = (self.output.max_segment(), self.limits.max_burst);
-        let fresh_tag = self.output.tag();
+        let (max_segment, max_burst) = (self.numbering.output.max_segment(), self.max_burst);
+        let fresh_tag = self.numbering.output.tag();
         let task = self.task_at(place).ok_or(UNKNOWN)?;
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
         if history.lost {
-            return Err(task.reject_snack());
+            return Err(lost(task));
         }
         if history.data.iter().any(|sent| sent.resent >= MAX_RESENDS) {
             return Err((RejectReason::SnackReject, task.data_sn));
@@ -260,9 +273,9 @@ impl<P: Payload> Connection<P> {
                 }
                 history.data.push_back(super::retain::SentData { header, data: piece.clone(), resent });
                 let mut bhs = Bhs::from(header);
-                bhs.set_command_window(self.order.numbers());
-                self.recovered.resent_pdus += 1;
-                self.output.send(bhs, piece, sink);
+                bhs.set_command_window(self.numbering.order.numbers());
+                self.numbering.recovered.resent_pdus += 1;
+                self.numbering.output.send(bhs, piece, sink);
             }
         }
         if let Some(task) = self.task_at(place) {
@@ -281,8 +294,13 @@ impl<P: Payload> Connection<P> {
     /// its old StatSN.
     fn answer_again(&mut self, at: usize) -> Result<()> {
         const GONE: (RejectReason, u32) = (RejectReason::ProtocolError, 0);
-        let max_segment = self.output.max_segment();
-        let status = self.recovery.as_mut().and_then(|recovery| recovery.statuses.get_mut(at)).ok_or(GONE)?;
+        let max_segment = self.numbering.output.max_segment();
+        let status = self
+            .numbering
+            .recovery
+            .as_mut()
+            .and_then(|recovery| recovery.statuses.get_mut(at))
+            .ok_or(GONE)?;
         let (task, completion) = &**status.ended.as_ref().ok_or(GONE)?;
         let (mut response, segment) = scsi_response(task, completion, max_segment);
         response.stat_sn.set(status.stat_sn);
@@ -296,56 +314,9 @@ fn serial_range(range: std::ops::Range<u32>) -> impl Iterator<Item = u32> {
     (0..sn::distance(range.start, range.end)).map(move |n| range.start.wrapping_add(n))
 }
 
-impl<P: Payload> Task<P> {
-    /// The reason to reject a SNACK for discarded data. Unless its status is already in flight, the
-    /// command ends with ABORTED COMMAND, READ ERROR - FAILED RETRANSMISSION REQUEST (§11.4.7.2).
-    fn reject_snack(&mut self) -> (RejectReason, u32) {
-        self.refused.get_or_insert_with(snack_rejected);
-        (RejectReason::SnackReject, self.next_data_sn())
-    }
-}
-
-impl<P: Payload> History<P> {
-    /// Whether a request covers discarded data-in.
-    fn misses(&self, request: &SnackRequest) -> bool {
-        let (first, len) = (request.beg_run.get(), request.run_length.get());
-        self.lost && (sn::lt(first, self.acked) || first == 0 && len == 0)
-    }
-
-    /// The smallest retained DataSN or R2TSN.
-    fn oldest(&self) -> Option<u32> {
-        let data = self.data.front().map(|sent| sent.header.data_sn.get());
-        let r2t = self.r2ts.front().map(|sent| sent.r2t.r2t_sn);
-        match (data, r2t) {
-            (Some(a), Some(b)) => Some(if sn::lt(a, b) { a } else { b }),
-            (a, b) => a.or(b),
-        }
-    }
-
-    /// The PDU with this DataSN or R2TSN as sent, and its number of retransmissions.
-    fn again(
-        &mut self,
-        number: u32,
-        itt: u32,
-        lun: pdu::Lun,
-        stat_sn: u32,
-    ) -> Option<(&mut u8, (Bhs, Option<P>))> {
-        if let Some(first) = self.data.front().map(|sent| sent.header.data_sn.get()) {
-            // The R2Ts of a bidirectional command share the numbers of its data: the index then
-            // differs from the distance.
-            let guess = sn::distance(first, number) as usize;
-            let found = match self.data.get(guess) {
-                Some(sent) if sent.header.data_sn.get() == number => Some(guess),
-                _ => self.data.iter().position(|sent| sent.header.data_sn.get() == number),
-            };
-            if let Some(sent) = found.and_then(|at| self.data.get_mut(at)) {
-                return Some((&mut sent.resent, (sent.header.into(), Some(sent.data.clone()))));
-            }
-        }
-        let sent = self.r2ts.iter_mut().find(|sent| sent.r2t.r2t_sn == number)?;
-        let mut header = ReadyToTransfer::new(itt, sent.tag, lun, number, sent.r2t.offset, sent.r2t.len);
-        // A resent R2T has the current StatSN (§11.16).
-        header.stat_sn.set(stat_sn);
-        Some((&mut sent.resent, (header.into(), None)))
-    }
+/// The reason to reject a SNACK for discarded data. Unless its status is already in flight, the
+/// command ends with ABORTED COMMAND, READ ERROR - FAILED RETRANSMISSION REQUEST (§11.4.7.2).
+fn lost<P: Payload>(task: &mut Task<P>) -> (RejectReason, u32) {
+    task.refused.get_or_insert_with(snack_rejected);
+    (RejectReason::SnackReject, task.next_data_sn())
 }

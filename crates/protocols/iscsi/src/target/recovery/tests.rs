@@ -296,7 +296,7 @@ fn a_read_that_is_cut_anew_at_work_ends_with_a_response_that_has_the_tag() {
 
 /// The newest retained status.
 fn scsi_response_of(d: &Dialog) -> (Bhs, u32) {
-    let recovery = d.connection.recovery.as_ref().expect("level 1");
+    let recovery = d.connection.numbering.recovery.as_ref().expect("level 1");
     recovery.statuses.back().map(|status| (status.bhs, status.stat_sn)).expect("a status")
 }
 
@@ -515,7 +515,7 @@ fn too_many_unacknowledged_statuses_stop_the_window_and_cause_a_ping() {
     d.connection.recover(d.now, &mut d.sent);
     assert!(d.heard().is_empty(), "once");
     acknowledge(&mut d, 64);
-    assert_eq!(d.connection.order.numbers(), (114, 121));
+    assert_eq!(d.connection.numbering.order.numbers(), (114, 121));
     assert!(!d.connection.is_pending());
 }
 
