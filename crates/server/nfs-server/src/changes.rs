@@ -1,8 +1,9 @@
 //! [`Changes`]: files are changed only when no client of NFSv4 holds a delegation of them, which says
-//! that they do not change.
+//! that they do not change. While they are changed, no client gets one.
 
-use nfs::v4::{ClientId, Status};
+use nfs::v4::{ClientId, ShareAccess, Status};
 
+use crate::changing::Change;
 use crate::file::File;
 use crate::model::Model;
 use crate::state::State;
@@ -15,27 +16,41 @@ pub(crate) struct Changes<'c> {
     pub client: Option<ClientId>,
 }
 
-impl Changes<'_> {
-    /// Whether a file may be changed. Recalls the delegations that other clients hold.
+impl<'c> Changes<'c> {
+    /// Begins a change of a file, which the caller keeps until it has ended. Recalls the delegations
+    /// that other clients hold.
     ///
     /// # Errors
     /// DELAY while they hold them.
-    pub(crate) fn of(&self, file: &File) -> Result<(), Status> {
-        self.state.may_change(self.client, || self.model.handle(&file.export, &file.node))
+    pub(crate) fn of(&self, file: &File) -> Result<Change<'c>, Status> {
+        let change = self.state.changing.begin(file.export.id, &file.node);
+        self.state.may_change(self.client, || self.model.handle(&file.export, &file.node))?;
+        Ok(change)
     }
 
-    /// The same for the file that a name names, which is to be changed. What has no such name fails
-    /// later.
+    /// The same for the file that a name names. What has no such name fails later.
     ///
     /// # Errors
     /// DELAY.
-    pub(crate) async fn of_name(&self, directory: &File, name: &[u8]) -> Result<(), Status> {
+    pub(crate) async fn of_name(&self, directory: &File, name: &[u8]) -> Result<Change<'c>, Status> {
+        let any = self.state.changing.begin_any();
         if !self.state.holds_files() {
-            return Ok(());
+            return Ok(any);
         }
         match directory.tree().lookup(&directory.caller, &directory.node, name).await {
             Ok(found) => self.of(&File { node: found.node, ..directory.clone() }),
-            Err(_) => Ok(()),
+            Err(_) => Ok(any),
         }
+    }
+
+    /// The same for a WRITE of version 3, or a SETATTR of the size.
+    ///
+    /// # Errors
+    /// LOCKED: an open denies it. DELAY.
+    pub(crate) fn of_data(&self, file: &File) -> Result<Change<'c>, Status> {
+        let change = self.state.changing.begin(file.export.id, &file.node);
+        let handle = || self.model.handle(&file.export, &file.node);
+        self.state.may_access(ShareAccess::Write, handle)?;
+        Ok(change)
     }
 }

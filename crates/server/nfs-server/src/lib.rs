@@ -10,6 +10,7 @@ mod call;
 mod caller;
 mod carried;
 mod changes;
+mod changing;
 mod checksum;
 mod client;
 pub mod config;

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nfs::v4::state::{Callback, Effect, Limits, ServerState};
+use nfs::v4::state::{Callback, Effect, Limits, OpenFile, Opened, ServerState};
 use nfs::v4::{Channel, ClientId, ShareAccess, Stateid, Status};
 
+use crate::changing::Changing;
+use crate::file::File;
 use crate::handle::Bytes;
 use crate::ledger::Ledger;
 use crate::records;
@@ -26,6 +28,8 @@ pub(crate) struct State {
     pub ledger: Ledger,
     /// Clients hold something of some file.
     held: AtomicBool,
+    /// Files that are being changed.
+    pub changing: Changing,
     /// Has a client called.
     call: Box<dyn Fn(Callback<Bytes>) + Send + Sync>,
 }
@@ -49,6 +53,7 @@ impl State {
         Self {
             lease_s,
             held: AtomicBool::new(machine.holds_files()),
+            changing: Changing::default(),
             machine: Mutex::new(machine),
             begin: runtime::clock(),
             shown,
@@ -78,7 +83,25 @@ impl State {
 
     /// Clients hold something of some file.
     pub(crate) fn holds_files(&self) -> bool {
-        self.held.load(Ordering::Acquire)
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// OPEN of a file, whose handle is the request's. No delegation is given of one that is being changed.
+    ///
+    /// # Errors
+    /// Those of [`ServerState::open`].
+    pub(crate) fn open(
+        &self,
+        client: ClientId,
+        file: &File,
+        request: OpenFile<'_, Bytes>,
+    ) -> Result<Opened, Status> {
+        self.with(|machine, now| {
+            // A change that does not see this has marked its file before.
+            self.held.store(true, Ordering::SeqCst);
+            let changing = self.changing.may_be(file.export.id, &file.node);
+            machine.open(now, client, OpenFile { changing, ..request })
+        })
     }
 
     /// Whether a file, or a name of it, may be changed for `client`, or without one for version 3.

@@ -8,14 +8,15 @@ use nfs::v4::attribute::{FILEID, FSID, MODE, MOUNTED_ON_FILEID, SIZE, TYPE};
 use nfs::v4::{
     Arguments, Attributes, Bitmap, Claim, Close, Commit, CopyRange, Create, CreateHow, CreateType,
     Delegation, Exclusive, Fattr, FileType, Lock, LockT, LockType, LockU, Locker, NewLockOwner, OldLockOwner,
-    Open, OpenDowngrade, Outcome, OutcomeOr, Read, ReadDir, Rename, Results, SecInfoStyle, SetAttr,
-    ShareAccess, Stable, Stateid, Status, Verifier, Write,
+    Open, OpenDowngrade, Outcome, OutcomeOr, Read, ReadDir, Rename, Results, SecInfoStyle, SetAttr, SetXattr,
+    SetXattrOption, ShareAccess, Stable, Stateid, Status, Verifier, Write,
 };
 use nfs_server::config::{ClientRule, Export};
-use rpc::xdr::List;
+use rpc::xdr::{List, Opaque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+use support::gated::{Gate, Gated};
 use support::v4::*;
 use support::{Served, fragment, served};
 
@@ -618,6 +619,102 @@ fn changes_without_an_open_wait_for_delegations() {
     assert_eq!(status(&reader.run(&[handle(&file), Arguments::DelegReturn(delegation)], &[])), None);
     for all in &changes[..3] {
         assert_eq!(until_done(&mut other, all, &[]), None, "{all:?}");
+    }
+    served.stop();
+}
+
+/// The delegation that a client gets with an open of `/data/file` for reading, if any. The file is
+/// closed afterwards.
+fn delegation_of(c: &mut V4, root: &[u8], file: &[u8]) -> Option<Stateid> {
+    let reply = c.run(&[handle(root), reading("file")], &[]);
+    let Some(Results::Open(Outcome::Ok(opened))) = answers(&reply).pop() else { panic!() };
+    let close = Arguments::Close(Close { seqid: 0, stateid: opened.stateid });
+    assert_eq!(status(&c.run(&[handle(file), close], &[])), None);
+    match opened.delegation {
+        Delegation::Read(of) => Some(of.stateid),
+        _ => None,
+    }
+}
+
+/// RFC 8881 §10.4: an OPEN between the look for delegations and the end of the change gets none.
+#[test]
+fn what_is_being_changed_is_not_delegated() {
+    let gate = Arc::new(Gate::default());
+    let gated = Gated { tree: support::memory(), gate: gate.clone() };
+    let served = support::serving(support::exporting(Arc::new(gated)));
+    let (mut reader, mut other) = (served.v4("reader"), served.v4("other"));
+    let mut third = served.connect();
+    let root = other.find("/data").unwrap();
+    let (file, made) = other.make(&root, "file", b"owner");
+    other.run(&[handle(&file), Arguments::Close(Close { seqid: 0, stateid: made })], &[]);
+    // The reader can be called.
+    let (delegation, opened) = delegated(&mut reader, &root, "file");
+    let close = Arguments::Close(Close { seqid: 0, stateid: opened });
+    let back = Arguments::DelegReturn(delegation);
+    assert_eq!(status(&reader.run(&[handle(&file), close, back], &[])), None);
+    let private = Attributes { mode: Some(0o600), ..Attributes::default() };
+    let cut = Attributes { size: Some(0), ..Attributes::default() };
+    let set = |attributes| Arguments::SetAttr(SetAttr { stateid: Stateid::ANONYMOUS, attributes });
+    let xattr = Arguments::SetXattr(SetXattr {
+        option: SetXattrOption::Either,
+        name: name("name"),
+        value: Opaque::new(b"value").unwrap(),
+    });
+    let save = || [handle(&root), Arguments::SaveFh(())];
+    let moved =
+        |from, to| [&save()[..], &[Arguments::Rename(Rename { from: name(from), to: name(to) })]].concat();
+    let changes = [
+        vec![handle(&file), set(Fattr::new(Bitmap::of(&[MODE]), &private))],
+        vec![handle(&file), set(Fattr::new(Bitmap::of(&[SIZE]), &cut))],
+        vec![handle(&file), write(Stateid::ANONYMOUS, 0, b"data")],
+        vec![handle(&file), xattr],
+        vec![handle(&file), Arguments::SaveFh(()), handle(&root), Arguments::Link(name("second"))],
+        moved("second", "third"),
+        vec![handle(&root), Arguments::Remove(name("third"))],
+    ];
+    let object = support::handle(&file);
+    let how = v3::Write { file: object, offset: 0, count: 4, stable: v3::Stable::Unstable, length: 4 };
+    let mode = v3::SetAttributes { mode: Some(0o644), ..v3::SetAttributes::default() };
+    let place =
+        |at: &'static [u8]| v3::DirOp { directory: support::handle(&root), name: v3::Name::new(at).unwrap() };
+    let older = [
+        v3::Arguments::Write(how),
+        v3::Arguments::SetAttr(v3::SetAttr { object, attributes: mode, guard: None }),
+        v3::Arguments::Link(v3::Link { file: object, link: place(b"second") }),
+        v3::Arguments::Rename(v3::Rename { from: place(b"second"), to: place(b"third") }),
+        v3::Arguments::Remove(place(b"third")),
+    ];
+    // While some file is held the server looks more closely. With the reader's own open of another
+    // file, and without any.
+    let (_, held) = other.make(&root, "held", b"owner");
+    for round in 0..2 {
+        if round == 1 {
+            let found = other.find("/data/held").unwrap();
+            other.run(&[handle(&found), Arguments::Close(Close { seqid: 0, stateid: held })], &[]);
+        }
+        for at in 0..changes.len() + older.len() {
+            gate.close();
+            match changes.get(at) {
+                Some(all) => other.begin(all, b"data"),
+                None => {
+                    third.xid += 1;
+                    let data: &[u8] = if at == changes.len() { b"data" } else { &[] };
+                    let call = support::nfs3(third.xid, &older[at - changes.len()], data);
+                    third.send(&fragment(&call, true));
+                }
+            }
+            gate.reached();
+            assert_eq!(delegation_of(&mut reader, &root, &file), None, "change {at}");
+            gate.open();
+            match changes.get(at) {
+                Some(_) => assert_eq!(status(&other.link.reply()), None, "change {at}"),
+                None => assert!(support::results(&third.reply()).starts_with(&[0; 4]), "change {at}"),
+            }
+            // The change has ended when its reply comes.
+            let delegation = delegation_of(&mut reader, &root, &file).expect("nothing changes it");
+            let back = Arguments::DelegReturn(delegation);
+            assert_eq!(status(&reader.run(&[handle(&file), back], &[])), None);
+        }
     }
     served.stop();
 }

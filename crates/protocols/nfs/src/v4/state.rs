@@ -11,7 +11,9 @@
 //! - carry out the effects before it sends an answer: [`ServerState::take_effects`];
 //! - call [`ServerState::tick`] about once a second;
 //! - report each end of a connection, and the outcome of each call to a client;
-//! - do what needs the file: permissions, attributes, the data of READ and WRITE.
+//! - do what needs the file: permissions, attributes, the data of READ and WRITE;
+//! - say in [`OpenFile::changing`] what [`ServerState::check_change`] and [`ServerState::check_io`] admitted
+//!   and has not ended.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
@@ -463,9 +465,10 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             _ => {}
         }
         let recall = match request.claim {
+            Claim::New if request.changing => return Err(WhyNoDelegation::Contention(false)),
             Claim::New if can_call => false,
             Claim::Reclaim { delegation: true } if self.members.clients.may_reclaim(client).delegations => {
-                !can_call
+                !can_call || request.changing
             }
             _ => return Err(WhyNoDelegation::Resource(false)),
         };

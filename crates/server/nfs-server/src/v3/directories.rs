@@ -89,6 +89,12 @@ async fn create(call: &Call<'_>, at: &DirOp<'_>, new: Option<New<'_>>) -> Reply 
     let Some(new) = new else {
         return call.reply(&Results::Create(Outcome::Err(Status::Inval, directory.wcc().await)));
     };
+    // What exists is cut.
+    let cuts = matches!(&new, New::File(NewFile::Unchecked(set)) if set.size.is_some());
+    let change = if cuts { call.change_name(&directory, name).await.map(Some) } else { Ok(None) };
+    if let Err(status) = change {
+        return call.reply(&Results::Create(Outcome::Err(status, directory.wcc().await)));
+    }
     match directory.tree().create(&directory.caller, &directory.node, name, new).await {
         Ok(created) => {
             let handle = call.model.handle(&directory.export, &created.node);
@@ -156,9 +162,10 @@ pub(super) async fn remove(call: &Call<'_>, at: DirOp<'_>, kind: RemovedKind) ->
             Ok(place) => place,
             Err(status) => return Outcome::Err(status, Wcc::default()),
         };
-    if let Err(status) = call.may_change_name(&directory, name).await {
-        return Outcome::Err(status, directory.wcc().await);
-    }
+    let _change = match call.change_name(&directory, name).await {
+        Ok(change) => change,
+        Err(status) => return Outcome::Err(status, directory.wcc().await),
+    };
     match directory.tree().remove(&directory.caller, &directory.node, name, kind).await {
         Ok(removed) => Outcome::Ok(convert::changed(&directory.export, &removed.directory)),
         Err(error) => {
@@ -166,12 +173,6 @@ pub(super) async fn remove(call: &Call<'_>, at: DirOp<'_>, kind: RemovedKind) ->
             Outcome::Err(convert::status(error), directory.wcc().await)
         }
     }
-}
-
-/// Whether NFSv4's clients let a file take another name, and perhaps the place of another file.
-async fn movable(call: &Call<'_>, from: (&File, &[u8]), to: (&File, &[u8])) -> Result<(), Status> {
-    call.may_change_name(from.0, from.1).await?;
-    call.may_change_name(to.0, to.1).await
 }
 
 pub(super) async fn rename(call: &Call<'_>, what: Rename<'_>) -> Reply {
@@ -183,10 +184,13 @@ pub(super) async fn rename(call: &Call<'_>, what: Rename<'_>) -> Reply {
         Err(Status::Exist) => return call.reply(&Results::Rename(Outcome::Err(Status::Inval, none()))),
         Err(status) => return call.reply(&Results::Rename(Outcome::Err(status, none()))),
     };
-    let outcome = if from.export.id != to.export.id {
-        Outcome::Err(Status::XDev, none())
-    } else if let Err(status) = movable(call, (&from, name), (&to, new)).await {
-        Outcome::Err(status, Renamed { from: from.wcc().await, to: to.wcc().await })
+    if from.export.id != to.export.id {
+        return call.reply(&Results::Rename(Outcome::Err(Status::XDev, none())));
+    }
+    // The file takes another name, and perhaps the place of another file.
+    let (moved, replaced) = (call.change_name(&from, name).await, call.change_name(&to, new).await);
+    let outcome = if let Some(status) = moved.as_ref().err().or(replaced.as_ref().err()) {
+        Outcome::Err(*status, Renamed { from: from.wcc().await, to: to.wcc().await })
     } else {
         match from.tree().rename(&from.caller, (&from.node, name), (&to.node, new)).await {
             Ok(renamed) => Outcome::Ok(Renamed {
@@ -209,11 +213,13 @@ pub(super) async fn link(call: &Call<'_>, what: Link<'_>) -> Reply {
         Ok(ends) => ends,
         Err(status) => return call.reply(&Results::Link(Outcome::Err(status, none()))),
     };
-    let outcome = if file.export.id != directory.export.id {
-        Outcome::Err(Status::XDev, none())
-    } else if let Err(status) = call.may_change(&file) {
+    if file.export.id != directory.export.id {
+        return call.reply(&Results::Link(Outcome::Err(Status::XDev, none())));
+    }
+    let change = call.change(&file);
+    let outcome = if let Err(status) = &change {
         let linked = Linked { file: file.attributes().await, directory: directory.wcc().await };
-        Outcome::Err(status, linked)
+        Outcome::Err(*status, linked)
     } else {
         match file.tree().link(&file.caller, &file.node, &directory.node, name).await {
             Ok(linked) => Outcome::Ok(Linked {

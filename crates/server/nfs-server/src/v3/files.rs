@@ -4,7 +4,6 @@ use nfs::v3::{
     self, Access, AccessOk, Commit, CommitOk, FsInfoOk, FsStatOk, Handle, Outcome, Path, PathConfOk, Read,
     ReadLinkOk, ReadOk, Results, SetAttr, Status, Wcc, Write, WriteOk, properties,
 };
-use nfs::v4::ShareAccess;
 use runtime::Chain;
 
 use super::{Call, convert, failed};
@@ -29,19 +28,18 @@ pub(super) async fn set_attributes(call: &Call<'_>, what: SetAttr<'_>) -> Reply 
         (Ok(file), None) => Outcome::Err(Status::Inval, file.wcc().await),
         (Ok(file), Some(set)) => {
             let guard = what.guard.map(convert::tree_time);
-            let may = match set.size {
-                Some(_) => call.may_access(&file, ShareAccess::Write),
-                None => call.may_change(&file),
+            let change = match set.size {
+                Some(_) => call.change_data(&file),
+                None => call.change(&file),
             };
-            if let Err(status) = may {
-                return call.reply(&Results::SetAttr(Outcome::Err(status, file.wcc().await)));
-            }
-            match file.tree().set_attributes(&file.caller, &file.node, &set, guard).await {
-                Ok(changed) => {
-                    // One may have been given meanwhile.
-                    let _ = call.may_change(&file);
-                    Outcome::Ok(convert::changed(&file.export, &changed))
+            let _change = match change {
+                Ok(change) => change,
+                Err(status) => {
+                    return call.reply(&Results::SetAttr(Outcome::Err(status, file.wcc().await)));
                 }
+            };
+            match file.tree().set_attributes(&file.caller, &file.node, &set, guard).await {
+                Ok(changed) => Outcome::Ok(convert::changed(&file.export, &changed)),
                 Err(error) => {
                     file.note(error);
                     Outcome::Err(convert::status(error), file.wcc().await)
@@ -99,7 +97,7 @@ pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {
         Err(status) => return call.reply(&Results::Read(Outcome::Err(status, None))),
     };
     call.client.admit(&file, false, what.count.min(MOST_DATA).into()).await;
-    if let Err(status) = call.may_access(&file, ShareAccess::Read) {
+    if let Err(status) = call.may_read(&file) {
         return call.reply(&Results::Read(Outcome::Err(status, file.attributes().await)));
     }
     let len = what.count.min(MOST_DATA) as usize;
@@ -124,13 +122,13 @@ pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Repl
         }
         Ok(file) => {
             call.client.admit(&file, true, what.length.into()).await;
-            if let Err(status) = call.may_access(&file, ShareAccess::Write) {
-                return call.reply(&Results::Write(Outcome::Err(status, file.wcc().await)));
-            }
+            let _change = match call.change_data(&file) {
+                Ok(change) => change,
+                Err(status) => return call.reply(&Results::Write(Outcome::Err(status, file.wcc().await))),
+            };
             let stability = convert::stability(what.stable);
             match file.tree().write(&file.caller, &file.node, what.offset, data, stability).await {
                 Ok(written) => {
-                    let _ = call.may_change(&file);
                     file.tally.count(|counts| counts.written_bytes += written.len as u64);
                     Outcome::Ok(WriteOk {
                         file: convert::changed(&file.export, &written.file),

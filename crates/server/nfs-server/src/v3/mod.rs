@@ -13,6 +13,7 @@ use runtime::Chain;
 use crate::call::Accepted;
 use crate::caller::Identity;
 use crate::changes::Changes;
+use crate::changing::Change;
 use crate::client::Client;
 use crate::file::File;
 use crate::model::{BadHandle, Edition};
@@ -89,30 +90,38 @@ impl Call<'_> {
         Ok(file)
     }
 
-    /// Whether NFSv4's clients let the file, or a name of it, be changed.
+    /// Begins a change of the file, or a name of it, if NFSv4's clients let it be changed.
     ///
     /// # Errors
     /// JUKEBOX: not yet.
-    fn may_change(&self, file: &File) -> Result<(), Status> {
+    fn change(&self, file: &File) -> Result<Change<'_>, Status> {
         self.changes().of(file).map_err(convert::denied)
     }
 
     /// The same for the file that a name names.
-    async fn may_change_name(&self, directory: &File, name: &[u8]) -> Result<(), Status> {
+    async fn change_name(&self, directory: &File, name: &[u8]) -> Result<Change<'_>, Status> {
         self.changes().of_name(directory, name).await.map_err(convert::denied)
+    }
+
+    /// The same for the file's data.
+    ///
+    /// # Errors
+    /// ACCES: one denies it. JUKEBOX: not yet.
+    fn change_data(&self, file: &File) -> Result<Change<'_>, Status> {
+        self.changes().of_data(file).map_err(convert::denied)
     }
 
     fn changes(&self) -> Changes<'_> {
         Changes { state: &self.client.shared.state, model: &self.model, client: None }
     }
 
-    /// Whether NFSv4's clients let the file be read or written.
+    /// Whether NFSv4's clients let the file be read.
     ///
     /// # Errors
-    /// ACCES: one denies it. JUKEBOX: not yet.
-    fn may_access(&self, file: &File, access: ShareAccess) -> Result<(), Status> {
+    /// ACCES: one denies it.
+    fn may_read(&self, file: &File) -> Result<(), Status> {
         let handle = || self.model.handle(&file.export, &file.node);
-        self.client.shared.state.may_access(access, handle).map_err(convert::denied)
+        self.client.shared.state.may_access(ShareAccess::Read, handle).map_err(convert::denied)
     }
 
     /// A reply with these results.

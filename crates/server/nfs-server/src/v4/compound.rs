@@ -74,8 +74,13 @@ impl Compound<'_> {
         &self,
         act: impl FnOnce(&mut Machine, std::time::Duration, ClientId) -> Result<T, Status>,
     ) -> Result<T, Status> {
-        let client = self.running.as_ref().ok_or(Status::OpNotInSession)?.client();
+        let client = self.session_client()?;
         self.client.shared.state.with(|state, now| act(state, now, client))
+    }
+
+    /// The session's client.
+    pub(super) fn session_client(&self) -> Result<ClientId, Status> {
+        Ok(self.running.as_ref().ok_or(Status::OpNotInSession)?.client())
     }
 
     /// Changes for the session's client.

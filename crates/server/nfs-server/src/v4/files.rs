@@ -11,6 +11,7 @@ use runtime::Chain;
 use super::attributes::{self, Known};
 use super::compound::{Compound, Done, Place, Results as Reply};
 use super::convert;
+use crate::changing::Change;
 use crate::file::File;
 use crate::records::MOST_DATA;
 use crate::reply::{Apart, Where};
@@ -43,7 +44,7 @@ pub(super) async fn set_attributes(c: &Compound<'_>, what: &SetAttr<'_>, to: &mu
         may(c, file, what.stateid, ShareAccess::Write)?;
     }
     if !set.is_empty() {
-        c.changes().of(file)?;
+        let _change = c.changes().of(file)?;
         file.done(file.tree().set_attributes(&file.caller, &file.node, &set, None).await)?;
     }
     to.push(&Results::SetAttr(Outcome::Ok(what.attributes.set())));
@@ -87,16 +88,20 @@ pub(super) async fn read_link(c: &mut Compound<'_>, to: &mut Reply<'_, '_>) -> D
     Ok(())
 }
 
-/// Whether the stateid permits such access to the data.
-pub(super) fn may(
-    c: &Compound<'_>,
+/// Whether the stateid permits such access to the data. What writes them is a change, which the caller
+/// keeps until it has ended: an open may be closed meanwhile.
+pub(super) fn may<'c>(
+    c: &Compound<'c>,
     file: &File,
     stateid: Stateid,
     access: ShareAccess,
-) -> Result<(), Status> {
+) -> Result<Option<Change<'c>>, Status> {
     let stateid = c.stateid(stateid)?;
+    let changing = &c.client.shared.state.changing;
+    let change = access.writes().then(|| changing.begin(file.export.id, &file.node));
     let handle = c.model.handle(&file.export, &file.node);
-    c.state(|state, now, client| state.check_io(now, Some(client), &handle, stateid, access))
+    c.state(|state, now, client| state.check_io(now, Some(client), &handle, stateid, access))?;
+    Ok(change)
 }
 
 pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_>) -> Done {
@@ -123,7 +128,7 @@ pub(super) async fn write(c: &Compound<'_>, what: Write, data: Chain, to: &mut R
         return Err(Status::Inval.into());
     }
     c.client.admit(file, true, what.length.into()).await;
-    may(c, file, what.stateid, ShareAccess::Write)?;
+    let _change = may(c, file, what.stateid, ShareAccess::Write)?;
     let stability = convert::stability(what.stable);
     let written = file.tree().write(&file.caller, &file.node, what.offset, data, stability).await;
     let written = file.done(written)?;

@@ -126,7 +126,7 @@ pub(super) async fn remove(c: &Compound<'_>, name: Name<'_>, to: &mut Reply<'_, 
     let directory = c.writable()?;
     let name = checked(name)?;
     changeable(c, directory, name)?;
-    c.changes().of_name(directory, name).await?;
+    let _change = c.changes().of_name(directory, name).await?;
     let removed = directory.tree().remove(&directory.caller, &directory.node, name, RemovedKind::Any).await;
     let removed = directory.done(removed)?;
     to.push(&Results::Remove(Outcome::Ok(convert::changed(&removed.directory))));
@@ -145,8 +145,7 @@ pub(super) async fn rename(c: &Compound<'_>, what: &Rename<'_>, to: &mut Reply<'
     let (old, new) = (checked(what.from)?, checked(what.to)?);
     changeable(c, from, old)?;
     changeable(c, into, new)?;
-    c.changes().of_name(from, old).await?;
-    c.changes().of_name(into, new).await?;
+    let _changes = (c.changes().of_name(from, old).await?, c.changes().of_name(into, new).await?);
     let renamed = from.tree().rename(&from.caller, (&from.node, old), (&into.node, new)).await;
     let renamed = from.done(renamed)?;
     let (from, into) = (convert::changed(&renamed.from), convert::changed(&renamed.to));
@@ -158,7 +157,7 @@ pub(super) async fn link(c: &Compound<'_>, name: Name<'_>, to: &mut Reply<'_, '_
     let (file, directory) = pair(c)?;
     let name = checked(name)?;
     changeable(c, directory, name)?;
-    c.changes().of(file)?;
+    let _change = c.changes().of(file)?;
     let linked = file.tree().link(&file.caller, &file.node, &directory.node, name).await;
     let linked = file.done(linked)?;
     to.push(&Results::Link(Outcome::Ok(convert::changed(&linked.directory))));

@@ -11,7 +11,7 @@ use tree::{Attributes, Created, New, NewFile, Permissions, SetAttributes, TreeEr
 
 use super::attributes::{WITH_EXCLUSIVE, to_set};
 use super::compound::{Compound, Done, Place, Results as Reply, checked, in_export, writable};
-use super::{convert, names};
+use super::{convert, files, names};
 use crate::file::File;
 
 /// A file that is to be opened.
@@ -24,6 +24,14 @@ struct Target {
     set: Bitmap,
     /// To be cut, or extended, as soon as it is open.
     size: Option<u64>,
+}
+
+impl Target {
+    /// The file, which was there before, is to have this size.
+    fn cut(self, size: Option<u64>) -> Self {
+        let set = size.map_or(Bitmap::EMPTY, |_| Bitmap::of(&[attribute::SIZE]));
+        Self { size, set, ..self }
+    }
 }
 
 /// What has to be checked of the caller's rights.
@@ -73,11 +81,15 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
         share,
         claim: right,
         want: what.share_access,
+        changing: false,
     };
-    let opened = c.state(|state, now, client| state.open(now, client, request))?;
-    if let Some(size) = target.size.filter(|size| *size != of.size || *size == 0) {
-        resize(c, &file, size, &opened).await?;
+    let size = target.size.filter(|size| *size != of.size || *size == 0);
+    let resizing = size.map(|_| c.client.shared.state.changing.begin(file.export.id, &file.node));
+    let opened = c.client.shared.state.open(c.session_client()?, &file, request)?;
+    if let Some(size) = size {
+        resize(c, &file, size, (&opened, share.access)).await?;
     }
+    drop(resizing);
     let delegation = match opened.delegation {
         // Nobody is told by it who may read: others ask with ACCESS.
         Ok(Delegated { stateid, recall }) => {
@@ -100,14 +112,25 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
 }
 
 /// Cuts a file that has just been opened. If that fails, it is not open.
-async fn resize(c: &Compound<'_>, file: &File, size: u64, opened: &Opened) -> Result<(), Status> {
+async fn resize(
+    c: &Compound<'_>,
+    file: &File,
+    size: u64,
+    (opened, access): (&Opened, ShareAccess),
+) -> Result<(), Status> {
     let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
-    let done = file.done(file.tree().set_attributes(&file.caller, &file.node, &set, None).await);
+    // An open for writing has had delegations recalled, and was not denied.
+    let may =
+        if access.writes() { Ok(None) } else { files::may(c, file, Stateid::ANONYMOUS, ShareAccess::Write) };
+    let done = match may {
+        Ok(_) => file.done(file.tree().set_attributes(&file.caller, &file.node, &set, None).await).map(drop),
+        Err(status) => Err(status),
+    };
     // A later seqid is of an open that was there before.
     if done.is_err() && opened.stateid.seqid == 1 {
         c.state(|state, _, client| state.close(client, opened.stateid))?;
     }
-    done.map(|_| ())
+    done
 }
 
 /// Checks that the caller may open the file so.
@@ -156,21 +179,20 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
         (_, Some(verifier)) => NewFile::Exclusive { verifier: verifier.0, attributes },
         (CreateHow::Guarded(_), _) => NewFile::Guarded(attributes),
         _ => {
-            // An existing file is cut only when nobody denies it.
+            // An existing file is cut only when it is open, and nobody denies that.
             match existing(c, name).await {
-                Err(Status::NoEnt) => NewFile::Unchecked(attributes),
-                found => {
-                    let size = attributes.size;
-                    let set = size.map_or(Bitmap::EMPTY, |_| Bitmap::of(&[attribute::SIZE]));
-                    return found.map(|target| Target { size, set, ..target });
-                }
+                Err(Status::NoEnt) => NewFile::Guarded(attributes),
+                found => return found.map(|target| target.cut(attributes.size)),
             }
         }
     };
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
     let Created { node, directory: changed, new, .. } = match created {
-        // What exists and is no file says what it is.
-        Err(TreeError::Exists) if matches!(how, CreateHow::Unchecked(_)) => return existing(c, name).await,
+        // Somebody else has made it meanwhile, and may have removed it again.
+        Err(TreeError::Exists) if matches!(how, CreateHow::Unchecked(_)) => {
+            let found = existing(c, name).await.map(|target| target.cut(attributes.size));
+            return found.map_err(|status| if status == Status::NoEnt { Status::Delay } else { status });
+        }
         created => directory.done(created)?,
     };
     let check = match (new, verifier) {

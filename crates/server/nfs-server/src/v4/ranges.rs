@@ -8,11 +8,12 @@ use tree::{Contents, TreeError};
 
 use super::compound::{Compound, Done, Results as Reply, in_export};
 use super::{convert, files};
+use crate::changing::Change;
 use crate::file::File;
 
 pub(super) async fn allocate(c: &Compound<'_>, what: Allocate, to: &mut Reply<'_, '_>) -> Done {
     let file = c.writable()?;
-    files::may(c, file, what.stateid, ShareAccess::Write)?;
+    let _change = files::may(c, file, what.stateid, ShareAccess::Write)?;
     file.done(file.tree().allocate(&file.caller, &file.node, what.offset, what.length).await)?;
     to.push(&Results::Allocate(Outcome::Ok(())));
     Ok(())
@@ -20,7 +21,7 @@ pub(super) async fn allocate(c: &Compound<'_>, what: Allocate, to: &mut Reply<'_
 
 pub(super) async fn deallocate(c: &Compound<'_>, what: Allocate, to: &mut Reply<'_, '_>) -> Done {
     let file = c.writable()?;
-    files::may(c, file, what.stateid, ShareAccess::Write)?;
+    let _change = files::may(c, file, what.stateid, ShareAccess::Write)?;
     file.done(file.tree().deallocate(&file.caller, &file.node, what.offset, what.length).await)?;
     to.push(&Results::Deallocate(Outcome::Ok(())));
     Ok(())
@@ -42,16 +43,21 @@ pub(super) async fn seek(c: &Compound<'_>, what: Seek, to: &mut Reply<'_, '_>) -
     Ok(())
 }
 
-/// The saved file, to be read, and the current one, to be written. Both are in one export.
-fn pair<'c>(c: &'c Compound<'_>, from: Stateid, into: Stateid) -> Result<(&'c File, &'c File), Status> {
+/// The saved file, to be read, and the current one, to be written, with the change of it. Both are in
+/// one export.
+fn pair<'c, 'o>(
+    c: &'c Compound<'o>,
+    from: Stateid,
+    into: Stateid,
+) -> Result<(&'c File, &'c File, Option<Change<'o>>), Status> {
     let source = in_export(c.saved.as_ref().ok_or(Status::NoFileHandle)?, Status::IsDir)?;
     let target = c.writable()?;
     if source.export.id != target.export.id {
         return Err(Status::XDev);
     }
     files::may(c, source, from, ShareAccess::Read)?;
-    files::may(c, target, into, ShareAccess::Write)?;
-    Ok((source, target))
+    let change = files::may(c, target, into, ShareAccess::Write)?;
+    Ok((source, target, change))
 }
 
 /// COPY. It is done when it is answered, and durable. It may be short.
@@ -59,7 +65,7 @@ pub(super) async fn copy(c: &Compound<'_>, what: &CopyRange<'_>, to: &mut Reply<
     if !what.source_servers.is_empty() {
         return Err(Status::NotSupp.into());
     }
-    let (source, target) = pair(c, what.source, what.destination)?;
+    let (source, target, _change) = pair(c, what.source, what.destination)?;
     let len = if what.count == 0 { u64::MAX } else { what.count };
     let (from, into) = ((&source.node, what.source_offset), (&target.node, what.destination_offset));
     let count = target.done(target.tree().copy(&target.caller, from, into, len, false).await)?;
@@ -76,7 +82,7 @@ pub(super) async fn copy(c: &Compound<'_>, what: &CopyRange<'_>, to: &mut Reply<
 }
 
 pub(super) async fn clone(c: &Compound<'_>, what: CloneRange, to: &mut Reply<'_, '_>) -> Done {
-    let (source, target) = pair(c, what.source, what.destination)?;
+    let (source, target, _change) = pair(c, what.source, what.destination)?;
     let (from, into) = ((&source.node, what.source_offset), (&target.node, what.destination_offset));
     target.done(target.tree().copy(&target.caller, from, into, what.count, true).await)?;
     to.push(&Results::Clone(Outcome::Ok(())));

@@ -30,7 +30,7 @@ async fn change(
 ) -> Result<nfs::v4::ChangeInfo, Status> {
     let file = c.writable()?;
     let name = checked(name)?;
-    c.changes().of(file)?;
+    let _change = c.changes().of(file)?;
     let set = file.tree().set_extended_attribute(&file.caller, &file.node, name, value, create);
     Ok(convert::changed(&file.done(set.await)?))
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod gated;
 pub mod liar;
 pub mod rdma;
 pub mod v4;
@@ -36,11 +37,20 @@ pub fn served() -> Served {
 
 /// 64 MiB of memory as `/data`, at a free port.
 pub fn config() -> NfsConfig {
-    let tree =
-        MemoryTree::new(Limits { bytes: 64 << 20, files: 1 << 20 }, Root { mode: 0o777, uid: 0, gid: 0 });
+    exporting(memory())
+}
+
+/// A tree of 64 MiB of memory.
+pub fn memory() -> Arc<MemoryTree> {
+    let limits = Limits { bytes: 64 << 20, files: 1 << 20 };
+    Arc::new(MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 }).expect("memory"))
+}
+
+/// A tree as `/data`, at a free port.
+pub fn exporting(tree: Arc<dyn tree::Tree>) -> NfsConfig {
     let export = Export {
         name: "/data".into(),
-        tree: Arc::new(tree.expect("memory")),
+        tree,
         clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
     };
     NfsConfig {

@@ -209,10 +209,14 @@ impl Client {
 
     /// A COMPOUND, and the whole reply.
     pub fn v4(&mut self, compound: &[u8]) -> Vec<u8> {
+        self.send_v4(compound);
+        self.reply()
+    }
+
+    fn send_v4(&mut self, compound: &[u8]) {
         self.xid += 1;
         let call = call(self.xid, v4::PROGRAM, v4::VERSION, v4::COMPOUND, compound);
         self.send(&fragment(&call, true));
-        self.reply()
     }
 }
 
@@ -225,9 +229,15 @@ impl V4 {
 
     /// The next request: SEQUENCE and these operations.
     pub fn run(&mut self, operations: &[Arguments<'_>], data: &[u8]) -> Vec<u8> {
+        self.begin(operations, data);
+        self.link.reply()
+    }
+
+    /// Sends it only.
+    pub fn begin(&mut self, operations: &[Arguments<'_>], data: &[u8]) {
         self.sequence += 1;
         let all = [&[self.slot(self.sequence)], operations].concat();
-        self.link.v4(&body(self.minor, &all, data))
+        self.link.send_v4(&body(self.minor, &all, data));
     }
 
     /// The handle that a path leads to.

@@ -31,6 +31,8 @@ pub struct OpenFile<'a, F> {
     pub claim: Claim,
     /// Bits of [`flags::want`](crate::v4::flags::want).
     pub want: u32,
+    /// A change of the file is in progress that was admitted before: no delegation is given.
+    pub changing: bool,
 }
 
 /// A read delegation that was given.

@@ -187,7 +187,11 @@ impl Server {
         claim: Claim,
     ) -> Result<Opened, Status> {
         let share = Share { access, deny };
-        self.state.open(self.now, client.id, OpenFile { file: &file, owner, share, claim, want: 0 })
+        self.state.open(
+            self.now,
+            client.id,
+            OpenFile { file: &file, owner, share, claim, want: 0, changing: false },
+        )
     }
 
     fn open(&mut self, client: Client, file: u64, access: ShareAccess) -> Result<Opened, Status> {
