@@ -264,9 +264,8 @@ impl QueuePair {
     }
 
     /// Confirms that the peer has received everything posted before the mark, as its later messages
-    /// show. Data is sent by reference ([`crate::Options::lend`]) only while this side gets
-    /// confirmations: the headers around it are kept until then, up to 64 KiB of them. A mark in
-    /// the future is ignored.
+    /// show. The memory of headers around data that was sent by reference ([`crate::Options::lend`]) is
+    /// used again then, instead of new memory. A mark in the future is ignored.
     pub fn confirm(&self, mark: u64) {
         match &self.provider {
             Provider::Software(pair) => pair.confirm(mark),

@@ -1,9 +1,10 @@
 //! [`Lender`]: sends memory by reference. The socket's queue gets the pages themselves instead of copies of their bytes
 //! (vmsplice(2) into a pipe, splice(2) from there to the socket), and so does a peer on the same machine or the card.
 //!
-//! Nobody says when the kernel has done with such a page, so what is lent must either be allowed to change until the peer
-//! has it (a disk's blocks) or wait for the peer's word (headers, which [`Lender::confirm`] frees). It never copies
-//! payload, and never waits: what a socket has no room for is left to the caller.
+//! The kernel does not report when it is done with such a page. So payload must be allowed to change until the peer has it
+//! (a disk's blocks). Headers lie in memory of their own: [`Lender::confirm`] frees it for the next ones, and where nobody
+//! confirms, the pages are left to the kernel and new ones take their place. It never copies payload, and never waits:
+//! what a socket has no room for is left to the caller.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,7 +18,8 @@ use super::options::check;
 use crate::buf::{map_pages, unmap_pages};
 use crate::op::is_transient;
 
-/// Bytes of headers that may be on their way. Touched page by page, when first needed.
+/// Bytes of headers that may be unconfirmed before their pages are left to the kernel. Touched page by page, when first
+/// needed.
 const HEADER_SPACE: usize = 64 << 10;
 const PAGE: usize = 4096;
 /// Pages of one round, which are as many as a pipe holds and as the kernel gives to the socket in one call. More would leave
@@ -162,7 +164,11 @@ impl Lender {
                 break;
             }
             if piece.kind == Kind::Stable {
-                let Some(copy) = headers.copy(vector) else { break };
+                let copy = headers.copy(vector);
+                // No piece of this round lies in the pages yet, and none of the last ones in the pipe.
+                let copy =
+                    copy.or_else(|| if count == 0 && headers.renew() { headers.copy(vector) } else { None });
+                let Some(copy) = copy else { break };
                 vector.iov_base = copy.as_ptr().cast();
                 // Headers next to each other are one piece.
                 if let Some(last) = vectors[..count].last_mut()
@@ -271,6 +277,16 @@ impl Headers {
             self.end = self.end.next_multiple_of(PAGE as u64);
         }
         self.pieces = 0;
+    }
+
+    /// Leaves all pages to the kernel, which keeps those that are on their way, and begins with new ones. False if the kernel
+    /// does not take them.
+    fn renew(&mut self) -> bool {
+        // SAFETY: whole pages of this private anonymous mapping, which nothing here refers to any more.
+        let rc = unsafe { libc::madvise(self.base.as_ptr().cast(), HEADER_SPACE, libc::MADV_DONTNEED) };
+        self.end = self.end.next_multiple_of(HEADER_SPACE as u64);
+        self.confirmed = if rc == 0 { self.end } else { self.confirmed };
+        rc == 0
     }
 
     /// Copies the bytes of `vector`, unless there is no room until more is confirmed.
