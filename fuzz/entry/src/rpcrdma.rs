@@ -6,7 +6,8 @@ use rpc::xdr::{Chained, List, Reader, Writer};
 use rpcrdma::call::pieces;
 use rpcrdma::reply::{room, written};
 use rpcrdma::{
-    Body, Header, INLINE, Limits, Lists, Piece, PrivateData, ReadSegment, Segment, Shape, Sinks, WriteChunk,
+    Body, Header, INLINE, Item, Limits, Lists, Piece, PrivateData, ReadSegment, Segment, Shape, Sinks,
+    WriteChunk,
 };
 
 const LIMITS: Limits = Limits { read_segments: 16, write_chunks: 4, segments: 8, call: 100_000 };
@@ -20,8 +21,10 @@ fn bytes(header: &Header<'_>) -> Vec<u8> {
 /// Bytes 0 to 5: the parts of a reply; then the message.
 pub fn header(data: &[u8]) {
     let mut input = Input::new(data);
-    let (head, item) = (usize::from(input.u16()), usize::from(input.u16()));
-    let shape = Shape { head, item, index: usize::from(input.u8() % 4), tail: usize::from(input.u8()) };
+    let (rest, first) = (usize::from(input.u16()), usize::from(input.u16()));
+    let index = usize::from(input.u8() % 4);
+    let items =
+        [(index, first), ((index + 1) % 4, usize::from(input.u8()))].map(|(index, len)| Item { index, len });
     let message = input.rest();
     let private = PrivateData::decode(message);
     assert_eq!(PrivateData::decode(&private.encode()), private);
@@ -41,16 +44,20 @@ pub fn header(data: &[u8]) {
     assert_eq!(Header::read(&mut Reader::new(&again)), Ok(header));
     call(&header, from.remaining().len());
     let Some(Ok(sinks)) = header.lists().map(|lists| Sinks::of(lists, &LIMITS)) else { return };
-    let Ok(placed) = sinks.place(header.xid, 9, shape, INLINE) else { return };
+    let Ok(placed) = sinks.place(header.xid, 9, Shape { rest, items: &items }, INLINE) else { return };
     let answer = Header::read(&mut Reader::new(&placed.header)).expect("our own header");
-    let (Some(lists), apart) = (answer.lists(), room(&placed.item) as usize) else {
-        panic!("an error in place of a reply");
-    };
-    assert!(apart == 0 || apart == shape.item);
-    for (index, (gave, chunk)) in sinks.writes.iter().zip(lists.writes.iter()).enumerate() {
-        assert_eq!(written(gave, &chunk), Some(if index == shape.index { apart } else { 0 }));
+    let Some(lists) = answer.lists() else { panic!("an error in place of a reply") };
+    let mut rest = rest;
+    let mut apart = [0; 256];
+    for (item, place) in items.iter().zip(&placed.items) {
+        let len = room(place) as usize;
+        assert!(len == 0 || len == item.len);
+        apart[item.index] = len;
+        rest += if len > 0 { 0 } else { item.len.next_multiple_of(4) };
     }
-    let rest = shape.head + shape.tail + if apart > 0 { 0 } else { shape.item.next_multiple_of(4) };
+    for (index, (gave, chunk)) in sinks.writes.iter().zip(lists.writes.iter()).enumerate() {
+        assert_eq!(written(gave, &chunk), Some(apart[index]));
+    }
     match placed.rest.is_empty() {
         true => assert!(placed.header.len() + rest <= INLINE),
         false => assert_eq!(room(&placed.rest) as usize, rest),

@@ -21,7 +21,7 @@ pub use call::{BadChunks, Limits, Piece};
 pub use credits::Credits;
 pub use header::{BadHeader, Body, Failure, Header, Lists, ReadSegment, Segment, WriteChunk};
 pub use private_data::PrivateData;
-pub use reply::{Placement, Shape, Sinks, TooShort};
+pub use reply::{Item, Placement, Shape, Sinks, TooShort};
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! Where the parts of a reply go (RFC 8166 §3.4.6, §3.5): an item by RDMA Write to a chunk of the write
+//! Where the parts of a reply go (RFC 8166 §3.4.6, §3.5): items by RDMA Write to chunks of the write
 //! list, the rest behind the header or to the reply chunk.
 
 use rpc::xdr::{Chained, List, Writer, padding};
@@ -16,18 +16,23 @@ pub struct Sinks {
     pub reply: Option<Segments>,
 }
 
-/// A reply, as its upper layer has it: bytes, an item that may go apart, bytes.
+/// An item of a reply that may go apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Bytes before the item.
-    pub head: usize,
-    /// Length of the item without its padding; 0: there is none.
-    pub item: usize,
+pub struct Item {
     /// Which of the results that may go apart it is, from 0: it belongs to this chunk of the write
     /// list.
     pub index: usize,
-    /// Bytes behind the item and its padding.
-    pub tail: usize,
+    /// Its length without its padding.
+    pub len: usize,
+}
+
+/// A reply, as its upper layer has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape<'i> {
+    /// Bytes beside the items and their padding.
+    pub rest: usize,
+    /// The items, each with another index.
+    pub items: &'i [Item],
 }
 
 /// Where the parts of a reply go. The RDMA Writes come before the Send.
@@ -35,8 +40,8 @@ pub struct Shape {
 pub struct Placement {
     /// The transport header, which the Send begins with.
     pub header: Vec<u8>,
-    /// Where the item goes, without its padding. Empty: it stays with the rest.
-    pub item: Segments,
+    /// Where each item goes, without its padding. Empty: it stays with the rest.
+    pub items: SmallVec<[Segments; 1]>,
     /// Where the rest goes. Empty: behind the header.
     pub rest: Segments,
 }
@@ -112,24 +117,30 @@ impl Sinks {
     ///
     /// # Errors
     /// [`TooShort`].
-    pub fn place(&self, xid: u32, credits: u32, shape: Shape, inline: usize) -> Result<Placement, TooShort> {
-        let chunk = self.writes.get(shape.index).filter(|_| shape.item > 0);
-        // A requester that gives an empty chunk wants the item with the rest.
-        let chunk = chunk.filter(|chunk| room(chunk) > 0);
-        let item = match chunk {
-            None => Segments::new(),
-            Some(chunk) if room(chunk) < shape.item as u64 => {
-                return Err(TooShort { room: room(chunk), needed: shape.item });
+    pub fn place(
+        &self,
+        xid: u32,
+        credits: u32,
+        shape: Shape<'_>,
+        inline: usize,
+    ) -> Result<Placement, TooShort> {
+        let mut rest = shape.rest;
+        let mut items: SmallVec<[Segments; 1]> = SmallVec::new();
+        let mut writes: SmallVec<[Segments; 1]> = self.writes.iter().map(|chunk| filled(chunk, 0)).collect();
+        for item in shape.items {
+            let chunk = self.writes.get(item.index).filter(|_| item.len > 0);
+            // A requester that gives an empty chunk wants the item with the rest.
+            let Some(chunk) = chunk.filter(|chunk| room(chunk) > 0) else {
+                rest += item.len + padding(item.len).len();
+                items.push(Segments::new());
+                continue;
+            };
+            if room(chunk) < item.len as u64 {
+                return Err(TooShort { room: room(chunk), needed: item.len });
             }
-            Some(chunk) => filled(chunk, shape.item),
-        };
-        let stays = if item.is_empty() { shape.item + padding(shape.item).len() } else { 0 };
-        let rest = shape.head + stays + shape.tail;
-        let writes = self.writes.iter().enumerate().map(|(index, chunk)| match index == shape.index {
-            true => filled(chunk, room(&item) as usize),
-            false => filled(chunk, 0),
-        });
-        let writes: SmallVec<[Segments; 1]> = writes.collect();
+            writes[item.index] = filled(chunk, item.len);
+            items.push(writes[item.index].clone());
+        }
         let header = |in_chunk: usize| {
             let writes = Chained::of(writes.iter().map(|chunk| WriteChunk { segments: List::of(chunk) }));
             let reply = self.reply.as_ref().map(|chunk| filled(chunk, in_chunk));
@@ -142,13 +153,13 @@ impl Sinks {
         };
         let sent = header(0);
         if sent.len() + rest <= inline {
-            return Ok(Placement { header: sent, item, rest: Segments::new() });
+            return Ok(Placement { header: sent, items, rest: Segments::new() });
         }
         match &self.reply {
             Some(chunk) if room(chunk) >= rest as u64 => {
                 let mut rest = filled(chunk, rest);
                 rest.retain(|segment| segment.length > 0);
-                Ok(Placement { header: header(room(&rest) as usize), item, rest })
+                Ok(Placement { header: header(room(&rest) as usize), items, rest })
             }
             Some(chunk) => Err(TooShort { room: room(chunk), needed: rest }),
             None => Err(TooShort { room: inline.saturating_sub(sent.len()) as u64, needed: rest }),

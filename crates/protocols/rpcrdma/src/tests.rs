@@ -149,46 +149,67 @@ fn header(placement: &Placement) -> Header<'_> {
 #[test]
 fn an_item_goes_to_its_chunk_and_the_rest_is_sent() {
     let sinks = sinks(&[&[segment(5, 100), segment(6, 100)]], None).unwrap();
-    let shape = Shape { head: 100, item: 141, index: 0, tail: 0 };
-    let placed = sinks.place(7, 32, shape, INLINE).unwrap();
-    assert_eq!(placed.item[..], [segment(5, 100), segment(6, 41)]);
+    let of = |index, len| [Item { index, len }];
+    let place = |items: &[Item]| sinks.place(7, 32, Shape { rest: 100, items }, INLINE);
+    let placed = place(&of(0, 141)).unwrap();
+    assert_eq!(placed.items[0][..], [segment(5, 100), segment(6, 41)]);
     assert!(placed.rest.is_empty());
     let Body::Message(lists) = header(&placed).body else { panic!("{placed:?}") };
     let returned = lists.writes.iter().next().unwrap();
     assert_eq!(written(&sinks.writes[0], &returned), Some(141));
     // What has no item uses no chunk.
-    let placed = sinks.place(7, 32, Shape { item: 0, ..shape }, INLINE).unwrap();
+    let placed = place(&[]).unwrap();
     let returned = header(&placed).lists().unwrap().writes.iter().next().unwrap();
-    assert_eq!((placed.item.len(), written(&sinks.writes[0], &returned)), (0, Some(0)));
+    assert_eq!((placed.items.len(), written(&sinks.writes[0], &returned)), (0, Some(0)));
     // Another result's item stays with the rest.
-    let placed = sinks.place(7, 32, Shape { index: 1, ..shape }, INLINE).unwrap();
-    assert!(placed.item.is_empty() && placed.rest.is_empty());
-    let too_long = Shape { item: 201, ..shape };
-    assert_eq!(sinks.place(7, 32, too_long, INLINE), Err(TooShort { room: 200, needed: 201 }));
+    let placed = place(&of(1, 141)).unwrap();
+    assert!(placed.items[0].is_empty() && placed.rest.is_empty());
+    assert_eq!(place(&of(0, 201)), Err(TooShort { room: 200, needed: 201 }));
+}
+
+/// RFC 8166 §3.4.6.1, RFC 8267 §5.3: the chunks of the write list belong to the results in order.
+#[test]
+fn each_item_goes_to_the_chunk_of_its_result() {
+    let writes: [&[Segment]; 4] =
+        [&[segment(5, 100)], &[segment(6, 0)], &[segment(7, 100)], &[segment(8, 9)]];
+    let limits = Limits { write_chunks: 4, ..LIMITS };
+    let sinks = with(true, &[], &writes, None, |header| Sinks::of(header.lists().unwrap(), &limits).unwrap());
+    let items = [(0, 100), (1, 5), (2, 7)].map(|(index, len)| Item { index, len });
+    let placed = sinks.place(7, 32, Shape { rest: 40, items: &items }, INLINE).unwrap();
+    // A result whose chunk is empty stays with the rest.
+    let expected: [&[Segment]; 3] = [&[segment(5, 100)], &[], &[segment(7, 7)]];
+    assert_eq!(placed.items.iter().map(|it| &it[..]).collect::<Vec<_>>(), expected);
+    let lists = header(&placed);
+    let lists = lists.lists().unwrap();
+    let returned: Vec<_> =
+        sinks.writes.iter().zip(lists.writes.iter()).map(|(gave, chunk)| written(gave, &chunk)).collect();
+    assert_eq!(returned, [Some(100), Some(0), Some(7), Some(0)]);
 }
 
 #[test]
 fn a_reply_too_long_to_send_goes_to_the_reply_chunk() {
     let given = [segment(5, 1000), segment(6, 1000), segment(8, 10)];
     let sinks = sinks(&[], Some(&given)).unwrap();
-    let shape = Shape { head: 100, item: 1001, index: 0, tail: 8 };
+    let items = |len| [Item { index: 0, len }];
+    let (long, longer) = (items(1001), items(2000));
+    let shape = Shape { rest: 108, items: &long };
     let placed = sinks.place(7, 32, shape, INLINE).unwrap();
     // Its padding is a part of the rest.
     assert_eq!(placed.rest[..], [segment(5, 1000), segment(6, 112)]);
     let Body::NoMessage(lists) = header(&placed).body else { panic!("{placed:?}") };
     assert_eq!(written(&given, &lists.reply.unwrap()), Some(1112));
     // The chunk comes back unused with a short reply.
-    let placed = sinks.place(7, 32, Shape { item: 0, ..shape }, INLINE).unwrap();
+    let placed = sinks.place(7, 32, Shape { items: &[], ..shape }, INLINE).unwrap();
     let Body::Message(lists) = header(&placed).body else { panic!("{placed:?}") };
     assert_eq!(written(&given, &lists.reply.unwrap()), Some(0));
-    let too_long = Shape { item: 2000, ..shape };
+    let too_long = Shape { items: &longer, ..shape };
     assert_eq!(sinks.place(7, 32, too_long, INLINE), Err(TooShort { room: 2010, needed: 2108 }));
     let without = Sinks::default().place(7, 32, shape, INLINE);
     assert_eq!(without, Err(TooShort { room: 1024 - 28, needed: 1112 }));
     // The longest that is sent.
-    let most = Shape { head: 1024 - 28, item: 0, index: 0, tail: 0 };
+    let most = Shape { rest: 1024 - 28, items: &[] };
     assert!(Sinks::default().place(7, 32, most, INLINE).is_ok());
-    assert!(Sinks::default().place(7, 32, Shape { head: most.head + 1, ..most }, INLINE).is_err());
+    assert!(Sinks::default().place(7, 32, Shape { rest: most.rest + 1, ..most }, INLINE).is_err());
 }
 
 #[test]
@@ -297,17 +318,23 @@ proptest! {
     fn a_reply_goes_where_there_is_room_and_nowhere_else(
         writes in prop::collection::vec(prop::collection::vec(any_segment(), 0..3), 0..3),
         reply in prop::option::of(prop::collection::vec(any_segment(), 0..3)),
-        shape in (0..3000usize, 0..3000usize, 0..3usize, 0..300usize),
+        rest in 0..3000usize,
+        lens in prop::collection::vec(0..3000usize, 0..4),
         inline in 28..4096usize,
     ) {
         let writes: Vec<&[Segment]> = writes.iter().map(|chunk| &chunk[..]).collect();
         let Ok(sinks) = sinks(&writes, reply.as_deref()) else { return Ok(()) };
-        let (head, item, index, tail) = shape;
-        let shape = Shape { head, item, index, tail };
-        let Ok(placed) = sinks.place(7, 32, shape, inline) else { return Ok(()) };
-        let apart = room(&placed.item) as usize;
-        prop_assert!(apart == 0 || apart == item);
-        let rest = head + tail + if apart > 0 { 0 } else { item.next_multiple_of(4) };
+        let items: Vec<Item> = lens.iter().enumerate().map(|(index, len)| Item { index, len: *len }).collect();
+        let Ok(placed) = sinks.place(7, 32, Shape { rest, items: &items }, inline) else { return Ok(()) };
+        let mut rest = rest;
+        let mut apart = [0; 4];
+        prop_assert_eq!(placed.items.len(), items.len());
+        for (item, place) in items.iter().zip(&placed.items) {
+            let len = room(place) as usize;
+            prop_assert!(len == 0 || len == item.len);
+            apart[item.index] = len;
+            rest += if len > 0 { 0 } else { item.len.next_multiple_of(4) };
+        }
         if placed.rest.is_empty() {
             prop_assert!(placed.header.len() + rest <= inline);
         } else {
@@ -315,8 +342,7 @@ proptest! {
         }
         let lists = *header(&placed).lists().unwrap();
         for (index, returned) in lists.writes.iter().enumerate() {
-            let bytes = if index == shape.index { apart } else { 0 };
-            prop_assert_eq!(written(&sinks.writes[index], &returned), Some(bytes));
+            prop_assert_eq!(written(&sinks.writes[index], &returned), Some(apart[index]));
         }
         prop_assert_eq!(lists.writes.iter().count(), sinks.writes.len());
         prop_assert_eq!(lists.reply.is_some(), sinks.reply.is_some());

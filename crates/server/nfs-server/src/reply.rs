@@ -3,39 +3,37 @@
 use rpc::message::{self, AcceptStat};
 use rpc::record;
 use rpc::xdr::{Writer, padding};
-use runtime::{Chain, Gather};
+use runtime::{Buf, Chain, Gather};
+use smallvec::SmallVec;
 
 /// Where the results of a call that was accepted begin, behind the mark of its record.
 pub(crate) const RESULTS: usize = record::MARK_LEN + 24;
 
-/// A reply: its bytes from the RPC header on, the data behind them, and what follows the data.
+/// A reply: its bytes from the record's mark on, and the items that may go apart, in order.
 pub(crate) struct Reply {
-    head: Vec<u8>,
-    data: Chain,
-    tail: Vec<u8>,
-    item: Item,
+    bytes: Vec<u8>,
+    apart: Aparts,
 }
 
-/// The item of a reply that may go apart over RDMA ([`nfs::ddp`]).
-#[derive(Clone, Copy, Default)]
-struct Item {
-    /// Which of the results that may go apart it is.
-    index: usize,
-    /// Where it begins, and its length, if it is not the data.
-    within: Option<(usize, usize)>,
-}
+/// The items of a reply that may go apart. Most have one at most.
+pub(crate) type Aparts = SmallVec<[Apart; 1]>;
 
-/// The parts of a reply, without its record's mark: bytes, the item that may go apart, what follows
-/// the item and its padding.
+/// The parts of a reply, without its record's mark.
 pub(crate) struct Parts {
+    /// What lies before the first item.
     pub head: Vec<u8>,
-    pub item: Chain,
-    /// Which of the results that may go apart the item is.
-    pub index: usize,
-    pub tail: Vec<u8>,
+    /// Each item, and what lies between its padding and the next one.
+    pub items: SmallVec<[(Part, Vec<u8>); 1]>,
 }
 
-/// An item of a reply that is being built, which may go apart.
+/// An item of a reply, over RDMA.
+pub(crate) struct Part {
+    /// Which of the results that may go apart it is.
+    pub index: usize,
+    pub data: Chain,
+}
+
+/// An item of a reply that may go apart over RDMA ([`nfs::ddp`]).
 pub(crate) struct Apart {
     /// Where in the reply's bytes it belongs.
     pub at: usize,
@@ -94,68 +92,77 @@ impl Reply {
 
     /// Puts data behind the results.
     pub(crate) fn and_data(mut self, data: Chain) -> Self {
-        self.data = data;
+        self.apart.push(Apart { at: self.bytes.len(), index: 0, item: Where::Outside(data) });
         self
     }
 
     /// The bytes before the results of a call that was accepted: [`RESULTS`] of them.
     pub(crate) fn begun(xid: u32) -> Vec<u8> {
-        Self::with(xid, |_| {}).head
+        Self::with(xid, |_| {}).bytes
     }
 
     /// The results end with an opaque item of `len` bytes that may go apart.
     pub(crate) fn ending_with(mut self, len: usize) -> Self {
-        self.item.within = Some((self.head.len() - len.next_multiple_of(4), len));
+        let at = self.bytes.len() - len.next_multiple_of(4);
+        self.apart.push(Apart { at, index: 0, item: Where::Within(len) });
         self
     }
 
-    /// The reply with these bytes, and an item that may go apart.
-    pub(crate) fn around(mut head: Vec<u8>, Apart { at, index, item }: Apart) -> Self {
-        let (data, within) = match item {
-            Where::Outside(data) => (data, None),
-            Where::Within(len) => (Chain::new(), Some((at, len))),
-        };
-        let tail = if within.is_none() && at < head.len() { head.split_off(at) } else { Vec::new() };
-        Self { head, data, tail, item: Item { index, within } }
+    /// The reply with these bytes, and items that may go apart.
+    pub(crate) fn around(bytes: Vec<u8>, apart: Aparts) -> Self {
+        Self { bytes, apart }
     }
 
     /// Its bytes, for a reply without data.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.head
+        &self.bytes
     }
 
     /// The reply that had these [`Self::bytes`].
-    pub(crate) fn again(head: Vec<u8>) -> Self {
-        Self { head, data: Chain::new(), tail: Vec::new(), item: Item::default() }
+    pub(crate) fn again(bytes: Vec<u8>) -> Self {
+        Self { bytes, apart: Aparts::new() }
     }
 
     /// Takes it apart, for a message without a record's mark.
     pub(crate) fn into_parts(self) -> Parts {
-        let Self { mut head, data: mut item, mut tail, item: Item { index, within } } = self;
-        if let Some((at, len)) = within {
-            tail = head.split_off(at + len.next_multiple_of(4));
-            head.truncate(at + len);
-            item.push(head.split_off(at));
-        }
-        head.drain(..record::MARK_LEN);
-        Parts { head, item, index, tail }
+        let Self { mut bytes, apart } = self;
+        let part = |Apart { at, index, item }: Apart| {
+            let mut behind = bytes.split_off(at);
+            let data = match item {
+                Where::Outside(data) => data,
+                Where::Within(len) => {
+                    let rest = behind.split_off(len.next_multiple_of(4));
+                    behind.truncate(len);
+                    Chain::from(Buf::from(std::mem::replace(&mut behind, rest)))
+                }
+            };
+            (Part { index, data }, behind)
+        };
+        // Each split leaves the ones before it.
+        let mut items: SmallVec<[(Part, Vec<u8>); 1]> = apart.into_iter().rev().map(part).collect();
+        items.reverse();
+        bytes.drain(..record::MARK_LEN);
+        Parts { head: bytes, items }
     }
 
     /// Appends it as a record.
     pub(crate) fn send(mut self, to: &mut Gather) {
-        let len = self.data.len();
-        let behind = len.next_multiple_of(4) + self.tail.len();
+        let outside = self.apart.iter().map(Apart::padded_len).sum();
         // All of our replies are far shorter than a record may be.
-        let _ = record::end(&mut Writer::new(&mut self.head), record::MARK_LEN, behind);
-        to.push_copy(&self.head);
-        if len > 0 {
-            for piece in self.data {
+        let _ = record::end(&mut Writer::new(&mut self.bytes), record::MARK_LEN, outside);
+        let mut sent = 0;
+        for Apart { at, item, .. } in self.apart {
+            let Where::Outside(data) = item else { continue };
+            to.push_copy(&self.bytes[sent..at]);
+            sent = at;
+            let len = data.len();
+            for piece in data {
                 to.push_lent(piece);
             }
             to.push_copy(padding(len));
         }
-        if !self.tail.is_empty() {
-            to.push_copy(&self.tail);
+        if sent < self.bytes.len() {
+            to.push_copy(&self.bytes[sent..]);
         }
     }
 }

@@ -12,7 +12,7 @@ use rpc::message::Versions;
 use rpcrdma::reply::written;
 use rpcrdma::{Body, Failure, PrivateData, ReadSegment, Segment, WriteChunk};
 use support::rdma::{Chunks, LINUX, Message, RdmaClient, run};
-use support::{Served, fragment, handle, nfs3, of, served};
+use support::{Served, fragment, handle, nfs3, of, served, v4};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -350,6 +350,58 @@ fn a_chunk_that_is_not_used_comes_back_empty() {
             |gave: &[Segment], chunk: Option<WriteChunk<'_>>| written(gave, &chunk.expect("a chunk"));
         assert_eq!((unused(&sink, first), unused(&reply, lists.reply)), (Some(0), Some(0)));
         assert!(matches!(of(Procedure::GetAttr, message.rpc()), Results::GetAttr(Outcome::Ok(_))));
+    });
+    served.stop();
+}
+
+/// RFC 8267 §5.3: the chunks of the write list belong to the results that may go apart, in their order.
+#[test]
+fn the_data_of_each_read_goes_to_its_own_chunk() {
+    let served = served();
+    let data = pattern(20_000);
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let (file, opened) = c.make(&root, "file", b"owner");
+    let stable = nfs::v4::Stable::Unstable;
+    let write = nfs::v4::Write { stateid: opened, offset: 0, stable, length: data.len() as u32 };
+    let write = nfs::v4::Arguments::Write(write);
+    assert_eq!(v4::status(&c.run(&[v4::handle(&file), write], &data)), None);
+    let kind = nfs::v4::CreateType::Symlink(rpc::xdr::Opaque::new(b"the/path").unwrap());
+    let link = nfs::v4::Create { kind, name: v4::name("link"), attributes: nfs::v4::Fattr::EMPTY };
+    let link = nfs::v4::Arguments::Create(link);
+    assert_eq!(v4::status(&c.run(&[v4::handle(&root), link], &[])), None);
+    let link = c.find("/data/link").unwrap();
+    let read = |offset, count| nfs::v4::Arguments::Read(nfs::v4::Read { stateid: opened, offset, count });
+    let all = [
+        c.slot(c.sequence + 1),
+        v4::handle(&file),
+        read(0, 5000),
+        read(5000, 10),
+        v4::handle(&link),
+        nfs::v4::Arguments::ReadLink(()),
+        v4::handle(&file),
+        read(6000, 3000),
+        read(9000, 100),
+    ];
+    let body = v4::body(2, &all, &[]);
+    let call = support::call(77, nfs::v4::PROGRAM, nfs::v4::VERSION, nfs::v4::COMPOUND, &body);
+    run(async {
+        let client = RdmaClient::connect(served.address()).await;
+        let sinks = [8192, 64, 64, 4096].map(|len| client.sink(len));
+        let writes = sinks.iter().map(|sink| vec![*sink]).collect();
+        client.send(77, &Chunks { writes, ..Chunks::default() }, &call);
+        let message = client.receive().await.expect("a reply");
+        let header = message.header();
+        let lists = header.lists().expect("no error");
+        let expected: [&[u8]; 4] = [&data[..5000], &data[5000..5010], b"the/path", &data[6000..9000]];
+        let lengths: Vec<_> =
+            lists.writes.iter().map(|chunk| chunk.segments.iter().next().unwrap().length as usize).collect();
+        assert_eq!(lengths, expected.map(<[u8]>::len));
+        // The one without a chunk is where it would be over TCP.
+        assert!(message.rpc().ends_with(&data[9000..9100]));
+        for (sink, expected) in sinks.iter().zip(expected) {
+            assert!(client.take(*sink).starts_with(expected));
+        }
     });
     served.stop();
 }

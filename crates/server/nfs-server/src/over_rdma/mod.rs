@@ -21,10 +21,12 @@ use rpc::record::MARK_LEN;
 use rpc::xdr::{Reader, Writer, padding};
 use rpcrdma::call::{Pieces, pieces};
 use rpcrdma::{
-    Body, Credits, Direction, Header, Limits, Lists, Piece, PrivateData, Segment, Shape, Sinks, TooShort,
+    Body, Credits, Direction, Header, Item, Limits, Lists, Piece, PrivateData, Segment, Shape, Sinks,
+    TooShort,
 };
 use runtime::{Buf, Chain, Notify, Pooled};
 use server_core::{ConnectionId, Core};
+use smallvec::SmallVec;
 
 use crate::client::Client;
 use crate::connection::{Connected, KEEPALIVE, either};
@@ -33,7 +35,7 @@ use crate::end::End;
 use crate::handle::Bytes;
 use crate::long_calls::LongCalls;
 use crate::records::{MOST, Record};
-use crate::reply::{Parts, Reply};
+use crate::reply::{Part, Parts, Reply};
 use crate::shared::Shared;
 use fetch::Fetches;
 
@@ -324,8 +326,11 @@ impl OverRdma {
     fn answer(&self, called: Called, reply: Option<Reply>) {
         let Some(pair) = self.pair() else { return };
         let Some(reply) = reply else { return pair.post_receives(1) };
-        let Parts { head, item, index, tail } = reply.into_parts();
-        let shape = Shape { head: head.len(), item: item.len(), index, tail: tail.len() };
+        let Parts { head, items } = reply.into_parts();
+        let rest = head.len() + items.iter().map(|(_, behind)| behind.len()).sum::<usize>();
+        let shape = items.iter().map(|(part, _)| Item { index: part.index, len: part.data.len() });
+        let shape: SmallVec<[Item; 1]> = shape.collect();
+        let shape = Shape { rest, items: &shape };
         let Called { xid, sinks, handle } = called;
         let placed = match sinks.place(xid, self.credits, shape, self.inline) {
             Ok(placed) => placed,
@@ -336,15 +341,16 @@ impl OverRdma {
         };
         pair.post_receives(1);
         let mut rest = Chain::new();
-        let len = item.len();
-        match placed.item.is_empty() {
-            true => {
-                rest.append(item);
+        for ((Part { data, .. }, behind), place) in items.into_iter().zip(&placed.items) {
+            if place.is_empty() {
+                let len = data.len();
+                rest.append(data);
                 rest.push(padding(len).to_vec());
+            } else {
+                write(&pair, place, data);
             }
-            false => write(&pair, &placed.item, item),
+            rest.push(behind);
         }
-        rest.push(tail);
         let mut message = placed.header;
         if placed.rest.is_empty() {
             message.extend_from_slice(&head);

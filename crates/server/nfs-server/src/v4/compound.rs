@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::handle::Bytes;
 use crate::model::Edition;
-use crate::reply::Apart;
+use crate::reply::{Apart, Aparts};
 use crate::state::Machine;
 
 /// A file, or a directory above the exports.
@@ -57,9 +57,9 @@ pub(super) struct Compound<'c> {
     pub current: Option<Place>,
     pub saved: Option<Place>,
     pub stateids: Current,
-    /// The first result with an item that may go apart: the data of a READ, which are not among the
-    /// reply's bytes, or the path of a link, which is.
-    pub apart: Option<Apart>,
+    /// The items that may go apart: the data of READs, which are not among the reply's bytes, and the
+    /// paths of links, which are.
+    pub apart: Aparts,
     /// Results so far that may have such an item.
     pub reducible: usize,
     /// The client wants the reply to be kept.
@@ -162,7 +162,7 @@ impl Compound<'_> {
 
     /// Bytes that the reply may still have behind `position`; `None` if it is too long already.
     pub(super) fn left(&self, position: usize) -> Option<usize> {
-        let apart = self.apart.as_ref().map_or(0, Apart::padded_len);
+        let apart: usize = self.apart.iter().map(Apart::padded_len).sum();
         self.limit.checked_sub(position + apart)
     }
 

@@ -81,10 +81,8 @@ pub(super) async fn read_link(c: &mut Compound<'_>, to: &mut Reply<'_, '_>) -> D
     let path = Opaque::new(&target.path).map_err(|_| Status::NameTooLong)?;
     let len = path.bytes().len();
     to.push(&Results::ReadLink(Outcome::Ok(path)));
-    if c.apart.is_none() {
-        let at = to.position() - len.next_multiple_of(4);
-        c.apart = Some(Apart { at, index: c.reducible, item: Where::Within(len) });
-    }
+    let at = to.position() - len.next_multiple_of(4);
+    c.apart.push(Apart { at, index: c.reducible, item: Where::Within(len) });
     Ok(())
 }
 
@@ -113,11 +111,9 @@ pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_
     let length = read.data.len() as u32;
     file.tally.count(|counts| counts.read_bytes += u64::from(length));
     to.push(&Results::Read(Outcome::Ok(ReadOk { eof: read.eof, length })));
-    if c.apart.is_none() && length > 0 {
+    if length > 0 {
         let item = Where::Outside(read.data);
-        c.apart = Some(Apart { at: to.position(), index: c.reducible, item });
-    } else {
-        to.payload(&read.data.to_vec());
+        c.apart.push(Apart { at: to.position(), index: c.reducible, item });
     }
     Ok(())
 }

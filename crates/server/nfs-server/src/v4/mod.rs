@@ -24,7 +24,7 @@ use crate::checksum;
 use crate::client::Client;
 use crate::pseudo::ROOT;
 use crate::records::Record;
-use crate::reply::{RESULTS, Reply};
+use crate::reply::{Aparts, RESULTS, Reply};
 use compound::{Compound, Done, Failed};
 
 /// Bytes that the result of an operation that changes something takes at most.
@@ -131,7 +131,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         current: None,
         saved: None,
         stateids: Current::default(),
-        apart: None,
+        apart: Aparts::new(),
         reducible: 0,
         cache: false,
         limit: usize::MAX,
@@ -214,7 +214,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         }
         // What those that change something return was known to fit.
         if c.left(reply.position()).is_none() && operation != Operation::Sequence {
-            c.apart.take_if(|apart| apart.at > begin_at);
+            c.apart.retain(|apart| apart.at <= begin_at);
             reply.pop();
             reply.push(&Results::failed(operation, too_big));
             break;
@@ -231,25 +231,24 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
 async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
     let state = &c.client.shared.state;
     if let Some(running) = c.running {
-        let whole;
-        let kept = match c.apart.as_ref().filter(|apart| c.cache && !apart.data().is_empty()) {
+        let mut whole = Vec::new();
+        let kept = if c.cache && c.apart.iter().any(|apart| !apart.data().is_empty()) {
             // Short enough to be kept.
-            Some(apart) => {
-                let mut data = Vec::with_capacity(apart.padded_len());
-                apart.data().iter().for_each(|piece| data.extend_from_slice(&piece.to_vec()));
-                data.resize(apart.padded_len(), 0);
-                whole = [&out[RESULTS..apart.at], &data, &out[apart.at..]].concat();
-                &whole
+            let mut from = RESULTS;
+            for apart in &c.apart {
+                whole.extend_from_slice(&out[std::mem::replace(&mut from, apart.at)..apart.at]);
+                apart.data().iter().for_each(|piece| whole.extend_from_slice(&piece.to_vec()));
+                whole.resize(whole.len().next_multiple_of(4), 0);
             }
-            None => &out[RESULTS..],
+            whole.extend_from_slice(&out[from..]);
+            &whole
+        } else {
+            &out[RESULTS..]
         };
         state.with(|state, now| state.finish(now, running, kept));
     }
     state.ledger.settle().await;
-    match c.apart {
-        Some(apart) => Reply::around(out, apart),
-        None => Reply::again(out),
-    }
+    Reply::around(out, c.apart)
 }
 
 /// Takes the data of the operations.
