@@ -399,6 +399,83 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 
+/// Files below a directory: a few thousand bytes each, in two directories.
+fn some_files(dir: &std::path::Path) {
+    for number in 0..40usize {
+        let folder = dir.join(format!("folder-{}", number % 2));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(format!("file-{number}")), support::command::noise(number * 700)).unwrap();
+    }
+}
+
+fn same_files(one: &std::path::Path, other: &std::path::Path) -> bool {
+    let of = |dir: &std::path::Path| {
+        let files = (0..40).map(|number| format!("folder-{}/file-{number}", number % 2));
+        files.map(|file| std::fs::read(dir.join(file)).unwrap()).collect::<Vec<_>>()
+    };
+    of(one) == of(other)
+}
+
+#[test]
+fn exports_in_memory_go_over_under_verified_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, portal) = (path(dir.path(), "control.sock"), free_portal());
+    let mut args = vec!["--nfs", &portal, "--control", &socket, "--export", "/data=mem:64M"];
+    let mut server = Server::start(&args, 1);
+    let export = server.urls[0].clone();
+    let files = dir.path().join("files");
+    some_files(&files);
+    said(&["cp", "-r", files.to_str().unwrap(), &format!("{export}/files")]);
+    // One client of each version goes on with what it has open.
+    let mut loads: Vec<_> = ["3", "4.2"]
+        .map(|version| {
+            let url = format!("{export}/load-{version}?vers={version}");
+            std::process::Command::new(support::command::STAG)
+                .args([
+                    "bench",
+                    &url,
+                    "--span",
+                    "8M",
+                    "--time",
+                    "6",
+                    "--fill",
+                    "--verify",
+                    "--pattern",
+                    "randrw",
+                ])
+                .args(["--depth", "8", "--destroy"])
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .into();
+    args.push("--takeover");
+    for round in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let next = Server::start(&args, 1);
+        assert_eq!(next.urls[0], export, "the same socket");
+        assert_eq!(std::mem::replace(&mut server, next).ended(), Some(0), "round {round}");
+    }
+    // One that cannot serve leaves the other one serving, with its files.
+    let wrong = [&["serve"], &args[..], &["--export", "/other=/nowhere/at/all"]].concat();
+    fails(&wrong, 4);
+    // One that has not got the export, or another size of it, would lose it.
+    for other in ["/data=mem:32M", "/other=mem:64M"] {
+        let words = ["serve", "--nfs", &portal, "--control", &socket, "--export", other, "--takeover"];
+        assert!(fails(&words, 4).contains("--lose-memory-units"));
+    }
+    for load in loads.drain(..) {
+        let output = load.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
+    let back = dir.path().join("back");
+    said(&["cp", "-r", &format!("{export}/files"), back.to_str().unwrap()]);
+    assert!(same_files(&files, &back));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn what_is_in_memory_is_not_lost_by_accident() {
     let dir = tempfile::tempdir().unwrap();

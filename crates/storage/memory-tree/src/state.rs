@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) files: Budget,
     /// Held by who moves a directory to another one: so nobody else changes which lies in which.
     pub(crate) moves: Mutex<()>,
-    /// Random: this tree, in this process.
+    /// Random: this tree, in this process and those that take it over.
     pub(crate) verifier: u64,
     fileids: AtomicU64,
     begun: Instant,
@@ -55,16 +55,8 @@ impl State {
         let bytes = Arc::new(Budget::new(limits.bytes.min(Arena::MOST)));
         let mut verifier = [0; 8];
         runtime::random(&mut verifier)?;
-        let state = Self {
-            table: Table::new(),
-            arena: Arena::new(bytes.clone())?,
-            bytes,
-            files: Budget::new(limits.files.min(u32::MAX.into())),
-            moves: Mutex::new(()),
-            verifier: u64::from_ne_bytes(verifier),
-            fileids: AtomicU64::new(ROOT.fileid),
-            begun: Instant::now(),
-        };
+        let arena = Arena::new(bytes.clone())?;
+        let state = Self::empty(limits, (arena, bytes), u64::from_ne_bytes(verifier), ROOT.fileid);
         let now = now();
         let root = Node {
             fileid: state.new_fileid(),
@@ -90,6 +82,25 @@ impl State {
         Ok(state)
     }
 
+    /// A tree that has no files, and whose next one gets number `fileid`.
+    pub(crate) fn empty(
+        limits: Limits,
+        (arena, bytes): (Arena, Arc<Budget>),
+        verifier: u64,
+        fileid: u64,
+    ) -> Self {
+        Self {
+            table: Table::new(),
+            arena,
+            bytes,
+            files: Budget::new(limits.files.min(u32::MAX.into())),
+            moves: Mutex::new(()),
+            verifier,
+            fileids: AtomicU64::new(fileid),
+            begun: Instant::now(),
+        }
+    }
+
     pub(crate) fn root(&self) -> Key {
         ROOT
     }
@@ -97,6 +108,11 @@ impl State {
     /// A number that no file ever had.
     pub(crate) fn new_fileid(&self) -> u64 {
         self.fileids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number that the next file gets.
+    pub(crate) fn next_fileid(&self) -> u64 {
+        self.fileids.load(Ordering::Relaxed)
     }
 
     /// What the server calls a node.

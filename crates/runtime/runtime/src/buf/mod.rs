@@ -16,6 +16,7 @@ mod chain;
 pub mod pool;
 pub(crate) mod racy;
 mod region;
+mod sharing;
 mod unique;
 
 use std::alloc::Layout;
