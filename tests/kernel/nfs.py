@@ -198,14 +198,50 @@ umount /run/nfs2; umount /run/nfs
 # A server that goes away and comes back: the client waits, and goes on with the handles that it has.
 AWAY = WORK + r"""
 case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs hard
-busy() { for n in $(seq 400); do head -c 20000 /dev/urandom >/tmp/part && cp /tmp/part /run/nfs/part$n && sync /run/nfs/part$n && sha256sum </tmp/part | sed "s/-/part$n/" >>/tmp/sums || return; mv /run/nfs/part$n /run/nfs/p$n && mv /run/nfs/p$n /run/nfs/part$n || return; done; }
-tails() { exec 8>>/run/nfs/held && for n in $(seq 60); do echo "line $n" >&8 && sync /run/nfs/held || return; sleep 0.1; done; }
-kept() { wait $worker && wait $tailer && (cd /run/nfs && sha256sum --quiet -c /tmp/sums && [ "$(wc -l <held)" = 60 ]); }
+# Both work until the server has come back for the last time: so the script takes as long as the outages, however slow the machine.
+busy() {
+  local n=0
+  until [ -e /tmp/enough ]; do
+    n=$((n + 1)); head -c 20000 /dev/urandom >/tmp/part && cp /tmp/part /run/nfs/part$n && sync /run/nfs/part$n && sha256sum </tmp/part | sed "s/-/part$n/" >>/tmp/sums || return
+    mv /run/nfs/part$n /run/nfs/p$n && mv /run/nfs/p$n /run/nfs/part$n || return
+  done
+}
+tails() { local n=0; exec 8>>/run/nfs/held && until [ -e /tmp/enough ]; do n=$((n + 1)); echo "line $n" >&8 && sync /run/nfs/held || return; echo $n >/tmp/lines; sleep 0.1; done; }
+kept() { sleep 2; : >/tmp/enough; wait $worker && wait $tailer && (cd /run/nfs && sha256sum --quiet -c /tmp/sums && [ -s /tmp/sums ] && [ "$(wc -l <held)" = "$(cat /tmp/lines)" ]); }
+# A process that holds a lock of bytes 10 to 29 until it is told to give it up, and writes there before it does.
+holder='
+import fcntl, os
+file = os.open("/run/nfs/locked", os.O_RDWR)
+fcntl.lockf(file, fcntl.LOCK_EX, 20, 10)
+print(flush=True); input()
+os.pwrite(file, b"still mine", 10); os.fsync(file)
+fcntl.lockf(file, fcntl.LOCK_UN, 20, 10)
+print(flush=True); input()
+'
+ask_lock() { python3 -c '
+import fcntl, sys
+try: fcntl.lockf(open("/run/nfs2/locked", "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 15)
+except BlockingIOError: sys.exit(9)
+'; }
+locked_() {
+  mkfifo /run/hold /run/held && mount_ "$EXPORT" /run/nfs2 nosharecache && head -c 100 /dev/zero >/run/nfs/locked && sync /run/nfs/locked || return
+  python3 -c "$holder" <>/run/hold >/run/held & lock_holder=$!
+  exec 5<>/run/held 6<>/run/hold
+  read -r _ <&5; ask_lock; [ $? = 9 ]
+}
+relocked() {
+  ask_lock; [ $? = 9 ] || return
+  echo >&6; read -r _ <&5; ask_lock || return
+  echo >&6; wait $lock_holder && [ "$(head -c 20 /run/nfs2/locked | tail -c 10)" = "still mine" ] && ! dmesg | grep -iE 'nfs.*(lost|reclaim failed)'
+}
 busy & worker=$!
 tails & tailer=$!
+# Version 4 reclaims its locks from each server that comes back.
+[ "$VERS" = 3 ] || case_ "$WHAT: a range is locked, and another owner kept out" locked_
 for what in restart kill takeover kill; do sleep 1; ask_and_wait $what; done
 case_ "$WHAT: nothing synced is lost, and no call fails, over a restart, two deaths and a takeover" kept
-cd /; umount /run/nfs
+[ "$VERS" = 3 ] || case_ "$WHAT: the lock was reclaimed each time, and is given up only by its owner" relocked
+cd /; umount /run/nfs2 2>/dev/null; umount /run/nfs
 """
 
 
@@ -312,7 +348,8 @@ def away(lab, version="3", what="a server that goes away", proto="tcp"):
 
 
 def away_four(lab):
-    away(lab, "4.2", "4.2, a server that goes away")
+    for version in ("4.1", "4.2"):
+        away(lab, version, f"{version}, a server that goes away")
 
 
 # Linux's own server (knfsd) on memory: /run/export, which is the root of version 4.
@@ -411,7 +448,8 @@ def rdma_state(lab):
 
 
 def rdma_away(lab):
-    away(lab, "3", "RDMA, a server that goes away", "rdma")
+    for version in ("3", "4.1", "4.2"):
+        away(lab, version, f"RDMA, {version}, a server that goes away", "rdma")
 
 
 CASES = [
@@ -423,7 +461,7 @@ CASES = [
     ("nfs: the scripts of groups ran to their end", groups),
     ("nfs: RDMA's scripts ran to their end", rdma),
     ("nfs: RDMA's scripts of version 4's state ran to their end", rdma_state),
-    ("nfs: RDMA's script of a server that goes away ran to its end", rdma_away),
-    ("nfs: 4.2's script of a server that goes away ran to its end", away_four),
+    ("nfs: RDMA's scripts of a server that goes away ran to their end", rdma_away),
+    ("nfs: version 4's scripts of a server that goes away ran to their end", away_four),
     ("nfs: the script of Linux's own server ran to its end", knfsd),
 ]

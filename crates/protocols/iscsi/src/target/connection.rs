@@ -76,7 +76,7 @@ impl<P: Payload> Connection<P> {
     /// Asks for an acknowledgement at once, by a NOP-In (RFC 7143 §4.2.3.3).
     pub fn ping_at_once(&mut self, sink: &mut impl Sink<P>) {
         let tag = self.numbering.output.tag();
-        self.send_ping(tag, sink);
+        self.numbering.send_ping(tag, sink);
     }
 
     /// Handles one PDU: its header, AHS and data segment, with verified digests. Afterwards the
