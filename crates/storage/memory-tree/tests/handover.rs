@@ -40,8 +40,12 @@ fn write(tree: &MemoryTree, node: &NodeId, at: u64, data: Vec<u8>) {
     now(tree.write(&root(), node, at, data.into(), Stability::Unstable)).unwrap();
 }
 
-/// Everything below a directory: names with cookies, attributes, data, targets of links, extended attributes.
-fn all(tree: &MemoryTree, directory: &NodeId) -> Vec<(Vec<u8>, u64, NodeId, Attributes, Vec<u8>)> {
+/// An entry of a directory: its name, cookie, node, attributes, and content: data, a link's target,
+/// extended attributes.
+type Entry = (Vec<u8>, u64, NodeId, Attributes, Vec<u8>);
+
+/// Everything below a directory.
+fn all(tree: &MemoryTree, directory: &NodeId) -> Vec<Entry> {
     let room = DirRoom { bytes: 1 << 20, each: 0, names: 1 << 20, nodes: true };
     let mut found = Vec::new();
     for entry in now(tree.read_dir(&root(), directory, 0, room)).unwrap().entries {
