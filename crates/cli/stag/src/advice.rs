@@ -1,4 +1,5 @@
-//! What is legal in a configuration and probably not meant: said once, at the start and by `check-config`, in plain words.
+//! Warnings about configurations that are legal and probably not intended. The daemon prints them
+//! at start, and `check-config` prints them too.
 
 use backing::size::Size;
 
@@ -29,7 +30,7 @@ fn open_to_all(config: &Config, target: &Target) -> Option<String> {
     ))
 }
 
-/// Units in memory of which not all can be there at once.
+/// Memory units that together are larger than this machine's memory.
 fn too_much_memory(config: &Config, machine: Option<u64>) -> Option<String> {
     let of = |unit: &crate::config::Lun| match unit.spec.backing {
         Backing::Memory(bytes) => unit.spec.options.quota.unwrap_or(bytes).min(bytes),
@@ -42,7 +43,7 @@ fn too_much_memory(config: &Config, machine: Option<u64>) -> Option<String> {
     Some(format!(
         "the units in memory have {} together, and this machine has {}: the system will end the daemon when they are filled",
         Size(wanted),
-        // Nobody counts the rest.
+        // In whole GiB, if there is at least one.
         Size(if machine >> 30 > 0 { machine >> 30 << 30 } else { machine })
     ))
 }

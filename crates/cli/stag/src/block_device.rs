@@ -1,11 +1,12 @@
-//! What a block device is known by, wherever the system finds it next time. Reads sysfs and udev's links, and never the device.
+//! Stable ids of block devices, which do not change over a restart. Reads sysfs and udev's links,
+//! and never the device.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// An id of the device itself: of a volume (device mapper, MD), a disk's worldwide name or serial number, a partition's UUID, a loop
-/// device's file. `None` where the system knows none.
+/// The device's own id: of a volume (device mapper, MD), a disk's worldwide name or serial number,
+/// a partition's UUID, a loop device's file. `None` if the system knows none.
 pub fn stable_id(path: &Path) -> Option<String> {
     let number = fs::metadata(path).ok()?.rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));

@@ -13,7 +13,7 @@ use crate::client::connect::{Names, credentials};
 use crate::exit::Exit;
 use crate::out::{self, print};
 
-/// How much longer than an answer a check may take.
+/// Time limit of a check, in multiples of the time limit of an answer.
 const ANSWERS: u32 = 6;
 
 pub fn conform(args: &Conform) -> Exit {
@@ -177,7 +177,7 @@ fn explain(check: &Check) -> String {
     )
 }
 
-/// One line of a terminal says what is at work; failures stay there.
+/// Shows progress: one line of the terminal names the running check; lines of failures stay.
 fn show(live: bool, progress: Progress<'_>) {
     if !live {
         return;

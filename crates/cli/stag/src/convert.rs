@@ -42,7 +42,7 @@ pub fn target_config(target: &Target, units: &Units) -> server::TargetConfig {
         Some(server::LunConfig {
             lun: lun.lun,
             unit: open.served(),
-            // One that there was for the unit goes on, with these limits.
+            // The server keeps an existing limiter of the unit, and gives it these limits.
             limiter: Arc::new(server::Limiter::new(lun.spec.options.limits.qos())),
         })
     };

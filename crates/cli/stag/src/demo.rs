@@ -34,7 +34,7 @@ pub fn demo(args: &Demo) -> Exit {
     }
 }
 
-/// Why the demo did not come to its end.
+/// The reason why the demo failed.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
     /// stdout takes no more.
@@ -115,7 +115,7 @@ async fn timed<T>(
     ))?)
 }
 
-/// Bytes in which each cell is told from every other: its number, mixed with a seed of this run.
+/// Bytes that make each cell unique: its number, mixed with a seed of this run.
 struct Pattern {
     at: u64,
     size: u64,
@@ -154,7 +154,7 @@ impl Read for Pattern {
     }
 }
 
-/// Takes what has to be the pattern.
+/// Compares the bytes written to it with the pattern.
 struct Comparison(Pattern);
 
 impl Write for Comparison {
@@ -240,7 +240,7 @@ impl Drop for Server {
     }
 }
 
-/// A directory that nobody else may enter, removed with this value.
+/// A directory that no other user may enter, removed with this value.
 struct TemporaryDirectory {
     path: PathBuf,
 }

@@ -50,10 +50,10 @@ mod tests {
     /// The page of the book that has all commands.
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/src/reference/commands.md");
 
-    /// Options that so many commands have stand once, at the end of the page.
+    /// Options of at least so many commands are listed once, at the end of the page.
     const SHARED: usize = 5;
 
-    /// An option or argument as it is written, and what it means: a row of a table.
+    /// An option or argument in its notation, and its meaning: a row of a table.
     fn row(arg: &Arg) -> String {
         let names: Vec<_> =
             arg.get_value_names().unwrap_or_default().iter().map(|n| format!("<{n}>")).collect();

@@ -1,4 +1,4 @@
-//! What the process ends with.
+//! Exit statuses of the process.
 
 use std::process::ExitCode;
 
@@ -16,20 +16,21 @@ pub enum Exit {
     Startup = 4,
     /// The target could not be reached, or refused the login.
     Unreachable = 5,
-    /// `status --check`: somebody should look: 1, as monitoring plugins end.
+    /// `status --check`: a problem to look at. Status 1, as of monitoring plugins.
     CheckWarning,
-    /// `status --check`: somebody must act: 2.
+    /// `status --check`: a problem to act on. Status 2.
     CheckCritical,
     /// `status --check`: no daemon answers: 3.
     CheckUnknown,
-    /// A signal ended it before its time; what was found until then was told.
+    /// A signal ended it early, after it printed its results so far.
     Interrupted = 130,
-    /// The reader of stdout closed it before all was printed. Shells show SIGPIPE, which ends other tools there, by this number.
+    /// The reader of stdout closed it before all was printed. 141 is the status that shells show
+    /// for a process ended by SIGPIPE.
     Closed = 141,
 }
 
 impl Exit {
-    /// This, or what `next` says if all went well so far.
+    /// This status, or `next` if this one is [`Exit::Done`].
     pub fn or(self, next: Self) -> Self {
         if self == Self::Done { next } else { self }
     }

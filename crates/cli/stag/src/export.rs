@@ -1,4 +1,5 @@
-//! How an export is written: the name by which clients mount it, and what it shows.
+//! An export on the command line and in the configuration: the name by which clients mount it, and
+//! its tree.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ pub struct Given {
     pub shown: Shown,
 }
 
-/// What an export shows.
+/// The tree of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Shown {
     /// A directory of this machine.
@@ -38,7 +39,7 @@ impl Default for Shown {
 }
 
 impl Shown {
-    /// The directory that it shows.
+    /// The directory, if it is one.
     pub fn below(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) => Some(path),
@@ -96,7 +97,7 @@ impl Value for Shown {
 /// Checks the name of an export: a path without empty components, `.` and `..`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The name is invalid.
 pub fn check_name(name: &str) -> Result<(), String> {
     let Some(path) = name.strip_prefix('/') else {
         return Err(format!("the name of an export begins with /: \"{name}\" does not"));
@@ -115,7 +116,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 /// `NAME=PATH` of the command line.
 ///
 /// # Errors
-/// What is wrong with it.
+/// `text` is not `NAME=PATH`, or either is invalid.
 pub fn parse(text: &str) -> Result<Given, String> {
     let (name, path) =
         text.split_once('=').ok_or("write NAME=PATH, such as /data=/srv/data or /scratch=mem:1G")?;

@@ -1,11 +1,11 @@
-//! Files that hold a disk in a format of their own: recognised by their first bytes, since served or copied as they are, nobody would
-//! find the disk in them.
+//! Recognises disk images in a format of their own by their first bytes. If such a file is served
+//! or copied as it is, its reader does not find the disk in it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Formats: their name, as qemu-img calls them too, where their mark is, and the mark.
+/// Formats: the name that qemu-img uses, and the offset and bytes of the signature.
 const FORMATS: [(&str, usize, &[u8]); 9] = [
     ("qcow2", 0, b"QFI\xfb"),
     ("qed", 0, b"QED\0"),
@@ -24,8 +24,9 @@ fn recognise(bytes: &[u8]) -> Option<&'static str> {
     FORMATS.iter().find(|(_, at, mark)| is(*at, mark)).map(|(name, ..)| *name)
 }
 
-/// What is wrong with using the file or device at `path` as it is, and how to convert it; nothing where it is raw, or cannot be read,
-/// which is told elsewhere. `otherwise`: what to write to use it all the same.
+/// The reason not to use the file or device at `path` as it is, and how to convert it. `None` if it
+/// is raw, or cannot be read, which another check reports. `otherwise`: advice for using it all the
+/// same.
 pub fn mistaken(path: &Path, otherwise: &str) -> Option<String> {
     let mut bytes = [0; 512];
     let len = File::open(path).and_then(|file| file.read_at(&mut bytes, 0)).ok()?;

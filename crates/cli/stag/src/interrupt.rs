@@ -11,19 +11,20 @@ use crate::exit::Exit;
 
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// Whether the user wants it to end.
+/// Whether the user has asked the process to end.
 #[inline]
 pub fn came() -> bool {
     CAME.load(Ordering::Relaxed)
 }
 
-/// From now on the first SIGINT or SIGTERM calls `first`, and sets what [`came`] says; the second calls `last` and ends the
-/// process. To be called before any other thread starts. Where it cannot be, signals end the process as they always did.
+/// From now on the first SIGINT or SIGTERM calls `first` and sets [`came`]; the second calls `last`
+/// and ends the process. Call it before any other thread starts. If it cannot watch signals, they
+/// end the process as usual.
 ///
 /// # Errors
 /// There is no ring for this process.
 pub fn watch(first: impl Fn() + Send + 'static, last: impl Fn() + Send + 'static) -> std::io::Result<()> {
-    // The thread could only end the process, and would say nothing.
+    // Checked here: the thread itself could not report the error.
     Runtime::new(small())?;
     let Ok(signals) = Signals::new(&[Signal::Interrupt, Signal::Terminate]) else { return Ok(()) };
     let watcher = move || {
@@ -32,12 +33,13 @@ pub fn watch(first: impl Fn() + Send + 'static, last: impl Fn() + Send + 'static
             first();
             CAME.store(true, Ordering::Relaxed);
         }
-        // Also if signals cannot be received any more, which must not leave a process that none of them ends.
+        // Also ends the process if signals cannot be received any more, since no signal would end
+        // it then.
         last();
         std::process::exit(Exit::Interrupted as i32);
     };
     if let Err(error) = thread::Builder::new().name("signals".into()).spawn(watcher) {
-        // The signals are blocked by now and nobody takes them.
+        // The signals are blocked by now, and no thread receives them.
         tracing::warn!(%error, "signals are not seen before the end of the run");
     }
     Ok(())

@@ -1,12 +1,12 @@
-//! iSCSI names as people write them: checked by the protocol's own rules, and the names that Stag uses when it is given none.
+//! iSCSI names as users write them, checked by the protocol's own rules, and Stag's default names.
 
 use crate::machine;
 
 /// The target that versions up to 0.1 served if no name was given, on every machine.
 pub const OLD_DEFAULT_TARGET: &str = "iqn.2026-01.org.stag:disk";
-/// Where open-iscsi keeps this machine's name as an initiator.
+/// The file in which open-iscsi keeps this machine's initiator name.
 const INITIATOR_NAME: &str = "/etc/iscsi/initiatorname.iscsi";
-/// What to write where a name is wrong.
+/// Advice for an invalid name.
 pub const EXAMPLE: &str = "write a name such as iqn.2026-01.org.example:disks (RFC 7143 §4.2.7)";
 
 /// The target that `stag serve` serves if no name is given: one of this machine.
@@ -14,7 +14,7 @@ pub fn default_target() -> String {
     format!("iqn.2026-01.org.stag:{}:disk", machine::tag())
 }
 
-/// The name of this machine as an initiator: the system's where it can be read, else one made up.
+/// The name of this machine as an initiator: the system's if it can be read, else a default.
 pub fn default_initiator() -> String {
     let system = std::fs::read_to_string(INITIATOR_NAME).ok().and_then(|text| initiator_name(&text));
     system.unwrap_or_else(|| format!("iqn.2026-01.org.stag:{}:initiator", machine::tag()))
@@ -28,7 +28,7 @@ fn initiator_name(text: &str) -> Option<String> {
 /// Whether `name` is an iSCSI name.
 ///
 /// # Errors
-/// What is wrong with it.
+/// It is not.
 pub fn check(name: &str) -> Result<(), String> {
     iscsi::name::check(name).map_err(|error| error.to_string())
 }

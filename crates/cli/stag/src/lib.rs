@@ -1,5 +1,6 @@
-//! The `stag` command: reads the command line, runs one subcommand, ends with one of the statuses of `exit::Exit`. A library
-//! so that what reads configurations can be tested from outside; it is no interface for others.
+//! The `stag` command: reads the command line, runs one subcommand, ends with one of the statuses
+//! of `exit::Exit`. It is a library so that tests can reach what parses input; it is no interface
+//! for other programs.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
@@ -58,7 +59,8 @@ use exit::Exit;
 
 /// The whole command: from the arguments of the process to its status.
 pub fn run() -> ExitCode {
-    // What an emulated link starts this program for has its own arguments, and needs a process of one thread.
+    // The emulated link starts this program with arguments of its own, and needs a single-threaded
+    // process.
     #[cfg(feature = "lab")]
     if let Some(status) = ::lab::link::helper() {
         return status;
@@ -68,9 +70,9 @@ pub fn run() -> ExitCode {
         Err(answer) => return no_command(&answer).into(),
     };
     let filter = cli.log.as_deref();
-    // Also before the log is started: mistakes of the configuration come first.
+    // Before the log is started, since mistakes in the configuration come first.
     out::for_journal(cli.log_format.map_or_else(log::is_journal, |format| format == log::Format::Journald));
-    // `serve` starts its log itself, once it knows what the configuration says of it.
+    // `serve` starts its log itself, once it has read the configuration.
     if !matches!(cli.command, Command::Serve(_)) {
         log::start(filter, "warn", cli.log_format);
     }
@@ -106,7 +108,8 @@ pub fn run() -> ExitCode {
     exit.into()
 }
 
-/// `stag-lab`: the command again, for `stag lab` alone. So `stag`, the daemon, carries none of what draws the lab's reports.
+/// `stag-lab`: `stag lab` as a program of its own. So `stag`, the daemon, does not contain the code
+/// that draws the lab's reports.
 #[cfg(feature = "lab")]
 pub fn run_lab() -> ExitCode {
     if let Some(status) = ::lab::link::helper() {
@@ -124,7 +127,7 @@ pub fn run_lab() -> ExitCode {
     lab::lab(&args)
 }
 
-/// Shows what clap has to say instead of a command: help and the version on stdout, mistakes on stderr.
+/// Shows clap's output: help and the version on stdout, mistakes on stderr.
 fn no_command(answer: &clap::Error) -> Exit {
     match answer.print() {
         _ if answer.use_stderr() => Exit::Usage,
@@ -133,10 +136,11 @@ fn no_command(answer: &clap::Error) -> Exit {
     }
 }
 
-/// Reads the text of a configuration file as `stag check-config` does. Files of secrets are looked for in `directory`.
+/// Reads a configuration file's text as `stag check-config` does. Relative paths of secrets start
+/// from `directory`.
 ///
 /// # Errors
-/// Every mistake, as it is shown to the user.
+/// Every mistake, as shown to the user.
 pub fn check_config_text(text: &str, directory: &Path) -> Result<String, String> {
     match config::load_text(
         "stag.toml",
@@ -152,15 +156,16 @@ pub fn check_config_text(text: &str, directory: &Path) -> Result<String, String>
     }
 }
 
-/// Reads lines as the daemon reads them from its control socket: how many are requests, and how many it refuses.
+/// Reads lines as the daemon reads its control socket. Returns the numbers of requests and of
+/// refused lines.
 pub fn read_control_requests(lines: &[u8]) -> (usize, usize) {
     control::protocol::read_requests(lines)
 }
 
-/// Reads what a daemon that is replaced tells the one that takes over, and gives the reservations of its units.
+/// Reads the lines of a daemon that is replaced, and returns its units' reservations.
 ///
 /// # Errors
-/// What the new daemon would give up with.
+/// The lines are incomplete or wrong.
 pub fn read_takeover(lines: &[u8]) -> Result<Vec<(Vec<u8>, bool, u32)>, String> {
     control::handover::read_takeover(lines).map_err(|error| error.to_string())
 }

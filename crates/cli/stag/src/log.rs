@@ -1,4 +1,5 @@
-//! Where log lines go, which, and how they look: to stderr, filtered as `--log`, `STAG_LOG` or the configuration say. Never one per I/O.
+//! The log on stderr, filtered by `--log`, `STAG_LOG` or the configuration, in one of three
+//! formats. Never one line per I/O.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -11,18 +12,19 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::{out, suggest};
 
-/// What is logged: a filter that [`check`] understands.
+/// A log filter that [`check`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter(pub String);
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people: time, level, place, message, `field=value`.
     Text,
     /// A JSON object a line.
     Json,
-    /// For systemd's journal: as text, without the time that the journal has itself, behind the priority (sd-daemon(3)).
+    /// For systemd's journal: like text, without the time, since the journal has its own, and with
+    /// the priority in front (sd-daemon(3)).
     Journald,
 }
 
@@ -33,7 +35,7 @@ impl Format {
 }
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// Words that other programs have for them.
+/// Names that other programs use for these levels.
 const OTHERS_WORDS: [(&str, &str); 9] = [
     ("verbose", "debug"),
     ("all", "trace"),
@@ -45,7 +47,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("quiet", "error"),
     ("none", "off"),
 ];
-/// What lines come from: this program's crates.
+/// Targets of log lines: this program's crates.
 const TARGETS: [&str; 20] = [
     "stag",
     "admin_http",
@@ -72,7 +74,7 @@ const TARGETS: [&str; 20] = [
 /// Whether `filter` can be understood: a level, or `target=level`, or several of them with commas.
 ///
 /// # Errors
-/// What is wrong with it, and what to write.
+/// It is not; with advice.
 pub fn check(filter: &str) -> Result<(), String> {
     for part in filter.split(',').map(str::trim) {
         let (target, level) = match part.split_once('=') {
@@ -102,15 +104,15 @@ fn instead<'a>(word: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> 
     }
 }
 
-/// Starts logging. `filter` is what was asked for, `otherwise` what holds if nothing was; the same of `format`, which is otherwise what
-/// suits stderr.
+/// Starts logging. `filter` falls back to `otherwise`, and `format` to the one that suits stderr.
 pub fn start(filter: Option<&str>, otherwise: &str, format: Option<Format>) {
     let filter =
         EnvFilter::try_new(filter.unwrap_or(otherwise)).unwrap_or_else(|_| EnvFilter::new(otherwise));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // It would tell stderr that stderr cannot be written, and panic when that fails too.
+        // Otherwise it would report to stderr that stderr cannot be written, and panic when that
+        // fails.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     let format = format.unwrap_or_else(Format::usual);
@@ -127,7 +129,7 @@ pub fn start(filter: Option<&str>, otherwise: &str, format: Option<Format>) {
     };
 }
 
-/// Whether stderr is the journal's: systemd says which file its stream is (systemd.exec(5), JOURNAL_STREAM).
+/// Whether stderr is the journal's: JOURNAL_STREAM has its device and inode (systemd.exec(5)).
 pub fn is_journal() -> bool {
     let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
     let stderr = rustix::fs::fstat(std::io::stderr());
@@ -135,7 +137,7 @@ pub fn is_journal() -> bool {
     about.is_ok_and(|about| about == stream)
 }
 
-/// Lines behind their priority, `<N>`.
+/// Lines with the priority in front, `<N>`.
 struct Journald {
     line: format::Format<Full, ()>,
 }

@@ -1,4 +1,4 @@
-//! This machine's part of the iSCSI names that Stag makes up, so that two machines never go by one name.
+//! This machine's part of Stag's default iSCSI names, so that two machines never share a name.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -28,7 +28,7 @@ fn machine_id(path: &str) -> Option<String> {
     (id.len() >= 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 
-/// A container may have no machine-id: then the state directory has one.
+/// The id in the state directory, for a container without a machine-id.
 fn own_id() -> Option<String> {
     let path = state::path("machine", "id").ok()?;
     if let Ok(id) = fs::read_to_string(&path) {
@@ -41,7 +41,8 @@ fn own_id() -> Option<String> {
     Some(hex(&bytes))
 }
 
-/// A machine-id is not to be told to others (machine-id(5)): only a hash of it, made for this purpose, is.
+/// Combines the host's name and a hash of the machine-id made for this purpose. The machine-id
+/// itself must stay private (machine-id(5)).
 fn make(host: &str, id: &str) -> String {
     let host: String = host
         .trim()

@@ -1,5 +1,6 @@
-//! The one way of printing: results to stdout, words about the work to stderr. Must never panic, whatever stdout and stderr
-//! are: a closed pipe, a full disk. (`print!` and `eprint!` panic there; clippy refuses them in this crate.)
+//! All output of the program: results to stdout, messages to stderr. Must never panic, even if
+//! stdout or stderr is a closed pipe or a full disk. (`print!` and `eprint!` panic then; clippy
+//! forbids them in this crate.)
 
 use std::fmt;
 use std::io::{self, Write};
@@ -7,21 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::exit::Exit;
 
-/// Says a line on stderr, as `eprintln!` does, but for the panic.
+/// Prints a line to stderr like `eprintln!`, without the panic.
 macro_rules! say {
     ($($what:tt)*) => {
         $crate::out::to_stderr(format_args!("{}\n", format_args!($($what)*)))
     };
 }
 
-/// stdout took no more.
+/// stdout is closed or full.
 #[derive(Debug, thiserror::Error)]
 #[error("stdout: {0}")]
 pub struct OutError(#[from] io::Error);
 
 impl OutError {
-    /// Tells the user, and says what to end with. A reader that closed the pipe knows: nothing is said then, as other Unix
-    /// tools do, which SIGPIPE ends.
+    /// Shows the error, and returns the exit status. Silent if the reader closed the pipe, like
+    /// other Unix tools, which SIGPIPE ends.
     pub fn show(&self) -> Exit {
         if self.0.kind() == io::ErrorKind::BrokenPipe {
             return Exit::Closed;
@@ -37,7 +38,7 @@ pub fn write(bytes: &[u8]) -> Result<(), OutError> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(OutError)
 }
 
-/// [`write`] for the last that a command has to print: what to end with.
+/// [`write`] for the last output of a command. Returns the exit status.
 pub fn print(text: &str) -> Exit {
     match write(text.as_bytes()) {
         Ok(()) => Exit::Done,
@@ -53,12 +54,12 @@ pub fn for_journal(yes: bool) {
     FOR_JOURNAL.store(yes, Ordering::Relaxed);
 }
 
-/// What [`say!`] does. Where stderr takes nothing there is nobody left to tell.
+/// Prints as [`say!`] does. Errors of stderr cannot be reported, and are ignored.
 pub fn to_stderr(what: fmt::Arguments<'_>) {
     with_priority(3, what);
 }
 
-/// [`say!`] for what is no error.
+/// [`say!`] with the priority of a warning.
 pub fn warn(what: fmt::Arguments<'_>) {
     with_priority(4, format_args!("{what}\n"));
 }

@@ -1,4 +1,4 @@
-//! How far it is: shown on a terminal, if it takes more than a second.
+//! Progress of a command, shown on a terminal after one second.
 
 use std::cell::Cell;
 use std::io::IsTerminal;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Within this time nothing is shown.
+/// Time before the first display.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counts files and bytes, and shows them.
@@ -47,7 +47,7 @@ impl Progress {
         self.show();
     }
 
-    /// Says something on stderr, above what is shown.
+    /// Prints a message on stderr, above the progress line.
     pub fn say(&self, text: &str) {
         self.bar.suspend(|| say!("{text}"));
     }

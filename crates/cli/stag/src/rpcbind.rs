@@ -1,6 +1,6 @@
-//! Keeps the registration of NFS and MOUNT at this machine's rpcbind true (RFC 1833): registers at
-//! the start, looks again now and then, and unregisters at the end. An rpcbind that is down costs
-//! log lines and nothing else. Never removes what another server has registered.
+//! Keeps the registration of NFS and MOUNT at this machine's rpcbind (RFC 1833) up to date. It
+//! registers at the start, checks periodically, and unregisters at the end. If rpcbind is down,
+//! only log lines report it. Never removes what another server has registered.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -21,9 +21,9 @@ use rpc::xdr::{Reader, Writer};
 
 use crate::control::daemon::Daemon;
 
-/// How often it is looked whether the addresses have changed.
+/// Interval at which the agent checks whether the addresses have changed.
 const LOOK: Duration = Duration::from_secs(2);
-/// How often it is looked whether rpcbind still knows of this server: it may have been restarted.
+/// Interval at which it checks whether rpcbind still has the registrations: it may have restarted.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Time for rpcbind's answers.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,10 +46,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Registers where `daemon` serves NFS at the rpcbind behind `socket`, from now on.
+    /// Registers the NFS addresses of `daemon` at the rpcbind behind `socket`, from now on.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// No thread can be started.
     pub fn start(socket: PathBuf, daemon: Arc<Daemon>) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
         let work = move || {
@@ -61,7 +61,7 @@ impl Agent {
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
                 }
             }
-            // The successor is registered by the same addresses.
+            // The successor has registered the same addresses.
             if !daemon.is_replaced() {
                 work.look(&[]);
             }
@@ -80,8 +80,8 @@ impl Drop for Agent {
     }
 }
 
-/// What is to be registered of a server at these addresses: one address of each family. RDMA devices
-/// have no network ID that clients would ask for, and port 111 is a portmapper's.
+/// The registrations of a server with these portals: one address of each family. RDMA devices have
+/// no network ID that clients ask for, and port 111 is a portmapper's.
 fn wanted(portals: &[NfsPortal]) -> Vec<Entry> {
     let served = || portals.iter().filter(|one| !one.verbs && one.listen.port() != bind::PORT);
     let v6 = served().map(|one| one.listen).find(SocketAddr::is_ipv6);
@@ -98,7 +98,7 @@ fn wanted(portals: &[NfsPortal]) -> Vec<Entry> {
 
 struct Work {
     socket: PathBuf,
-    /// What was registered by this process, or by the one before it.
+    /// Registrations that this process has made, or the one before it.
     registered: Vec<Entry>,
     looked: Option<Instant>,
     /// The last attempt failed.
@@ -106,7 +106,7 @@ struct Work {
 }
 
 impl Work {
-    /// Has `wanted` registered, and what was registered before not.
+    /// Registers `wanted`, and removes older registrations.
     fn look(&mut self, wanted: &[Entry]) {
         let recent = self.looked.is_some_and(|at| at.elapsed() < AGAIN);
         if self.registered == wanted && (recent || wanted.is_empty()) {
@@ -168,7 +168,7 @@ impl Work {
 
 /// Whether a server listens at a universal address.
 fn answers(address: &str) -> bool {
-    // What is no IP address cannot be asked.
+    // An address that is not an IP address cannot be tested: assume that a server answers.
     let Some(mut at) = socket_address(address) else { return true };
     if at.ip().is_unspecified() {
         at.set_ip(match at.ip() {
@@ -199,12 +199,12 @@ impl Link {
         if set { Ok(()) } else { Err(io::Error::other("rpcbind refuses the registration")) }
     }
 
-    /// What is gone already, or another user's, stays as it is.
+    /// Removes a registration. One that is gone, or belongs to another user, stays as it is.
     fn unset(&mut self, entry: &Entry) -> io::Result<()> {
         self.call(&Arguments::Unset(binding(entry)?), |_| ())
     }
 
-    /// All that is registered.
+    /// All registrations.
     fn all(&mut self) -> io::Result<Vec<Entry>> {
         self.call(&Arguments::Dump(()), |results| {
             let Results::Dump(all) = results else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! CHAP secrets from where they may come: a file, the environment, the terminal. Never from arguments, which everybody sees who
-//! lists processes. Keeps the daemon's memory out of core dumps.
+//! CHAP secrets from a file, the environment or the terminal. Never from arguments, which all users
+//! can see in the list of processes. Keeps the daemon's memory out of core dumps.
 
 use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -17,12 +17,12 @@ const MAX_FILE: u64 = 4096;
 /// Secrets that were asked for at the terminal, by the question. A command asks each once.
 static ASKED: Mutex<Vec<(String, Secret)>> = Mutex::new(Vec::new());
 
-/// Whose secret it is.
+/// Owner of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The user's, who logs in.
+    /// The user's, that is, of the initiator.
     User,
-    /// The target's, which has to prove who it is (mutual CHAP).
+    /// The target's, which authenticates to the initiator (mutual CHAP).
     Target,
 }
 
@@ -42,10 +42,10 @@ impl Whose {
     }
 }
 
-/// The secret of `name`: out of `file` if one is given, else out of the environment, else as it is typed at the terminal.
+/// The secret of `name`: from `file` if given, else from the environment, else from the terminal.
 ///
 /// # Errors
-/// Why there is none, and what to do.
+/// There is none; with advice.
 pub fn of(whose: Whose, name: &str, file: Option<&Path>) -> Result<Secret, String> {
     let secret = match (file, std::env::var_os(whose.variable())) {
         (Some(file), _) => {
@@ -66,7 +66,7 @@ fn asked(whose: Whose, name: &str) -> Result<Secret, String> {
         Whose::User => format!("CHAP secret of {name}: "),
         Whose::Target => format!("CHAP secret of the target {name}: "),
     };
-    // Held while it is asked: two threads do not ask at once.
+    // Held while the user is asked, so that two threads do not ask at once.
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, secret)) = asked.iter().find(|(before, _)| *before == question) {
         return Ok(secret.clone());
@@ -82,9 +82,9 @@ fn asked(whose: Whose, name: &str) -> Result<Secret, String> {
 /// The secret that a file holds, without the newline at its end, and the file's mode.
 ///
 /// # Errors
-/// The system's, or a file that is no small one.
+/// The file cannot be read, is not a regular file, or is too long.
 pub fn read(path: &Path) -> io::Result<(u32, Secret)> {
-    // A FIFO without a writer would keep it waiting.
+    // Opening a FIFO without a writer would block otherwise.
     let file = std::fs::File::options().read(true).custom_flags(nonblocking()).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() || about.len() > MAX_FILE {
@@ -103,7 +103,8 @@ fn nonblocking() -> i32 {
     i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default()
 }
 
-/// Keeps this process's memory out of core dumps, and out of reach of other processes of its user (ptrace(2)).
+/// Keeps this process's memory out of core dumps, and out of reach of the user's other processes
+/// (ptrace(2)).
 pub fn forbid_core_dumps() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "secrets may show in core dumps");

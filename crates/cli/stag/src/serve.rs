@@ -1,5 +1,5 @@
-//! `stag serve`: joins the command line and the configuration, starts the server, says where its units are, and ends it when
-//! a signal asks for that.
+//! `stag serve`: combines the command line and the configuration, starts the server, reports the
+//! units' addresses, and ends on a signal.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,14 +29,14 @@ use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
 use crate::{advice, convert, identity, iqn, log, metrics, naming, out, rpcbind, secret, state};
 
-/// How long initiators have to log out when the server ends.
+/// Time for initiators to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an address may be in use before the start fails.
+/// Time for an address to become free before the start fails.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves until a signal says to end.
 pub fn serve(args: Serve, log: Option<&str>, format: Option<log::Format>) -> Exit {
-    // Before it holds any.
+    // Before the process holds any secret.
     secret::forbid_core_dumps();
     let config = match joined(args.clone()) {
         Ok(config) => config,
@@ -93,7 +93,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         sockets.append(&mut taken.sockets);
         (state, nfs_clients, trees) = match taken.commit() {
             Ok(known) => known,
-            // It was killed meanwhile. If it lives after all, its units are locked, and this one ends.
+            // It was killed meanwhile. If it is alive, its units are locked, and this process ends.
             Err(CallError::Lost(error)) => {
                 tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
                 <(State, Vec<u8>, Trees)>::default()
@@ -215,19 +215,20 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
             }
         }
     };
-    // A server that ends may wait for its media: only one that serves has to answer.
+    // A server that ends may wait for its media, so the watchdog no longer applies.
     drop(watchdog);
-    // The service goes on in another process that has taken over; the manager believes this one too.
+    // After a takeover the service continues in the other process. The manager would believe this
+    // one's STOPPING=1 too.
     if !daemon.is_replaced() {
         supervisor.tell("STOPPING=1");
     }
     drop(control);
-    // It leaves what is another daemon's now.
+    // It keeps the registrations if another daemon has taken over.
     drop(portmapper);
     drop(http);
-    // Initiators learn of no target that is about to go.
+    // Deregisters the targets before they are gone.
     match daemon.is_replaced() {
-        // They are the other daemon's now.
+        // The other daemon owns the registrations now.
         true => std::mem::forget(naming),
         false => drop(naming),
     }
@@ -241,22 +242,23 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     }
 }
 
-/// What this process itself writes to: the place of its control socket.
+/// Directories that this process itself writes to: those of its control socket and its state.
 fn own_directories(socket: Option<&ControlSocket>) -> Vec<PathBuf> {
     let of = |socket: &ControlSocket| socket.path().parent().map(Path::to_owned);
     socket.and_then(of).into_iter().chain(state::made()).collect()
 }
 
-/// What this process itself reads again: its configuration, and the secrets that the service manager holds for it.
+/// Directories that this process itself reads again: those of its configuration and of the service
+/// manager's credentials.
 fn own_files(args: &Serve) -> Vec<PathBuf> {
     let beside = |file: &PathBuf| file.canonicalize().ok()?.parent().map(Path::to_owned);
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     args.config.iter().filter_map(beside).chain(credentials).collect()
 }
 
-/// Reads the configuration again, as at the start, and makes it what is served.
+/// Reads the configuration again, as at the start, and applies it.
 fn reload(daemon: &Daemon, args: Serve) {
-    // What is wrong with the file has been shown.
+    // The mistakes have been shown.
     let Ok(config) = joined(args) else { return tracing::error!("the configuration stays as it was") };
     match apply::apply(daemon, config, false, false, &mut |_| ()) {
         Ok(outcome) => outcome.plan.text().lines().for_each(|line| tracing::info!("{line}")),
@@ -264,7 +266,7 @@ fn reload(daemon: &Daemon, args: Serve) {
     }
 }
 
-/// The target that has the name which is usual now keeps the one that was usual when the daemon before was started.
+/// After an upgrade from a version with another default target name, keeps the old name.
 fn keep_old_name(config: &mut Config) {
     let usual = iqn::default_target();
     if let Some(target) = config.targets.iter_mut().find(|target| target.iqn == usual) {
@@ -305,7 +307,8 @@ fn take_over(args: &Serve, config: &Config) -> Result<Option<Taken>, Exit> {
             tracing::info!(path = %path.display(), "there is no daemon to take over from");
             Ok(None)
         }
-        // Killed before it gave anything away. If it lives after all, it holds its units and its addresses, and this one ends.
+        // It was killed before it gave anything away. If it is alive, it still has its units and
+        // addresses, and this process ends.
         Err(CallError::Lost(error)) => {
             tracing::warn!(%error, "the running daemon went away instead of handing over: starting without it");
             Ok(None)
@@ -317,7 +320,7 @@ fn take_over(args: &Serve, config: &Config) -> Result<Option<Taken>, Exit> {
     }
 }
 
-/// Takes the place of the control socket. At the usual one another daemon is no reason not to serve.
+/// Creates the control socket. At the usual path, a conflict with another daemon is only a warning.
 fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
     match place {
         Place::Nowhere => Ok(None),
@@ -334,8 +337,8 @@ fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
     }
 }
 
-/// Starts the server. An address that is in use may be so for a moment only: the kernel lets go of the listener of a process that
-/// was killed a little later than of the process.
+/// Starts the server. Retries an address in use for a short time: after a process was killed, the
+/// kernel closes its listening socket a little later.
 fn start(
     cores: CoresConfig,
     config: ServerConfig,
@@ -375,7 +378,7 @@ fn wait(signals: &Signals) -> io::Result<Signal> {
     Runtime::new(small)?.block_on(signals.next())
 }
 
-/// The configuration that the command line and the file say together.
+/// The configuration, combined from the command line and the file.
 fn joined(args: Serve) -> Result<Config, Exit> {
     if args.units.is_empty()
         && args.export.is_empty()
@@ -416,7 +419,7 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     if !args.nfs_verbs.is_empty() {
         config.nfs.verbs = args.nfs_verbs;
     }
-    // Who serves files alone needs no portal for disks.
+    // If only files are exported, no iSCSI portal is needed.
     let disks = !config.targets.is_empty() || config.exports.is_empty();
     let listen: Vec<SocketAddr> =
         if disks && args.listen.is_empty() && args.verbs.is_empty() && config.portals.is_empty() {
@@ -458,7 +461,7 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     Ok(config)
 }
 
-/// An address that a client on this machine can use: a wildcard is the loopback's.
+/// An address for clients on this machine: the loopback address for a wildcard.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -476,10 +479,10 @@ fn failed(error: impl std::fmt::Display, help: Option<&str>) -> Exit {
     Exit::Startup
 }
 
-/// What to do about an error of the system at the start.
+/// Advice about a system error at the start.
 fn help_for(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
-        // It says itself what to do.
+        // Its message has advice already.
         _ if runtime::NoRing::is(error) => None,
         io::ErrorKind::AddrInUse => {
             Some("another server listens there: end it, or choose another address with --listen")
@@ -494,7 +497,7 @@ fn help_for(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The same, of the address for HTTP.
+/// Advice about an error of the HTTP address.
 fn help_for_http(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -1,6 +1,6 @@
-//! Text and times of others, as they are shown.
+//! Formats text and times from peers.
 
-/// Text without its padding; what cannot be printed is escaped.
+/// Text without its padding; unprintable characters are escaped.
 pub fn text(value: &[u8]) -> String {
     let end = value.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = String::from_utf8_lossy(&value[..end]);
@@ -21,7 +21,8 @@ pub fn ms(ms: u64) -> String {
 /// Seconds since 1970 as a date and a time, UTC.
 pub fn time(s: i64) -> String {
     let (days, second) = (s.div_euclid(86400), s.rem_euclid(86400));
-    // Days of the Gregorian calendar, counted from 1 March of year 0: leap days come last in their years.
+    // Days of the Gregorian calendar, counted from 1 March of year 0, so that a leap day ends its
+    // year.
     let days = days.saturating_add(719_468);
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

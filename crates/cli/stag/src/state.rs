@@ -1,5 +1,5 @@
-//! The state directory: what must outlive the daemon and has no place beside a medium. Owns where it is and what its files are
-//! called; knows nothing of their content.
+//! The state directory: files that must outlive the daemon and cannot lie beside a medium. Owns its
+//! place and the names of its files; knows nothing of their content.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 use device::Names;
 use rustix::process::geteuid;
 
-/// Longest name of a file that is spelled out, bytes: with an ending it fits the 255 of every file system.
+/// Longest unhashed file name, bytes: with an ending it fits the 255 of every file system.
 const LONGEST: usize = 200;
 
-/// The state directory: `$STATE_DIRECTORY` (systemd's, of several the first), `/var/lib/stag` for root, else `stag` in
-/// `$XDG_STATE_HOME` or `~/.local/state`. `None` for a user without a home.
+/// The state directory: `$STATE_DIRECTORY` (from systemd; of several the first), `/var/lib/stag`
+/// for root, else `stag` in `$XDG_STATE_HOME` or `~/.local/state`. `None` for a user without a
+/// home.
 pub fn directory() -> Option<PathBuf> {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(given) = std::env::var("STATE_DIRECTORY").ok().filter(|given| !given.is_empty()) {
         return given.split(':').next().map(PathBuf::from);
     }
     if cfg!(test) {
-        // Tests keep nothing where the machine's own daemon does.
+        // Tests must not use the directory of the machine's own daemon.
         return Some(std::env::temp_dir().join(format!("stag-tests-{}", std::process::id())));
     }
     if geteuid().is_root() {
@@ -29,7 +30,7 @@ pub fn directory() -> Option<PathBuf> {
     Some(state.join("stag"))
 }
 
-/// The state directory, made if it is missing; `None` if there is none, which is told to whoever needs it.
+/// The state directory, created if it is missing. `None` if it cannot be, which its users report.
 pub fn made() -> Option<PathBuf> {
     let directory = directory()?;
     make_folder(&directory.join("of")).ok()?;
@@ -39,16 +40,16 @@ pub fn made() -> Option<PathBuf> {
 /// The file of `kind` (a folder of the state directory) that belongs to `key`.
 ///
 /// # Errors
-/// Why there is none.
+/// There is no state directory.
 pub fn path(kind: &str, key: &str) -> Result<PathBuf, String> {
     let directory = directory().ok_or("there is no state directory: set STATE_DIRECTORY to one")?;
     Ok(directory.join(kind).join(name(key)))
 }
 
-/// Makes the folder that `file` is to be in, for this user alone.
+/// Creates the parent directory of `file`, for this user alone.
 ///
 /// # Errors
-/// Why it cannot be made, and what to do.
+/// It cannot be created; with advice.
 pub fn make_folder(file: &Path) -> Result<(), String> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -57,14 +58,14 @@ pub fn make_folder(file: &Path) -> Result<(), String> {
     })
 }
 
-/// A key as the name of a file: letters, digits and `.:_-` stand for themselves, other bytes as `%` and two digits. A long one
-/// ends in a hash of all of it.
+/// A key as a file name: letters, digits and `.:_-` as they are, other bytes as `%` and two
+/// hexadecimal digits. A long name ends in a hash of the whole key.
 fn name(key: &str) -> String {
     let mut name = String::new();
     for byte in key.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'-' => name.push(byte.into()),
-            // No name begins with a dot.
+            // A file name must not begin with a dot.
             b'.' if !name.is_empty() => name.push('.'),
             other => name.push_str(&format!("%{other:02x}")),
         }

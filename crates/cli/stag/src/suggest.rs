@@ -1,16 +1,16 @@
-//! "Did you mean …?": the nearest of the words that would have been understood.
+//! "Did you mean …?": the nearest of the known words.
 
-/// The one of `known` that `word` most likely should have been, if any is near enough to be worth naming.
+/// The word of `known` that is nearest to `word`, if any is near enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let known: Vec<&str> = known.into_iter().collect();
     let far = |candidate: &&str| strsim::damerau_levenshtein(&word, candidate);
     let nearest = known.iter().copied().min_by_key(far)?;
-    // A third of its letters may be wrong.
+    // Up to a third of the letters may be wrong.
     if far(&nearest) <= (nearest.len().max(word.len()) / 3).max(1) && !word.is_empty() {
         return Some(nearest);
     }
-    // Or one begins like the other: `rem` for `removable`, `cache-mode` for `cache`.
+    // Or one is a prefix of the other: `rem` of `removable`, `cache` of `cache-mode`.
     known
         .into_iter()
         .find(|candidate| word.len() >= 3 && (candidate.starts_with(&word) || word.starts_with(candidate)))

@@ -1,5 +1,6 @@
-//! What the service manager and the daemon tell each other (`sd_notify(3)`): that it is ready, that it ends, and the listening sockets
-//! that the manager keeps for the next one, so that nobody is refused while there is none.
+//! Messages to and from the service manager (`sd_notify(3)`): readiness, the end, and listening
+//! sockets. The manager keeps the sockets for the next daemon, so that no client is refused in
+//! between.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -12,14 +13,14 @@ use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// Under this name, and the address that a socket was asked for, it is kept.
+/// Prefix of a kept socket's name, before its configured address.
 const NAME: &str = "portal";
 
 /// The manager of this process, if it has one.
 pub struct Supervisor(Option<UnixDatagram>);
 
 impl Supervisor {
-    /// As the environment says.
+    /// The manager that the environment names.
     pub fn find() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|path| {
             let path = path.into_encoded_bytes();
@@ -43,8 +44,9 @@ impl Supervisor {
         }
     }
 
-    /// Tells it regularly that this process works, if it wants to hear that (WatchdogSec=): only while every core answers. A core
-    /// that hangs has the process restarted. Ends with the value that is returned.
+    /// If it has a watchdog (WatchdogSec=), regularly tells it that this process works, as long as
+    /// every core answers. If a core hangs, the manager restarts the process. Ends with the
+    /// returned value.
     pub fn watchdog(&self, server: server_core::Handle) -> Option<Watchdog> {
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
         let meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -68,10 +70,11 @@ impl Supervisor {
         Some(Watchdog(end))
     }
 
-    /// Has it keep listening sockets, by what they were asked to listen on. Needs FileDescriptorStoreMax= in the unit.
+    /// Has it keep listening sockets, named by their configured addresses. Needs
+    /// FileDescriptorStoreMax= in the unit.
     pub fn keep(&self, sockets: &[(SocketAddr, Arc<OwnedFd>)]) {
         let Some(socket) = &self.0 else { return };
-        // What it kept before is this daemon's, or gone.
+        // An older socket of the same name belongs to this daemon now, or is closed.
         for (asked, listener) in sockets {
             let name = name(*asked);
             self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
@@ -82,13 +85,13 @@ impl Supervisor {
     }
 }
 
-/// Tells the service manager that this process works, until it is dropped.
+/// Tells the service manager that this process works, until dropped.
 pub struct Watchdog(
     #[expect(dead_code, reason = "the thread ends when its sender is dropped")] mpsc::Sender<()>,
 );
 
-/// Listening sockets that the manager hands to this process, by what they were asked to listen on: those that it kept, and those of
-/// a socket unit.
+/// Listening sockets that the manager hands to this process, with their configured addresses: those
+/// that it kept, and those of a socket unit.
 pub fn handed() -> Vec<(SocketAddr, OwnedFd)> {
     let address = |(fd, name): (OwnedFd, String)| {
         let asked = match name.strip_prefix(NAME) {
@@ -100,7 +103,7 @@ pub fn handed() -> Vec<(SocketAddr, OwnedFd)> {
     runtime::handed_sockets().into_iter().filter_map(address).collect()
 }
 
-/// Names have no colons and control characters.
+/// A kept socket's name. Names may not have colons.
 fn name(asked: SocketAddr) -> String {
     format!("{NAME}-{}", asked.to_string().replace(':', "_"))
 }

@@ -1,4 +1,5 @@
-//! Asks a question at the terminal whose answer nobody sees. Must leave the terminal as it was, also after Ctrl-C.
+//! Asks a question at the terminal without echo of the answer. Must restore the terminal, also
+//! after Ctrl-C.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,7 +14,7 @@ const INTERRUPT: u8 = 0x03;
 const END: u8 = 0x04;
 const ERASE_LINE: u8 = 0x15;
 
-/// A terminal without echo. Dropped, it is as it was.
+/// A terminal without echo, which is restored on drop.
 struct Silent {
     terminal: File,
     before: Termios,
@@ -25,7 +26,7 @@ impl Silent {
         let terminal = terminal.map_err(|_| io::Error::other("there is no terminal to ask at"))?;
         let before = tcgetattr(&terminal)?;
         let mut silent = before.clone();
-        // Signals too: what ended this process here would leave the terminal without echo.
+        // Also no signals: one that ended this process here would leave the terminal without echo.
         silent.local_modes -= LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
         tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
         Ok(Self { terminal, before })

@@ -1,5 +1,5 @@
-//! Many jobs at once, which make further jobs: a bounded number of them runs, the newest begin
-//! first, so that what waits stays small however large a tree is.
+//! Runs many jobs that add further jobs. A bounded number of jobs runs at a time. The newest begin
+//! first, so that few jobs wait even in a large tree.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ pub struct Jobs<J> {
     waiting: RefCell<Vec<J>>,
     /// Waiting or running.
     open: Cell<usize>,
-    /// No more are begun.
+    /// Whether no more jobs are begun.
     stopped: Cell<bool>,
     changed: Notify,
 }
@@ -23,13 +23,13 @@ impl<J: 'static> Jobs<J> {
         self.changed.notify();
     }
 
-    /// Begins no more of them.
+    /// Begins no more jobs.
     pub fn stop(&self) {
         self.stopped.set(true);
         self.changed.notify();
     }
 
-    /// The next job; `None` when there will be none.
+    /// The next job; `None` once there will be none.
     async fn next(&self) -> Option<J> {
         let ready = || {
             if self.stopped.get() || self.open.get() == 0 {
@@ -48,8 +48,8 @@ impl<J: 'static> Jobs<J> {
     }
 }
 
-/// Runs `first` and what comes of it, `depth` at once. Returns when all have ended, or those that
-/// ran when it was stopped.
+/// Runs `first` and the jobs that these add, `depth` at a time. Returns when all have ended; after
+/// [`Jobs::stop`], when the running ones have ended.
 pub async fn run<J, F>(first: Vec<J>, depth: u16, work: impl Fn(J, Rc<Jobs<J>>) -> F + 'static)
 where
     J: 'static,
@@ -67,7 +67,7 @@ where
         workers.push(runtime::spawn(worker(jobs.clone(), work.clone())));
     }
     for worker in workers {
-        // A worker that panicked has told why.
+        // A panic has been reported by its worker.
         let _ = worker.await;
     }
 }

@@ -1,5 +1,5 @@
-//! Who may use the control socket, and whom a command believes: with processes of several users, so
-//! that these tests want root.
+//! Access to the control socket, and the daemons that a command trusts. These tests run processes
+//! of several users, so they need root.
 
 mod support;
 
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::Signal;
 use support::command::{STAG, Server, path, said, wait_until};
 
-/// Who is attacked, and who attacks.
+/// The user who is attacked, and the attacker.
 const VICTIM: u32 = 64_711;
 const ATTACKER: u32 = 64_712;
 /// The group `stag` of these tests.
@@ -28,7 +28,7 @@ fn is_root() -> bool {
     root
 }
 
-/// `stag` as the user, with the group and more groups, and without places of its own.
+/// `stag` as the user, with the group and more groups, and without default directories.
 fn stag_as(user: u32, groups: &[u32], environment: &[(&str, &str)], args: &[&str]) -> Output {
     let [first, more @ ..] = groups else { panic!("a group is missing") };
     let more: Vec<String> = more.iter().map(u32::to_string).collect();
@@ -53,7 +53,7 @@ fn ended(output: &Output, status: i32) -> String {
     all
 }
 
-/// A process of the attacker's that listens at `socket` and keeps what it is told in `heard`.
+/// A process of the attacker's that listens at `socket` and keeps what it receives in `heard`.
 struct Impostor(Child);
 
 impl Impostor {
@@ -115,7 +115,7 @@ fn a_socket_of_another_user_is_told_no_secret() {
     let tmp = public();
     let config = secret_config(tmp.path());
     let heard = path(tmp.path(), "heard");
-    // In the directory that the victim's commands look in, made by the attacker.
+    // The directory in which the victim's commands look, made by the attacker.
     let theirs = tmp.path().join(format!("stag-{VICTIM}"));
     fs::create_dir(&theirs).unwrap();
     chown(&theirs, Some(ATTACKER), Some(ATTACKER)).unwrap();
@@ -126,7 +126,7 @@ fn a_socket_of_another_user_is_told_no_secret() {
     let usual = stag_as(VICTIM, &[VICTIM], &environment, &["apply", &config]);
     assert!(ended(&usual, 1).contains(&format!("belongs to user {ATTACKER}")));
     assert_eq!(fs::read(&heard).unwrap(), b"", "nobody connects");
-    // Named by the victim itself: it finds out who is there before it says anything.
+    // The victim names the socket itself: its command checks the daemon before it sends anything.
     for command in [&["apply", "--control", &socket, &config][..], &["status", "--control", &socket]] {
         let named = stag_as(VICTIM, &[VICTIM], &environment, command);
         assert!(ended(&named, 1).contains("neither root nor you"));
@@ -155,7 +155,7 @@ fn a_directory_or_lock_that_another_user_made_is_not_used_by_a_daemon() {
     let precious = tmp.path().join("precious");
     symlink(&precious, theirs.join("control.sock.lock")).unwrap();
     let environment = [("TMPDIR", tmp.path().to_str().unwrap())];
-    // It serves, and says that it cannot be managed.
+    // It serves, and reports that it cannot be managed.
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &VICTIM.to_string(), "--regid", &VICTIM.to_string(), "--clear-groups"]);
     command.args([STAG, "serve", "--listen", "127.0.0.1:0", "--cores", "1", "mem:1M"]);
@@ -239,7 +239,7 @@ fn members_of_the_group_may_look_and_drain_but_not_apply() {
     assert!(ended(&apply, 1).contains("only root and the daemon's own user may `apply`"));
     let takeover = [&["serve", "--takeover", "--listen", "127.0.0.1:0"][..], &at, &["mem:1M"]].concat();
     assert!(ended(&stag_as(carol, &[carol, GROUP], &[], &takeover), 4).contains("may `hand-over`"));
-    // Others do not get as far as the daemon, and no further where they do.
+    // Other users do not reach the socket; if they do, the daemon refuses them.
     assert!(ended(&stag_as(dave, &[dave], &[], &[&["status"][..], &at].concat()), 5).contains("group stag"));
     fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
     assert!(
@@ -272,7 +272,7 @@ fn a_request_line_is_short_and_a_body_is_bounded() {
     let socket = path(dir.path(), "socket");
     let server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "mem:1M"], 1);
     let mut client = UnixStream::connect(&socket).unwrap();
-    // It ends when its line is too long, and takes no more.
+    // A client whose line is too long is disconnected, and no more is read from it.
     let line = vec![b'x'; 1 << 20];
     let sent = (0..64).take_while(|_| client.write_all(&line).is_ok()).count();
     assert!(sent < 4, "{sent} MiB of a line were taken");

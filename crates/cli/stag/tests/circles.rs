@@ -1,4 +1,4 @@
-//! Holds import circles small: no more than three modules of a crate may import each other in a
+//! Limits import circles: no more than three modules of a crate may import each other in a
 //! circle.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +11,8 @@ use workspace::crates;
 
 /// Modules that may import each other in a circle.
 const MOST: usize = 3;
-/// Larger circles that there are, by crate and one of their modules, with their most modules. None
-/// is to be added, and those that are untied go from here.
+/// Larger circles that exist, by crate and one of their modules, with their most modules. Add none;
+/// remove those that are untied.
 const KNOWN: &[(&str, &str, usize)] = &[
     ("iscsi", "pdu::bhs", 10),
     ("iscsi", "target::tasks", 5),
@@ -109,8 +109,7 @@ fn absolute(module: &str, path: &str) -> Option<Vec<String>> {
     Some(from)
 }
 
-/// What each module brings into its own names, by `use`: the path of each name from the crate's
-/// root.
+/// The names that each module imports by `use`, each with its path from the crate's root.
 type Names = BTreeMap<String, BTreeMap<String, Vec<String>>>;
 
 fn names(known: &BTreeMap<String, String>) -> Names {
@@ -144,7 +143,7 @@ fn names(known: &BTreeMap<String, String>) -> Names {
     names
 }
 
-/// The module in which what a path names is written: re-exports are followed.
+/// The module that defines what a path names; re-exports are followed.
 fn module_of(path: &[String], known: &BTreeMap<String, String>, names: &Names, steps: usize) -> String {
     let len = (0..=path.len()).rev().find(|len| known.contains_key(&path[..*len].join("::"))).unwrap_or(0);
     let module = path[..len].join("::");
@@ -174,8 +173,8 @@ fn imports(source: &Path) -> Imports {
                 }
             }
         }
-        // What a module says of those inside of it is no import, and neither is their use of it as
-        // a namespace.
+        // A reference to an ancestor, a descendant or the root is not an import, nor is the use of
+        // a module as a namespace.
         let related = |other: &str| {
             other.starts_with(&format!("{module}::"))
                 || module.starts_with(&format!("{other}::"))

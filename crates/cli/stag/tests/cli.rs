@@ -216,7 +216,7 @@ fn a_bench_that_is_interrupted_tells_what_it_measured_until_then() {
         assert!(ios > 0.0 && (iops - ios / seconds).abs() <= iops / 100.0, "{document}");
         assert_eq!(runs[0]["errors"], 0);
     }
-    // Before there is anything to tell.
+    // Before there are any results.
     let output = interrupted_bench(&socket, &server.urls[0], &["--warmup", "500"]);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("before anything was measured"));

@@ -10,10 +10,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::command::{Server, fails, free_portal, path, reads_and_writes, said, stag, wait_until};
 
-/// What the daemon answers to one line.
+/// The daemon's answer to one line.
 fn ask(socket: &str, line: &str) -> Value {
     let mut stream = UnixStream::connect(socket).unwrap();
-    // Who is one too many is answered and let go before it has asked.
+    // A client beyond the limit gets its answer and is disconnected before it sends anything.
     let _ = stream.write_all(format!("{line}\n").as_bytes());
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).unwrap();
@@ -116,7 +116,7 @@ fn what_is_no_request_is_answered_and_the_next_one_is_served() {
     ] {
         assert_eq!(ask(&socket, nonsense)["error"]["kind"], "request", "{nonsense}");
     }
-    // Clients that say nothing are in nobody's way.
+    // Silent clients block no others.
     let silent: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     assert!(ask(&socket, r#"{"do":"status"}"#)["ok"]["pid"].is_u64());
     drop(silent);
@@ -200,7 +200,7 @@ fn apply_changes_what_is_served_whole_or_not_at_all() {
     assert_eq!(units(), grown);
     let url = server.urls[0].replace("/0", "/5");
     assert!(said(&["info", &url]).contains("1M") || said(&["info", &url]).contains("MiB"));
-    // What cannot be done is refused with all that came with it.
+    // A configuration that cannot be applied is refused as a whole.
     std::fs::write(&file, document(&[(0, &with("2M")), (6, "path = \"mem:1M\"")], "")).unwrap();
     assert!(fails(&["apply", "--control", &socket, &file], 1).contains("--force"));
     std::fs::write(&file, document(&[(0, &with("8M")), (6, "path = \"/nowhere/at/all\"")], "")).unwrap();
@@ -261,7 +261,7 @@ fn a_session_at_work_is_not_disturbed_by_what_is_not_its_business() {
     assert!(output.status.success(), "{said}");
 }
 
-/// `stag bench` at work on a unit, checking what it reads.
+/// Starts `stag bench` on a unit, verifying its reads.
 fn verifier(url: &str, seconds: &str) -> std::process::Child {
     std::process::Command::new(support::command::STAG)
         .args([
@@ -300,7 +300,7 @@ fn top_shows_what_units_and_sessions_do() {
             "0.3",
         ]))
         .unwrap();
-        // Many more where nothing else is done.
+        // Higher when the machine is idle.
         if top["total"]["reads"].as_f64().unwrap() > 10.0 && top["total"]["writes"].as_f64().unwrap() > 10.0 {
             break top;
         }
@@ -315,7 +315,7 @@ fn top_shows_what_units_and_sessions_do() {
     wait_until("a hundred reads", || reads_and_writes(&socket).0 > 100);
     bench.kill().unwrap();
     bench.wait().unwrap();
-    // What was done is still known when the session has gone.
+    // The unit's counts remain when the session has ended.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let after = loop {
         let after = status(&socket);
@@ -337,8 +337,8 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
     let mut args = vec!["--listen", &portal, "--control", &socket, &unit];
     let mut server = Server::start(&args, 1);
     let url = server.iscsi(0).to_owned();
-    // It ends by itself and reads everything once more then, sooner than the daemons have come and
-    // gone where that takes long.
+    // It ends by itself, and then reads everything once more. On a slow machine it may end before
+    // all daemons have come and gone.
     let bench = std::cell::RefCell::new(verifier(&url, "7"));
     let is_over = || bench.borrow_mut().try_wait().unwrap().is_some();
     let reads = || {
@@ -359,7 +359,8 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
         assert_eq!(std::mem::replace(&mut server, next).ended(), Some(0));
         wait_until("the load goes on", goes_on);
     }
-    // One that cannot serve leaves the other one serving, and so does one that dies at it.
+    // A daemon that cannot serve leaves the other one serving, and so does one that dies during
+    // takeover.
     let mut wrong = args.clone();
     wrong.extend(["/nowhere/at/all"]);
     fails(&[&["serve"], &wrong[..]].concat(), 4);
@@ -375,8 +376,8 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
         std::thread::sleep(std::time::Duration::from_millis(delay));
         victim.kill().unwrap();
         victim.wait().unwrap();
-        // The load goes on with the one that was there, unless it was too late to die: then nobody
-        // serves now.
+        // The load continues with the old daemon. If the new one died too late for that, no daemon
+        // serves.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(90);
         while !goes_on() {
             if server.has_ended() {
@@ -385,7 +386,7 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
             assert!(std::time::Instant::now() < deadline, "the load does not go on");
         }
     }
-    // That the last one still answered may have been its last word.
+    // The old daemon may have answered just before its end.
     std::thread::sleep(std::time::Duration::from_millis(500));
     if server.has_ended() {
         server = Server::start(&args[..5], 1);
@@ -394,7 +395,7 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    // It may hear only now what the last victim had said, and takes its unit back once more.
+    // It may only now read the last victim's message, and opens its unit once more.
     wait_until("the unit is there", || status(&socket)["targets"][0]["units"][0]["size"] == 16 << 20);
     assert_eq!(server.end(Signal::TERM), Some(0));
 }

@@ -1,6 +1,6 @@
-//! Holds the documents together: every page of the book is in its table of contents, every link and
-//! every path that a document or a comment names leads somewhere, and the README stays short. It
-//! never judges what the pages say.
+//! Checks the documents: every page of the book is in its table of contents, and the README stays
+//! short. Every link, and every path named in a document or a comment, leads to a file. It does not
+//! judge the pages' text.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,7 +76,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text).filter(|line| line.starts_with('#'));
     let name = |line: &str| {
         let mut title = line.trim_start_matches('#').trim().to_lowercase();
-        // Of a link in a heading only its text counts.
+        // A link in a heading counts by its text.
         while let (Some(open), Some(close)) = (title.find("]("), title.find(')')) {
             title.replace_range(open..=close.max(open), "");
         }
@@ -97,7 +97,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// Why a link of a document does not lead anywhere, if so.
+/// The reason why a document's link is broken; `None` if it is not.
 fn fault(document: &Path, link: &str) -> Option<String> {
     if link.starts_with("http") || link.starts_with("mailto:") {
         return None;
@@ -176,7 +176,7 @@ fn documents_named(text: &str) -> impl Iterator<Item = &str> {
 fn every_document_that_a_file_names_exists() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for path in texts() {
-        // What is not text names nothing.
+        // Binary files name no documents.
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for word in documents_named(&text) {
             seen += 1;
@@ -226,7 +226,7 @@ fn the_readme_has_at_most_130_lines() {
     assert!(lines <= 130, "README.md has {lines} lines: what is long belongs in docs/src");
 }
 
-/// The words of a text that look like a metric of Stag's, without the endings of a histogram's series.
+/// The words of a text that look like a Stag metric, without the suffixes of a histogram's series.
 fn metrics_named(text: &str) -> impl Iterator<Item = &str> {
     let of_a_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let own = |word: &&str| word.starts_with("stag_") || word.starts_with("process_");

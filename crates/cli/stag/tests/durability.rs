@@ -1,9 +1,9 @@
-//! kill -9 of the daemon at random moments under a verifying writer on the network: every write
-//! that was acknowledged is there after the restart, and so is every persistent reservation that
-//! was to outlive a power loss (APTPL).
+//! kill -9 of the daemon at random moments under a verifying writer on the network. After the
+//! restart, every acknowledged write is there, and every persistent reservation that was to survive
+//! a power loss (APTPL).
 //!
-//! A kill leaves the kernel's page cache, so that even what was not synced must be there. What a
-//! power cut leaves is tested on a model of the medium: `crates/storage/disk/tests/power_cut.rs`.
+//! A kill leaves the kernel's page cache, so data that was not synced must be there too.
+//! `crates/storage/disk/tests/power_cut.rs` tests power cuts on a model of the medium.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ const READ_KEYS: u8 = 0;
 const READ_RESERVATION: u8 = 1;
 const WRITE_EXCLUSIVE: u8 = 1;
 
-/// What a command on its way will have done.
+/// The effect of a command in flight.
 enum Doing {
     Write { lba: u64, count: usize, generation: Generation },
     Sync,
@@ -99,8 +99,8 @@ impl Writer {
         }
     }
 
-    /// Writes until it is time and enough was done, which takes a slow machine longer, kills the
-    /// daemon in the middle, and hears what it still said.
+    /// Writes for at least `life`, longer on a slow machine, until enough was done. Then kills the
+    /// daemon in the middle, and reads its last answers.
     fn live(&mut self, daemon: &mut Daemon, life: Duration) {
         let (started, before) = (Instant::now(), self.acknowledged);
         while started.elapsed() < life || self.acknowledged < before + 50 || self.key == FIRST_KEY {
@@ -117,7 +117,7 @@ impl Writer {
         }
     }
 
-    /// Reads every block of a daemon that was started again.
+    /// Reads every block from a restarted daemon.
     fn check(&mut self, life: usize) {
         const AT_ONCE: usize = 64;
         for first in (0..BLOCKS).step_by(AT_ONCE) {
@@ -164,7 +164,7 @@ fn reserve(client: &mut Client, key: u64) {
     }
 }
 
-/// Gets a connection's first unit attentions out of the way.
+/// Consumes a connection's first unit attentions.
 fn settle(client: &mut Client) {
     let answer = client.run(&build::test_unit_ready(), None, None).expect("an answer");
     assert_eq!(answer.status, GOOD, "{answer:?}");
@@ -196,7 +196,7 @@ fn killed_again_and_again(block: usize, options: &str) {
         });
         daemon = Daemon::serve(&[&unit]);
 
-        // Another initiator finds the reservation in force before its holder has come back.
+        // Another initiator finds the reservation in force before its holder has logged in again.
         let mut other = login(&daemon, OTHER);
         let (keys, holder) = reservations(&mut other);
         let possible = [Some(writer.key), maybe_key];
@@ -269,7 +269,7 @@ fn a_daemon_that_is_asked_to_end_does_so_under_load_and_keeps_everything() {
     let status = daemon.terminate();
     assert!(status.success(), "{status}");
     for answer in writer.client.last_words() {
-        // It may turn commands away while it ends, but not with a lie.
+        // It may refuse commands while it ends, but must not lie.
         if answer.status == GOOD {
             writer.take(&answer);
         } else {

@@ -1,6 +1,6 @@
-//! Holds the house's rules of construction against the sources: which crate may use which, where
-//! `unsafe` may stand, and that the protocol crates do no I/O. ARCHITECTURE.md states the rules;
-//! its table of floors is read from there.
+//! Checks the sources against the rules of construction in ARCHITECTURE.md: the crates that each
+//! crate may use, the places of `unsafe`, and no I/O in protocol crates. The table of floors is
+//! read from that page.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,9 +34,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Each crate's floor, from ARCHITECTURE.md: lines `floor N crate what it is crate what it is` and
-/// indented ones after them, in columns that two spaces or more part. A column that begins with a
-/// crate's name stands for the crate.
+/// Each crate's floor, from ARCHITECTURE.md. Its lines are `floor N crate text crate text`,
+/// followed by indented ones, in columns separated by two spaces or more. A column that begins with
+/// a crate's name stands for the crate.
 fn floors() -> BTreeMap<String, u32> {
     let crates = crates();
     let mut floors = BTreeMap::new();

@@ -7,7 +7,8 @@ use std::net::TcpStream;
 
 use support::command::{Server, done, fails, free_portal, noise, path, said, stag_with, wait_until};
 
-/// What is answered to a client that wants `path`; empty where nobody listens, or ends before it answers.
+/// The answer to a client's GET of `path`; empty if no server listens, or it ends before it
+/// answers.
 fn get(address: &str, path: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
     let _ = write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");

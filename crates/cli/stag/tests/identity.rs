@@ -1,6 +1,6 @@
-//! Who units are: the serial number and the worldwide name by which initiators know them again. Two
-//! machines are two state directories; that both have a file of the same path is played by one file
-//! after the other.
+//! Identities of units: the serial number and the worldwide name by which initiators recognise
+//! them. Two state directories stand for two machines. For a file of the same path on both, one
+//! file replaces the other.
 
 mod support;
 
@@ -29,8 +29,8 @@ fn names_of(state: &Path, more: &[&str], unit: &str) -> Names {
     names
 }
 
-/// What the versions before made of a path, or of a target's name and a LUN (FNV-1a with two
-/// offsets).
+/// The names that earlier versions derived from a path, or from a target's name and a LUN (FNV-1a
+/// with two offsets).
 fn derived(seed: &str) -> Names {
     let hash =
         |offset: u64| seed.bytes().fold(offset, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -42,7 +42,7 @@ fn copy(from: &str, to: &str) {
     assert!(Command::new("cp").args(["-a", from, to]).status().unwrap().success());
 }
 
-/// Why a server of `units` does not start.
+/// The error of a server of `units`, which does not start.
 fn refused(units: &[&str]) -> String {
     fails(&[&["serve", "--listen", "127.0.0.1:0", "--control", "none"], units].concat(), 4)
 }
@@ -74,14 +74,14 @@ fn memory_keeps_its_identity_in_the_state_directory() {
     let args = ["--iqn", "iqn.2026-01.org.example:m"];
     let first = names_of(dir.path(), &args, "mem:1M");
     assert_eq!(names_of(dir.path(), &args, "mem:2M"), first);
-    // Two at once are two units, whatever they are called.
+    // Two at a time are two units, whatever their names.
     let words = ["--listen", "127.0.0.1:0", "--iqn", "iqn.2026-01.org.example:m", "mem:1M"];
     let (one, other) = (Server::start_on(dir.path(), &words, 1), Server::start_on(dir.path(), &words, 1));
     assert_eq!(names(&one.urls[0]), first);
     assert_ne!(names(&other.urls[0]), first);
 }
 
-/// The files that a state directory has of units in memory.
+/// The files of memory units in a state directory.
 fn records(state: &Path) -> Vec<String> {
     let kinds = ["identities", "reservations"].into_iter().flat_map(|kind| fs::read_dir(state.join(kind)));
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
@@ -204,7 +204,7 @@ fn two_units_of_one_daemon_never_have_one_name() {
     let naa = "naa=naa.60000000000000000000000000000001";
     let why = refused(&[&format!("mem:1M,{naa}"), &format!("mem:2M,{naa}")]);
     assert!(why.contains("LUN 1: it has the worldwide name of LUN 0"), "{why}");
-    // A file that both only read is one disk.
+    // Two read-only units of one file are one disk.
     let disk = path(dir.path(), "disk.img");
     let first = names_of(dir.path(), &[], &format!("{disk},size=1M"));
     let twice = format!("{disk},ro");
@@ -237,7 +237,8 @@ fn a_unit_that_was_served_under_derived_names_keeps_them() {
     fs::write(format!("{disk}.reservations"), scsi::reservation::Reservations::new().to_bytes()).unwrap();
     let real = fs::canonicalize(&disk).unwrap();
     assert_eq!(names_of(dir.path(), &[], &disk), derived(real.to_str().unwrap()));
-    // A daemon that is replaced says what it served; its names move with the file from then on.
+    // A daemon that is replaced reports its serial numbers; its names move with the file from then
+    // on.
     let (other, moved) = (path(dir.path(), "other.img"), path(dir.path(), "moved.img"));
     let socket = path(dir.path(), "control.sock");
     let words = |unit| {
@@ -263,7 +264,7 @@ fn a_store_of_objects_has_its_identity_in_its_directory() {
     assert!(first.0.starts_with("6025354"), "{first:?}");
     fs::rename(&store, &moved).unwrap();
     assert_eq!(names_of(dir.path(), &[], &unit(&moved)), first);
-    // One of a version before has none.
+    // One of an earlier version has none.
     fs::remove_file(Path::new(&moved).join("identity")).unwrap();
     assert_eq!(
         names_of(dir.path(), &[], &unit(&moved)),

@@ -87,14 +87,14 @@ fn a_verified_load_of_every_size_and_depth_finds_what_it_wrote() {
 
 #[test]
 fn a_verified_load_outlives_a_target_that_is_killed_and_started_again() {
-    // More time only where so little was not enough for all that happens in it.
+    // More time only if the short run did not suffice.
     let report = [4, 60].into_iter().find_map(load_over_a_death).expect("a target starts within a minute");
     let run = &report["runs"][0];
     assert_eq!((&run["errors"], &run["reconnects"]), (&0.into(), &1.into()), "{run}");
 }
 
-/// What a load of so many seconds tells during which its target is killed and started again; none
-/// if it was over before it could go on.
+/// The report of a load of so many seconds during which its target is killed and started again.
+/// `None` if the load was over before it could continue.
 fn load_over_a_death(seconds: u64) -> Option<serde_json::Value> {
     let dir = tempfile::tempdir().unwrap();
     let (portal, disk, socket) = (free_portal(), path(dir.path(), "disk"), path(dir.path(), "control.sock"));
@@ -108,7 +108,7 @@ fn load_over_a_death(seconds: u64) -> Option<serde_json::Value> {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It has filled the unit when it reads.
+    // The load has filled the unit once it reads.
     wait_until("the load reads", || reads_and_writes(&socket).0 > 100);
     drop(server);
     std::thread::sleep(Duration::from_millis(300));

@@ -1,6 +1,6 @@
-//! Emulated links as people use them: programs on both sides, data through loss and disorder, and
-//! nothing left afterwards. No check depends on how fast the machine is. Where the system allows no
-//! link they say so and check nothing, unless `STAG_LAB_MUST` is set.
+//! Emulated links in use: programs on both sides, data through loss and reordering, and no
+//! leftovers. No check depends on the machine's speed. If the system permits no link, the tests
+//! report it and check nothing, unless `STAG_LAB_MUST` is set.
 
 mod support;
 
@@ -15,7 +15,7 @@ use lab::link::{Backend, DirectionCounters, Link, LinkError, LinkOptions, Side};
 use rustix::process::{Pid, Signal, kill_process};
 use support::command::{STAG, noise, path};
 
-/// A link, or none where there can be none.
+/// A link; `None` if the system permits none.
 fn up(options: LinkOptions) -> Option<Link> {
     let spec = options.resolve().expect("the options make a link");
     match Link::up_by(Path::new(STAG), &spec) {
@@ -45,7 +45,7 @@ fn serve(link: &Link) -> (Child, String) {
     (server, url.trim().to_owned())
 }
 
-/// Whether a process is gone, or waits for somebody to ask how it ended.
+/// Whether a process has ended, reaped or not.
 fn gone(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
@@ -110,7 +110,7 @@ fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
     assert!(fs::read(&back).unwrap() == data, "what was read is not what was written");
-    // What is on its way arrives or not; then all of it is accounted for.
+    // Packets in flight arrive or are lost; then every one is accounted for.
     let settled =
         |way: &DirectionCounters| way.packets_in == way.packets_out + way.dropped_loss + way.dropped_queue;
     let mut counters = link.counters().unwrap();
@@ -135,7 +135,7 @@ fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
 #[test]
 fn what_runs_on_a_link_ends_with_it() {
     let Some(link) = up(LinkOptions::of("lan")) else { return };
-    // One that leaves children behind, and one that hears no polite signal.
+    // One leaves children behind, and ignores SIGTERM and SIGHUP.
     let mut left = link
         .command(Side::A, "/bin/sh")
         .args(["-c", "trap '' TERM HUP; sleep 1000 & echo $!; exec sleep 1000"])
@@ -234,7 +234,7 @@ fn a_signal_to_the_command_ends_what_it_runs() {
         .unwrap();
     let mut line = String::new();
     BufReader::new(maker.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    // The command may be there before its maker listens to signals: then the signal ends both, and
+    // The command may run before `stag lab link` handles signals: then the signal ends both, and
     // the link with them.
     std::thread::sleep(Duration::from_millis(200));
     kill_process(Pid::from_raw(maker.id() as i32).unwrap(), Signal::TERM).unwrap();

@@ -1,4 +1,4 @@
-//! The commands that measure: `stag bench` against files, `stag rdma-bench`, both sides as
+//! The measuring commands: `stag bench` against files, `stag rdma-bench` with both sides as
 //! processes, and `stag osd bench` against `stag serve osd:…`.
 
 mod support;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::command::{STAG, Server, fails, said, stag_with};
 
-/// The side of `stag rdma-bench` that answers, which ends with the test.
+/// The answering side of `stag rdma-bench`, which ends with the test.
 struct Answering {
     child: Child,
     address: String,
@@ -45,7 +45,7 @@ fn runs(args: &[&str]) -> Vec<Value> {
     report["runs"].as_array().unwrap().clone()
 }
 
-/// What `measure` finds in the shortest time that suffices on this machine, or in the longest.
+/// The result of `measure` for the shortest time that suffices on this machine, or for the longest.
 fn in_time<T>(mut measure: impl FnMut(&str) -> T, is_enough: impl Fn(&T) -> bool) -> T {
     for time in ["0.02", "0.2", "2"] {
         let found = measure(time);
@@ -87,7 +87,7 @@ fn every_operation_moves_messages_of_every_size_with_and_without_crc() {
         assert_eq!(found.len(), 3 * 4 * 2);
         for run in &found {
             assert!(has_ops(run), "{run}");
-            // A few bytes a second are none.
+            // A few bytes a second round to 0.
             assert!(run["mb_s"].as_f64() > Some(0.0) || run["size"] == 1, "{run}");
             assert!(run["rtt_us"].as_f64() > Some(0.0) && run["seconds"].as_f64() > Some(0.0), "{run}");
             assert_eq!(run["crc"], has, "{run}");
@@ -97,7 +97,7 @@ fn every_operation_moves_messages_of_every_size_with_and_without_crc() {
             (&"read".into(), &1.into(), &5.into())
         );
     }
-    // What is told of one run is true of its fields together.
+    // The fields of a run are consistent.
     let run = &runs(&["rdma-bench", &answering.address, "--outstanding", "2", "--time", "0.1", "--json"])[0];
     let (ops, seconds) = (run["ops"].as_f64().unwrap(), run["seconds"].as_f64().unwrap());
     assert!((ops / seconds / run["ops_s"].as_f64().unwrap() - 1.0).abs() < 0.01, "{run}");
@@ -168,7 +168,7 @@ fn objects_are_loaded_in_a_partition_that_is_gone_afterwards() {
         }
     }
     assert_eq!(said(&["osd", "ls", server.iscsi(0)]).trim(), "", "partitions were left");
-    // One that is named stays, with what was made in it.
+    // A named partition stays, with the objects created in it.
     let within = ["--partition", "0x20000", "--objects", "20", "--time", "0.03", "--json"];
     said(&[&["osd", "bench", server.iscsi(0), "fill"][..], &within].concat());
     for what in ["lookup", "list"] {
@@ -200,7 +200,7 @@ fn loaded_files(export: &str, more: &[&str]) -> Vec<Value> {
 fn files_are_loaded_and_verified_in_every_version_over_tcp_and_rdma() {
     let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
     let export = server.urls[0].as_str();
-    // One that nothing would be written to has to be there.
+    // Without writes, the file must exist.
     let missing = fails(&["bench", &format!("{export}/none"), "--count", "1"], 1);
     assert!(missing.contains("no such file"), "{missing}");
 
@@ -208,10 +208,10 @@ fn files_are_loaded_and_verified_in_every_version_over_tcp_and_rdma() {
     let verified = [&span[..], &["--fill", "--verify", "--pattern", "randrw", "--sessions", "2"]].concat();
     for run in loaded_files(export, &verified) {
         assert_eq!((&run["ios"], &run["errors"]), (&300.into(), &0.into()), "{run}");
-        // At the end each of the 2,048 blocks is looked at.
+        // At the end each of the 2,048 blocks is verified.
         assert!(run["verified_blocks"].as_u64() >= Some(2048), "{run}");
     }
-    // Of what is longer than one call too, and stable or not.
+    // Also I/Os that are longer than a call, stable and unstable.
     for more in
         [&["--bs", "4k,1M", "--pattern", "write,read"][..], &["--file-sync", "--pattern", "randwrite"]]
     {
@@ -251,7 +251,7 @@ fn directories_are_loaded_without_data_in_every_version_over_tcp_and_rdma() {
             assert_eq!(found[4]["entries_per_io"], 3.0);
         }
     }
-    // Nothing is left of what was made.
+    // The load has removed its files.
     let listed = said(&["ls", export]);
     assert!(!listed.contains("stag-bench") && listed.lines().count() == 3, "{listed}");
     let file = format!("{export}/a");
@@ -271,7 +271,7 @@ fn a_file_that_somebody_else_writes_to_is_found_wrong() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may still fill when they come for the first time, and writes over them.
+    // The load may still be filling at the first write here, and overwrites it.
     let deadline = Instant::now() + Duration::from_secs(90);
     let status = loop {
         stag_with(&["write", &file], &[0; 1 << 20]);

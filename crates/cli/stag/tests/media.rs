@@ -1,6 +1,5 @@
 //! Media that fail under a running daemon: full, shrunk, grown, limited, or broken. The initiator
-//! is told by the sense data that SPC and SBC have for it, what was there can still be read, and
-//! the daemon lives.
+//! gets the sense data of SPC and SBC, old data can still be read, and the daemon lives.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +51,7 @@ fn assert_reads(client: &mut Client, pieces: std::ops::Range<u64>) {
     }
 }
 
-/// The number of blocks that READ CAPACITY (16) tells.
+/// The number of blocks by READ CAPACITY (16).
 fn capacity(client: &mut Client) -> u64 {
     let answer = run(client, &build::read_capacity16(32), None, Some(32));
     assert_eq!(answer.status, GOOD, "{answer:?}");
@@ -161,7 +160,7 @@ impl Drop for Loop {
 
 #[test]
 fn after_a_flush_failed_every_synchronize_cache_fails() {
-    // A device whose medium fills up behind its back: what the page cache took cannot be written.
+    // A device whose backing file system fills up: data in the page cache cannot be written back.
     let directory = tempfile::tempdir().expect("a directory");
     let backing = directory.path().join("backing");
     let attach = format!(
@@ -185,8 +184,8 @@ fn after_a_flush_failed_every_synchronize_cache_fails() {
         assert_eq!(write(&mut client, piece, Flags::default()).status, GOOD, "the page cache takes it");
     }
     for _ in 0..3 {
-        // The second would succeed if the system were asked again, and say that what is lost is
-        // there.
+        // If the system were asked again, the second flush would succeed, and report lost data as
+        // stable.
         let failed = sync(&mut client);
         assert_eq!(sense(&failed).0, MEDIUM_ERROR, "{failed:?}");
     }

@@ -1,4 +1,4 @@
-//! Mistakes that people make, and what they are told. Each sentence says what to do.
+//! Users' mistakes and the messages about them. Each message has advice.
 
 mod support;
 
@@ -79,7 +79,7 @@ fn an_image_is_served_and_copied_as_it_is_only_if_that_is_said() {
     Server::start(&["--listen", "127.0.0.1:0", &disk], 1);
 }
 
-/// What a server says on stderr until it is ended.
+/// Stderr of a server until it is ended.
 fn said_by(args: &[&str]) -> String {
     use std::io::{BufRead, BufReader};
     let mut child = Command::new(STAG)

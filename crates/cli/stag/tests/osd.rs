@@ -1,5 +1,5 @@
-//! `stag osd` against `stag serve osd:…`, in processes of their own: trees that are put and got,
-//! over TCP and over iSER, and what every other subcommand says.
+//! `stag osd` against `stag serve osd:…`, in processes of their own. Trees are put and got over TCP
+//! and over iSER, and every other subcommand's output is checked.
 
 mod support;
 
@@ -22,7 +22,8 @@ fn serve(unit: &str) -> Server {
     Server::start(&[&LISTEN[..], &[unit]].concat(), 1)
 }
 
-/// Every kind of thing that a tree may have. Whether the file system keeps extended attributes.
+/// Every kind of file that a tree may have. Returns whether the file system keeps extended
+/// attributes.
 fn make_tree(top: &Path) -> bool {
     fs::create_dir_all(top.join("empty directory")).unwrap();
     fs::create_dir_all(top.join("deep/er/still")).unwrap();
@@ -70,7 +71,7 @@ fn xattr(path: &Path, name: &std::ffi::CStr) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Fails where two trees differ in anything that is kept.
+/// Fails if two trees differ in any preserved property.
 fn same(a: &Path, b: &Path) {
     let (about_a, about_b) = (fs::symlink_metadata(a).unwrap(), fs::symlink_metadata(b).unwrap());
     let facts = |about: &fs::Metadata| {
@@ -128,7 +129,7 @@ fn a_tree_that_is_put_and_got_back_over_tcp_and_over_iser_is_identical() {
         assert!(fs::metadata(back.join("sparse")).unwrap().blocks() * 512 < 4 << 20, "holes were filled");
         let (one, two) = (back.join("first name"), back.join("deep/er/third name"));
         assert_eq!(fs::metadata(one).unwrap().ino(), fs::metadata(two).unwrap().ino());
-        // Put once more, over what is there, with something else in it: it gives way.
+        // Put once more over the existing tree: each file replaces the old one.
         done(&["osd", "put", "-r", "-q", from.to_str().unwrap(), &to]);
         fs::remove_dir_all(&back).unwrap();
         done(&["osd", "get", "-r", &format!("{get}/{partition}/some/where"), back.to_str().unwrap()]);
@@ -237,7 +238,7 @@ fn every_osd_command_does_what_its_help_says() {
     done(&["osd", "snapshot", "detach", &format!("{url}/{clone}")]);
     assert_eq!(said(&["osd", "check", url]), "all is in order\n");
 
-    // A quota is told with what to do.
+    // The message about a quota has advice.
     done(&["osd", "attr", "set", &part, "capacity-quota=u64:1000"]);
     let complaint = stag_with(&["osd", "put", "-", &part], &data);
     let complaint = String::from_utf8_lossy(&complaint.stderr).into_owned();
@@ -271,7 +272,7 @@ fn what_was_put_is_there_after_the_server_was_killed() {
     let back = dir.path().join("back");
     done(&["osd", "get", "-r", "-q", &format!("{}/{partition}", server.iser(0)), back.to_str().unwrap()]);
     same(&from, &back);
-    // Nobody else gets at the directory meanwhile.
+    // While the daemon serves the directory, no other process can open it.
     assert!(fails(&["osd", "check", &store], 1).contains("store"));
     assert_eq!(server.end(Signal::TERM), Some(0));
     assert!(said(&["osd", "check", &store]).contains("in order"));
@@ -313,7 +314,7 @@ fn unfinished_objects_of_a_killed_put_are_marked_and_removable() {
     assert_eq!(unfinished("24"), 0, "it may be at work still");
     assert_eq!((unfinished("0"), objects()), (1, before));
 
-    // A file of several names is whole once it has them, though its put did not come to say so.
+    // A file of several names is whole once it has them, even if its put did not finish.
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("a"), "of two names").unwrap();
@@ -327,7 +328,7 @@ fn unfinished_objects_of_a_killed_put_are_marked_and_removable() {
     done(&["osd", "get", "-q", &format!("{url}/tree/b"), &path(dir.path(), "b")]);
     assert_eq!(fs::read(path(dir.path(), "b")).unwrap(), b"of two names");
 
-    // One that was cut off and that a put by its number has filled since is whole.
+    // An object that was cut off and then put by its id is whole.
     let number = format!("{url}/0x20000");
     done(&["osd", "put", "-q", &file, &number]);
     mark("0x20000");
@@ -402,8 +403,8 @@ fn a_device_that_demands_proof_serves_those_with_credentials_alone() {
         done(&["osd", "keys", &url, "--keys", &keys, "--demand", method]);
         assert!(fails(&["osd", "ls", &url], 1).contains("stag osd grant"));
         let all = grant(method, "all");
-        // A capability's key is of the session whose token was signed: it goes over both, as the
-        // others do.
+        // A capability key is bound to the session whose token was signed. It works over both
+        // transports, like the others.
         for (put, get) in
             [(server.iscsi(0).to_owned(), server.iser(0)), (server.iser(0), server.iscsi(0).to_owned())]
         {
@@ -421,7 +422,7 @@ fn a_device_that_demands_proof_serves_those_with_credentials_alone() {
         done(&["osd", "get", "--credential", &reader, &format!("{url}/{method}/small"), &file]);
         assert_eq!(fs::read(&file).unwrap(), b"small");
         fails(&["osd", "rm", "--credential", &reader, &format!("{url}/{method}/small")], 1);
-        // All that was granted ends with the key that signed it.
+        // All credentials end with the key that signed them.
         done(&["osd", "keys", &url, "--keys", &keys, "--renew"]);
         assert!(fails(&["osd", "ls", "--credential", &all, &url], 1).contains("not valid"));
     }
@@ -484,7 +485,7 @@ async fn library(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let place = some.place().ok_or("no place to go on from")?;
     assert_eq!(device.objects(partition).from(place).all().await?.len(), 293);
 
-    // Data: short reads, holes, appends, what is taken out.
+    // Data: short reads, holes, appends, removed ranges.
     let data = noise(3_000_000);
     let id =
         device.create_with(partition, New::default().durable(), Buf::from(data[..1000].to_vec())).await?;
@@ -514,8 +515,8 @@ async fn library(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!((reply.data.len(), reply.number(user_information::LOGICAL_LENGTH)), (5, Some(995)));
     assert_eq!((reply.attributes.len(), reply.value(own(77))), (2, None));
 
-    // Both residuals of one bidirectional command: too much was sent, and there was more room than
-    // answers.
+    // Both residuals of one bidirectional command: too much was sent, and more room was given than
+    // the answer needs.
     let mut cdb = osd::Cdb::new(Command::GetAttributes(id));
     let mut list = Vec::new();
     osd::attributes::list::write_get(&mut list, osd::Version::Osd2, [user_information::LOGICAL_LENGTH]);
@@ -540,7 +541,7 @@ async fn library(url: &str) -> Result<(), Box<dyn std::error::Error>> {
         response.residual
     );
 
-    // Errors are what they are.
+    // Each error has its reason.
     let why = |error: iscsi_client::objects::ObjectError| error.why();
     assert_eq!(
         device.read(osd::Id::new(partition, 0xdead_0000), 0, 1).await.map_err(why).unwrap_err(),

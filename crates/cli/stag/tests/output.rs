@@ -1,5 +1,4 @@
-//! What commands do when nobody can take what they print: the reader of a pipe has gone, or the
-//! disk is full.
+//! Commands whose output cannot be written: the reader of a pipe has gone, or the disk is full.
 
 mod support;
 
@@ -31,7 +30,7 @@ fn run(args: &[&str], stdout: Stdio, stderr: Stdio) -> Output {
     child.unwrap().wait_with_output().unwrap()
 }
 
-/// `command` has to end quietly without a reader, and to complain of a full disk.
+/// `command` must end quietly without a reader, and report a full disk.
 #[track_caller]
 fn survives(command: &[&str]) {
     let output = run(command, closed(), Stdio::piped());
@@ -48,7 +47,7 @@ fn survives(command: &[&str]) {
         "stag {command:?} > /dev/full: {complaint}"
     );
     assert!(!complaint.contains("panicked"), "{complaint}");
-    // stderr has no reader either: what was printed before the end of stderr is as good as it was.
+    // stderr has no reader either: the exit status is still right.
     for stderr in [closed(), full()] {
         let status = run(command, full(), stderr).status;
         assert_eq!(status.code(), Some(1), "stag {command:?} > /dev/full 2> nowhere");
@@ -207,7 +206,7 @@ fn commands_to_a_daemon_never_panic_on_their_output() {
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 
-/// A daemon's work is not its output: it says that nobody heard its URLs, and serves on.
+/// A daemon's work is not its output: it reports that its URLs could not be printed, and serves on.
 #[test]
 fn a_daemon_serves_on_where_its_stdout_is_closed_or_full() {
     for stdout in [closed(), full()] {

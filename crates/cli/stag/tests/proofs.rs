@@ -1,5 +1,5 @@
-//! Holds the pages that name proofs (README.md, evidence/tested.md, evidence/proofs.md and
-//! design/security.md) against the sources: every check, suite, case and test that they name
+//! Checks the pages that name proofs (README.md, evidence/tested.md, evidence/proofs.md and
+//! design/security.md) against the sources. Every check, suite, case and test that they name
 //! exists, and they state the right numbers of checks.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ fn suites() -> BTreeMap<String, String> {
     names.map(|name| (name.split('.').next_back().unwrap_or(name).to_owned(), source(name))).collect()
 }
 
-/// What stands in backticks.
+/// The text of the code spans (in backticks).
 fn spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -88,7 +88,7 @@ fn module_exists(first: &str, rest: &str) -> bool {
     })
 }
 
-/// Why a proof of docs/src/evidence/proofs.md is none, if so.
+/// The reason why a proof of docs/src/evidence/proofs.md does not exist; `None` if it does.
 fn fault(
     proof: &str,
     suites: &BTreeMap<String, String>,
@@ -105,7 +105,7 @@ fn fault(
         return None;
     }
     match proof.split_once(": ") {
-        // A suite of other files' cases has them under its own name all the same.
+        // A suite made of other files' cases has them under its own name.
         Some((suite, case)) => match suites.get(suite) {
             // Names are made of a suite's name and a description, or of the description alone.
             Some(source) if source.contains(case) || case_in_parts(suite, case) => None,
@@ -203,7 +203,7 @@ fn the_proofs_say_no_of_what_would_not_exist() {
     }
 }
 
-/// What a text names as a proof and is not there, and how many proofs it names.
+/// The proofs that a text names and that do not exist, and the number of proofs that it names.
 fn missing_proofs(text: &str) -> (Vec<String>, usize) {
     let suites = suites();
     let objects = workspace().join("objects/objects/src/unit");
@@ -234,7 +234,7 @@ fn missing_proofs(text: &str) -> (Vec<String>, usize) {
                     seen += 1;
                     let folder = match rest.first() {
                         Some(&"stag-fuzz-entry") => workspace().join("fuzz/entry"),
-                        // What is no crate has no folder, and nothing is in that.
+                        // An unknown crate gets a folder that does not exist.
                         name => crates()
                             .remove(*name.unwrap_or(&""))
                             .unwrap_or_else(|| workspace().join("nowhere")),
@@ -347,7 +347,7 @@ fn the_numbers_of_checks_that_are_told_are_those_of_the_checks() {
     );
     assert_eq!(told("LIO"), over(false));
     for other in ["tgt", "istgt"] {
-        // Each area but redirection, which they have not.
+        // Every area but redirection, which these targets do not support.
         let redirect = all.iter().filter(|check| check.area.name() == "redirect").count();
         assert_eq!(told(other), over(false) - redirect, "{other}");
     }

@@ -1,5 +1,4 @@
-//! The daemon's sandbox, its watchdog, and a takeover whose other side dies: what holds when
-//! something goes wrong.
+//! The daemon's sandbox, its watchdog, and a takeover whose other side dies.
 
 mod support;
 
@@ -65,7 +64,7 @@ fn apply_says_what_the_sandbox_keeps_out_of_reach() {
     }
 }
 
-/// What a daemon tells its service manager, and the daemon.
+/// The service manager's socket, and a daemon that reports to it.
 fn under_a_manager(limit: Duration) -> (UnixDatagram, Child, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
@@ -99,7 +98,7 @@ fn the_service_manager_hears_that_all_cores_answer() {
     assert!(told[..ready].iter().all(|told| told != "WATCHDOG=1"), "{told:?}");
 }
 
-/// Stands in for a running daemon that dies: hears the request, answers `answer`, and is gone.
+/// Stands in for a running daemon that dies: reads the request, sends `answer`, and ends.
 fn dying_daemon(socket: &str, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {

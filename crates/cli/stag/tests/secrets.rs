@@ -1,5 +1,5 @@
-//! Where secrets come from, and where they do not show: arguments, messages, core dumps, copies in
-//! memory.
+//! Sources of secrets, and the places where secrets must not show: arguments, messages, core dumps,
+//! copies in memory.
 
 mod support;
 
@@ -149,7 +149,7 @@ impl Daemon {
         Self(child)
     }
 
-    /// How often `what` is in memory that the process may write to.
+    /// Number of occurrences of `what` in the process's writable memory.
     fn copies(&self, what: &[u8]) -> usize {
         let pid = self.0.id();
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -188,13 +188,13 @@ fn a_daemon_holds_each_secret_once_and_zeroes_what_it_is_done_with() {
     let daemon = Daemon::start(&[STAG, "serve", "--config", &toml, "--control", &socket]);
     assert_eq!(daemon.copies(SECRET.as_bytes()), 1);
     assert_eq!(daemon.copies(THEIRS.as_bytes()), 1);
-    // Another configuration comes over the control socket, and the old one goes.
+    // Another configuration arrives over the control socket and replaces the old one.
     let new = config().replace(SECRET, "incorrect-donkey-fuel-cell-42");
     fs::write(&toml, new).unwrap();
     said(&["apply", "--control", &socket, &toml]);
     assert_eq!(daemon.copies(b"incorrect-donkey-fuel-cell-42"), 1);
     assert_eq!(daemon.copies(SECRET.as_bytes()), 0);
-    // One with a mistake leaves nothing.
+    // A configuration with a mistake leaves no copy.
     fs::write(&toml, config().replace(SECRET, "never-in-force-never-in-force").replace("lun = 0", "lun = x"))
         .unwrap();
     fails(&["apply", "--control", &socket, &toml], 3);

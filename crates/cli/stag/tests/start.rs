@@ -1,5 +1,5 @@
-//! How a daemon starts, and what it says meanwhile: the words and formats of its log, a forbidden
-//! io_uring, nothing to serve.
+//! The start of a daemon and its messages: the words and formats of its log, a forbidden io_uring,
+//! nothing to serve.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn a_log_level_that_does_not_exist_is_an_error_wherever_it_stands() {
     assert!(fails(&["check-config", &config], 3).contains("did you mean \"json\""));
 }
 
-/// What a daemon logs from its start to its end.
+/// A daemon's log from its start to its end.
 fn log(args: &[&str], environment: impl Fn(&File) -> Vec<(&'static str, String)>) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = path(dir.path(), "log");
@@ -57,7 +57,7 @@ fn a_json_log_has_an_object_a_line() {
     assert!(listening["timestamp"].is_string() && listening["fields"]["address"].is_string(), "{listening}");
 }
 
-/// As systemd says that stderr is the journal's.
+/// The environment in which systemd declares that stderr is the journal's.
 fn journal(log: &File) -> Vec<(&'static str, String)> {
     let about = log.metadata().unwrap();
     vec![("JOURNAL_STREAM", format!("{}:{}", about.dev(), about.ino()))]
@@ -76,7 +76,7 @@ fn the_journal_gets_priorities_and_no_times() {
             assert!(!line.contains("INFO") && !line.contains('\x1b'), "{line}");
         }
     }
-    // Somebody else's stream is no journal of ours.
+    // Another process's stream is not this one's journal.
     let log = log(&[], |_| vec![("JOURNAL_STREAM", "1:1".to_owned())]);
     assert!(log.contains(" INFO ") && !log.contains("<6>"), "{log}");
 }

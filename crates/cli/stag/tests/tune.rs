@@ -1,5 +1,6 @@
-//! `stag tune` against `stag serve`, in processes of their own: what it tells, what it writes, and
-//! what it leaves alone. What it chooses for which path is in `iscsi_client::tune::plan`.
+//! `stag tune` against `stag serve`, in processes of their own: its report, the files that it
+//! writes, and those that it leaves alone. `iscsi_client::tune::plan` tests the choice for each
+//! path.
 
 mod support;
 
@@ -28,8 +29,8 @@ fn what_it_measures_and_chooses_is_told_and_can_be_used_as_it_is() {
         assert!(report["after"]["read_mb_s"].as_f64().unwrap() > 0.0);
         assert_eq!(report["allowed"]["window"], 128);
         assert!(report["reasons"].as_array().unwrap().len() >= 6);
-        // Longer writes than go unasked have no less under way than shorter ones, and there is a
-        // load for each length.
+        // Writes longer than the unsolicited limit have at least as many bytes in flight as shorter
+        // ones, and there is a load for each length.
         let bytes = |name: &str| report["chosen"][name].as_u64().unwrap();
         assert!(bytes("unasked_bytes") >= 8192, "{report}");
         assert!(bytes("under_way_long_writes_bytes") >= bytes("under_way_bytes"), "{report}");

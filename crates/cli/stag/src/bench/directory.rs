@@ -1,5 +1,5 @@
-//! A load's way to a directory of NFS: calls without data. Owns the files that it makes, and removes
-//! them at the end.
+//! [`Directory`]: a load's connection to an NFS directory, with calls that move no data. It owns
+//! the files that it makes, and removes them at the end.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,9 +16,9 @@ use super::tally::Tally;
 use crate::args::{Bench, Pattern, Remote};
 use crate::client::nfs;
 
-/// Entries of which attributes and names are asked for at most.
+/// Most entries whose attributes and names a load asks for.
 const MOST_ENTRIES: usize = 1 << 16;
-/// The mode of a file that is made.
+/// Mode of new files.
 const MODE: u32 = 0o644;
 /// Files that are removed at a time.
 const REMOVERS: usize = 32;
@@ -29,14 +29,14 @@ pub struct Directory {
     ends: Rc<Ends<()>>,
 }
 
-/// What the calls share.
+/// State that all calls of a session share.
 struct Work {
     client: Client,
     what: Pattern,
     directory: Handle,
-    /// Those that calls are about.
+    /// Entries of the directory: the places of the load.
     entries: Vec<Entry>,
-    /// The names of new files begin so.
+    /// Beginning of the names of new files.
     prefix: String,
     /// New files so far.
     made: Cell<u64>,
@@ -45,7 +45,7 @@ struct Work {
 }
 
 impl Work {
-    /// One call. In version 4 a new file is closed by another one.
+    /// Makes one call. In version 4, a second call closes a new file.
     async fn call(&self, place: usize) -> Result<(), Error> {
         let (client, directory) = (&self.client, &self.directory);
         let entry = || self.entries.get(place).ok_or(Error::Status(Status::NoEnt));
@@ -133,7 +133,7 @@ impl Medium for Directory {
         let (directory, entries, named) = match found.await {
             Ok(found) => found,
             Err(error) => {
-                // A server waits for clients that it still knows when it is started again.
+                // A server that restarts waits for the clients it still knows.
                 client.close().await;
                 return Err(failed(error));
             }
@@ -164,7 +164,7 @@ impl Medium for Directory {
     }
 
     fn len(&self) -> u64 {
-        // Each entry is a place. Calls that are about none have one.
+        // Each entry is a place. Calls that need no entry have one place.
         self.work.entries.len().max(1) as u64
     }
 

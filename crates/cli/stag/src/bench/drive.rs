@@ -1,5 +1,6 @@
-//! One session's load: keeps as many commands in flight as wanted, and records how they end. It owns no schedule and no
-//! socket; where I/Os go comes from [`super::plan`], what is right from [`super::verify`].
+//! One session's load: keeps the wanted number of commands in flight, and records how they end. It
+//! owns no schedule and no socket: [`super::plan`] chooses the places, [`super::verify`] judges the
+//! data.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,16 +18,16 @@ use super::verify::Verifier;
 use crate::args::Pattern;
 use crate::interrupt;
 
-/// How often an I/O is tried again that met a unit attention or a busy unit.
+/// Retries of an I/O after a unit attention, or while the unit is busy.
 const MAX_TRIES: u8 = 50;
-/// How long to leave a busy unit alone.
+/// Pause before the next commands to a busy unit.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// How long an I/O that is due late may keep a driver from seeing that it is to end.
+/// Longest wait before a driver checks again whether the load is to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// Timers may be this late: what is due earlier is waited for awake.
+/// Timers may be this late: the driver polls for this last part of a wait.
 const TIMER_SLACK: Duration = Duration::from_micros(20);
 
-/// What a session does.
+/// Work of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Writes every place once.
@@ -58,7 +59,7 @@ pub struct Shared {
     pub errors: std::sync::Arc<AtomicU64>,
 }
 
-/// One session at work.
+/// A session and its load.
 pub struct Driver<M: Medium> {
     pub medium: M,
     pub shared: Rc<Shared>,
@@ -68,7 +69,7 @@ pub struct Driver<M: Medium> {
     part: Part,
     source: Source,
     verifier: Option<Verifier>,
-    /// What unverified writes send.
+    /// Data of all writes, if nothing is verified.
     data: Chain,
     engine: Engine,
     ios: Vec<Io>,
@@ -79,7 +80,7 @@ pub struct Driver<M: Medium> {
     pause: bool,
 }
 
-/// How a load went, besides what was tallied.
+/// Duration of a load and its processor time. The [`Tally`] has the rest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Seconds from the window's start to its end, or to the last I/O of a count.
@@ -135,8 +136,8 @@ impl<M: Medium> Driver<M> {
         }
     }
 
-    /// Runs the load in `window`. With a `share`, ends after so many I/Os. With `target`, measures processor time, its
-    /// inner value being the target's process.
+    /// Runs the load in `window`. With a `share`, ends after that many I/Os. With a `target`,
+    /// measures processor time; its inner value is the target's process.
     pub async fn load(
         &mut self,
         window: Window,
@@ -164,11 +165,11 @@ impl<M: Medium> Driver<M> {
             if over && self.engine.is_idle() {
                 break;
             }
-            // Sleeping past a time that matters would shift what is measured.
+            // Waking later than a scheduled I/O would distort the measurement.
             let wake = if over { None } else { self.engine.wake(now) };
             self.collect(wake.map(|wake| wake.min(now + LOOK))).await?;
         }
-        // Before it is made stable: that does not count.
+        // The sample comes first, so that the flush does not count.
         let after = after.or_else(|| target.map(Sample::take));
         self.medium.sync().await?;
         let mut tally = self.shared.tally.borrow_mut();
@@ -218,7 +219,7 @@ impl<M: Medium> Driver<M> {
                     let place = self.source.place();
                     return Some((place, false, verifier.begin_read(place)));
                 }
-                // A place that is being written is left to that write.
+                // Another write of the place is in flight: try another place.
                 (0..64).find_map(|_| {
                     let place = self.source.place();
                     Some((place, true, verifier.begin_write(place)?))
@@ -297,7 +298,7 @@ impl<M: Medium> Driver<M> {
         Ok(())
     }
 
-    /// Takes ends until `wake`: asleep as long as a timer is exact enough, then awake.
+    /// Takes ends until `wake`: sleeps as long as a timer is exact enough, then polls.
     async fn wait_until(&mut self, wake: Instant) -> Result<(), Lost> {
         let sleep_until = wake.checked_sub(TIMER_SLACK).unwrap_or(wake);
         if Instant::now() < sleep_until {

@@ -1,4 +1,4 @@
-//! [`Ends`]: how calls of NFS ended that run as tasks, until the load takes them.
+//! [`Ends`]: results of NFS calls that run as tasks, until the load takes them.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use runtime::Notify;
 
 use super::medium::Lost;
 
-/// How a call ended, and when.
+/// A call that has ended, its result and the time of its end.
 pub struct Ended<T> {
     pub index: u16,
     pub at: Instant,
@@ -45,7 +45,7 @@ impl<T> Ends<T> {
         self.in_flight.get()
     }
 
-    /// Takes the ends that there are. Returns how many.
+    /// Takes all waiting ends. Returns their number.
     pub fn take(&self, into: &mut Vec<Ended<T>>) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         let count = waiting.len();
@@ -54,7 +54,7 @@ impl<T> Ends<T> {
         count
     }
 
-    /// Takes ends, and waits for the first.
+    /// Takes all waiting ends; waits if there are none.
     pub async fn some(&self, into: &mut Vec<Ended<T>>) {
         self.came.until(|| (!self.waiting.borrow().is_empty()).then_some(())).await;
         self.take(into);

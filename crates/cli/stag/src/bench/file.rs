@@ -27,7 +27,7 @@ pub struct File {
     ends: Rc<Ends<Came>>,
 }
 
-/// The bytes that came, and of a read that is looked at what they are.
+/// Bytes that were read or written, and the data of a read that is verified.
 type Came = (usize, Option<Vec<u8>>);
 type Ended = AnyEnded<Came>;
 
@@ -90,7 +90,7 @@ impl Medium for File {
     }
 
     fn most(&self) -> u64 {
-        // What is longer than the server takes at a time is several calls.
+        // The client splits an I/O that is longer than the server takes in one call.
         u64::MAX
     }
 

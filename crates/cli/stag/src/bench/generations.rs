@@ -1,13 +1,14 @@
-//! Which generation each place of a unit has: what was acknowledged, and what was sent after it.
+//! The generations of each place of a unit: the latest acknowledged, and the latest sent.
 //!
-//! A place is as long as an I/O; its generations count its writes from 1. An acknowledged write must be found by every
-//! later read; one whose end is not known may be found or not. One write of a place is under way at a time, so that their
-//! order is known. 8 bytes a place.
+//! A place is as long as an I/O; its generations count its writes from 1. Every later read must
+//! find an acknowledged write. A write that failed, or whose end is unknown, may be found or not.
+//! Only one write of a place is in flight at a time, so their order is known. A place takes 8
+//! bytes.
 
-/// What a read may find.
+/// Generations that a read may find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Whatever: nothing was acknowledged yet.
+    /// Any content: no write was acknowledged yet.
     Anything,
     /// A generation of this range: the first is acknowledged, those after it were sent.
     From(u32, u32),
@@ -16,7 +17,7 @@ pub enum Expected {
 /// The generations of places 0 to n-1.
 #[derive(Debug)]
 pub struct Generations {
-    /// Acknowledged in bits 0 to 31, sent in bits 32 to 62, a write under way in bit 63.
+    /// Acknowledged in bits 0 to 31, sent in bits 32 to 62, a write in flight in bit 63.
     places: Vec<u64>,
 }
 
@@ -39,8 +40,8 @@ impl Generations {
         (place >> 32 & LAST) as u32
     }
 
-    /// Begins a write and answers its generation; `None` while another one of the place is under way, and for a place that
-    /// does not exist or was written 2³¹ times.
+    /// Begins a write and returns its generation. `None` while another write of the place is in
+    /// flight, if the place does not exist, or after 2³¹ − 1 writes of it.
     pub fn begin_write(&mut self, at: u64) -> Option<u32> {
         let place = usize::try_from(at).ok().and_then(|at| self.places.get_mut(at))?;
         let next = u64::from(Self::sent(*place)) + 1;
@@ -51,7 +52,7 @@ impl Generations {
         Some(next as u32)
     }
 
-    /// A write has ended: well, or nobody knows how.
+    /// Ends a write. Without `acknowledged`, it is unknown whether the unit has the data.
     pub fn end_write(&mut self, at: u64, acknowledged: bool) {
         let Some(place) = usize::try_from(at).ok().and_then(|at| self.places.get_mut(at)) else { return };
         *place &= !UNDER_WAY;
@@ -66,7 +67,8 @@ impl Generations {
         self.get(at).map_or(0, Self::acknowledged)
     }
 
-    /// What a read that ends now may have found, `oldest` being what [`Generations::begin_read`] said.
+    /// The generations that a read that ends now may have found. `oldest` is the value that
+    /// [`Generations::begin_read`] returned.
     pub fn end_read(&self, at: u64, oldest: u32) -> Expected {
         match (oldest, self.get(at)) {
             (0, _) | (_, None) => Expected::Anything,
@@ -74,7 +76,7 @@ impl Generations {
         }
     }
 
-    /// Whether a write of the place was acknowledged, and none is under way.
+    /// Whether a write of the place was acknowledged, and none is in flight.
     pub fn is_known(&self, at: u64) -> bool {
         self.get(at).is_some_and(|place| Self::acknowledged(place) != 0 && place & UNDER_WAY == 0)
     }

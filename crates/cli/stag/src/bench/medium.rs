@@ -1,5 +1,5 @@
-//! What a load needs of what it reads and writes: a unit or a file. [`super::drive`] is the same for
-//! both, and is compiled for each of them.
+//! [`Medium`]: a unit, a file or a directory as a load sees it. [`super::drive`] is the same for
+//! all of them, and is compiled for each.
 
 use std::ops::Deref;
 use std::time::Instant;
@@ -13,17 +13,17 @@ use crate::args::{Bench, Remote};
 
 /// One read or write.
 pub enum Io {
-    /// A read, of whose data `keep` says whether anybody looks at them.
+    /// A read. With `keep`, its data are returned, to be verified.
     Read { keep: bool },
     /// A write of these data.
     Write(Chain),
 }
 
-/// How a read or write ended.
+/// Result of a read or write.
 pub enum Outcome<D> {
     /// Well, with the data that were to be kept.
     Done(Option<D>),
-    /// Not yet: the same may well succeed when it is sent again, after a while if `pause` says so.
+    /// A passing error: the same I/O may succeed when it is sent again, after a while if `pause`.
     Again {
         pause: bool,
         reason: String,
@@ -31,20 +31,20 @@ pub enum Outcome<D> {
     Failed(String),
 }
 
-/// An end: of which I/O, and when.
+/// A finished I/O.
 pub struct End<D> {
-    /// The number that [`Medium::submit`] was given.
+    /// The index that was passed to [`Medium::submit`].
     pub index: u16,
-    /// When its last byte was received, or its end was known.
+    /// Time at which its last byte was received, or its end was known.
     pub at: Instant,
     pub outcome: Outcome<D>,
 }
 
-/// Why nothing goes on.
+/// The session has failed, and why.
 #[derive(Debug)]
 pub struct Lost {
     pub reason: String,
-    /// Nobody let this client in.
+    /// Whether the server could not be reached, or refused the login.
     pub unreachable: bool,
 }
 
@@ -55,14 +55,15 @@ impl Lost {
     }
 }
 
-/// One session's way to what is loaded: takes many reads and writes at a time, and tells their ends.
+/// One session with a unit, file or directory: takes many reads and writes at a time, and returns
+/// their results.
 pub trait Medium: Sized + 'static {
-    /// An end as it comes.
+    /// A finished I/O as the medium delivers it, before [`Medium::judge`].
     type Ended;
     /// Data that were read.
     type Data: Deref<Target = [u8]>;
 
-    /// Opens what `seat` works on.
+    /// Opens the unit, file or directory of `seat`.
     async fn open(url: &Remote, args: &Bench, run: &Run, seat: &Seat) -> Result<Self, BenchError>;
 
     /// Bytes of a block: the smallest I/O.
@@ -77,19 +78,19 @@ pub trait Medium: Sized + 'static {
     /// Begins an I/O of `bs` bytes at byte `offset`, which [`End::index`] names.
     fn submit(&mut self, index: u16, offset: u64, bs: u32, io: Io) -> Result<(), Lost>;
 
-    /// Sends what was submitted, if it waits for more.
+    /// Sends submitted I/Os that the medium has held back to send them together.
     fn flush(&mut self);
 
     /// I/Os that have not ended.
     fn in_flight(&self) -> usize;
 
-    /// Takes the ends that there are. Returns how many.
+    /// Takes all waiting ends. Returns their number.
     fn take(&mut self, into: &mut Vec<Self::Ended>) -> usize;
 
-    /// Takes ends, and waits for the first.
+    /// Takes all waiting ends; waits if there are none.
     async fn completions(&mut self, into: &mut Vec<Self::Ended>) -> Result<(), Lost>;
 
-    /// How an I/O of `bs` bytes ended, a write if `is_write` says so of its number.
+    /// The result of an I/O of `bs` bytes. `is_write` tells of an index whether it was a write.
     fn judge(ended: Self::Ended, is_write: impl FnOnce(u16) -> bool, bs: u32) -> End<Self::Data>;
 
     /// Has everything written made stable.

@@ -25,24 +25,24 @@ use crate::exit::Exit;
 use crate::interrupt;
 use crate::out::{self, OutError};
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// What was asked for does not suit the units.
+    /// The load does not suit the units.
     #[error("{0}")]
     Usage(String),
-    /// A session could not be made, or ended.
+    /// A session could not be opened, or has failed.
     #[error("{url}: {reason}")]
     Session {
-        /// With which unit or file.
+        /// URL of the unit or file.
         url: String,
         reason: String,
-        /// Whether the server let nobody in.
+        /// Whether the server could not be reached, or refused the login.
         unreachable: bool,
     },
     #[error("{0}")]
     System(String),
-    /// stdout takes no more.
+    /// stdout is closed or full.
     #[error(transparent)]
     Output(#[from] OutError),
 }
@@ -84,7 +84,7 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
     out::write(head(args, target.is_some()).as_bytes())?;
     for run in plan::runs(args) {
         let ended = run::run(args, &run, target, quiet);
-        // What was measured before is told whatever comes after.
+        // Reports of earlier runs are printed even if this run has failed.
         if ended.is_err() && args.output.json && !reports.is_empty() {
             out::write(report::json(&reports).as_bytes())?;
         }
@@ -116,7 +116,7 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
     Ok(exit)
 }
 
-/// What can be refused before anything is sent.
+/// Refuses arguments that contradict each other, before anything is sent.
 fn check(args: &Bench) -> Result<(), BenchError> {
     let files = args.urls.iter().filter(|url| matches!(url, Remote::File(_))).count();
     if files > 0 && files < args.urls.len() {

@@ -1,4 +1,4 @@
-//! What a run does, and which part of which unit each session works on. Plain values; no I/O.
+//! The I/Os of a run, and the part of a unit that each session works on. Plain values; no I/O.
 
 use std::time::Instant;
 
@@ -9,9 +9,9 @@ use crate::args::{Bench, Pattern};
 /// One run: one pattern, block size and depth.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Which I/Os, and where.
+    /// Order and kind of the I/Os.
     pub pattern: Pattern,
-    /// Of 100 I/Os, how many read.
+    /// Percentage of reads.
     pub read_percent: u8,
     /// Bytes of an I/O; 1 if it moves no data, so that its places are entries of a directory.
     pub bs: u32,
@@ -46,13 +46,13 @@ pub fn destroys(args: &Bench) -> bool {
 /// One session of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// Which URL.
+    /// Index of its URL.
     pub unit: usize,
-    /// Which initiator, from 0.
+    /// Number of its initiator, from 0.
     pub initiator: u16,
     /// Its number among the sessions of its unit.
     pub index: u64,
-    /// How many sessions its unit has.
+    /// Number of sessions with its unit.
     pub of: u64,
     /// Its number among all sessions.
     pub number: u64,
@@ -79,13 +79,13 @@ pub fn seats(args: &Bench) -> Vec<Seat> {
 pub struct Part {
     pub first: u64,
     pub places: u64,
-    /// Where sequential I/Os begin, from the first.
+    /// Place at which sequential I/Os begin, counted from `first`.
     pub start: u64,
 }
 
 impl Part {
-    /// Of `places` in all. With `alone`, no two sessions have a place in common; else they all have all of them and begin
-    /// at different ones.
+    /// A session's part of `places` places. With `alone`, no two sessions share a place. Otherwise
+    /// all sessions share all places and begin at different ones.
     pub fn new(places: u64, seat: &Seat, alone: bool) -> Self {
         let cut = |index: u64| (u128::from(places) * u128::from(index) / u128::from(seat.of.max(1))) as u64;
         if alone {
@@ -96,7 +96,7 @@ impl Part {
     }
 }
 
-/// Where the next I/O goes, and whether it writes.
+/// Chooses the place of the next I/O, and whether it writes.
 #[derive(Clone, Debug)]
 pub struct Source {
     part: Part,
@@ -113,7 +113,7 @@ impl Source {
         Self {
             part,
             random: Random::new(seed, seat.number),
-            // What is popular is so for all sessions of a unit.
+            // All sessions of a unit have the same popular places.
             zipf: zipf.map(|theta| Zipf::new(part.places, theta, seed ^ seat.unit as u64)),
             is_random: run.pattern.is_random(),
             read_percent: run.read_percent.into(),
@@ -146,12 +146,12 @@ impl Source {
     }
 }
 
-/// When the load counts that begins at `now`.
+/// The measured window of a load that begins at `now`.
 pub fn window(now: Instant, args: &Bench) -> Window {
     Window::new(now, args.limits.warmup, args.limits.count.is_none().then_some(args.limits.time))
 }
 
-/// A session's share of `total`, the rest of the division going to the first ones.
+/// A session's share of `total`; the first sessions take the remainder.
 pub fn share(total: u64, number: u64, of: u64) -> u64 {
     let of = of.max(1);
     total / of + u64::from(number < total % of)

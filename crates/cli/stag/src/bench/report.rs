@@ -1,4 +1,5 @@
-//! What a run found, as JSON, as CSV and as a table. The names of the fields are a promise: scripts read them.
+//! The report of a run as JSON, as CSV and as a table. Scripts read the fields, so their names are
+//! stable.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ use super::plan::Run;
 use super::tally::Tally;
 use crate::args::Bench;
 
-/// Counts up when a field changes its meaning or goes.
+/// Version of the format: increases when a field changes its meaning or is removed.
 pub const FORMAT: u32 = 1;
 
 /// Everything, as `--json` prints it.
@@ -37,7 +38,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of what was counted.
+    /// Of the recorded latencies.
     fn of(latency: &load::Latency) -> Self {
         let at = |quantile| round(latency.quantile_us(quantile), 3);
         Self {
@@ -86,47 +87,48 @@ pub struct Report {
     client_cpu_percent: f64,
     target_us: Option<f64>,
     target_cpu_percent: Option<f64>,
-    /// I/Os that were due and could not be sent before the end; they are in `lat_us` with the time for which they waited.
+    /// I/Os that were due and could not be sent before the end. `lat_us` counts them with the time
+    /// that they waited.
     unsent: u64,
     /// I/Os that failed and blocks that were wrong.
     pub errors: u64,
     pub first_error: Option<String>,
-    /// How often a session was lost and made anew.
+    /// Sessions that were lost and made again.
     reconnects: u64,
     /// Commands sent again within their session.
     retries: u64,
     /// Data, R2Ts and statuses asked for again.
     snacks: u64,
-    /// Commands that went on on another connection.
+    /// Commands that were reassigned to another connection.
     reassigns: u64,
     /// Connections lost and made again within their session.
     replaced_connections: u64,
-    /// Blocks that were held against their stamp.
+    /// Blocks that were compared with their stamp.
     verified_blocks: u64,
     /// Entries of a directory that one I/O lists; `null` if it lists none.
     entries_per_io: Option<f64>,
-    /// Where the first session has come to by tuning itself; `null` if it was not to.
+    /// State of the first session's tuning; `null` if it does not tune itself.
     tuning: Option<Tuned>,
 }
 
-/// Where a session has come to by tuning itself.
+/// State of a session's tuning.
 #[derive(Clone, Debug, Serialize)]
 struct Tuned {
-    /// Commands that the target was given at a time.
+    /// Commands in flight.
     commands: usize,
     connections: u16,
-    /// iSER: the longest write that went with its command, bytes.
+    /// iSER: the longest unsolicited write, bytes.
     unsolicited: Option<u32>,
     /// The longest write that was not split, bytes.
     write_piece: Option<u32>,
-    /// What sockets' send buffers were set to, bytes.
+    /// Size of the sockets' send buffers, bytes.
     send_buffer: Option<u64>,
     /// The shortest round trip.
     rtt_us: f64,
     /// The highest rate over an interval, 10⁶ bytes a second.
     mb_s: f64,
     changes: u64,
-    /// Those that were taken back.
+    /// Changes that were undone.
     reverted: u64,
 }
 
@@ -216,7 +218,7 @@ pub fn csv_head() -> &'static str {
     COLUMNS
 }
 
-/// A run as a line of CSV. What is not there is empty.
+/// A run as a line of CSV. A missing value is an empty field.
 pub fn csv(run: &Report) -> String {
     let run = serde_json::to_value(run).unwrap_or_default();
     let field = |column: &str| {
@@ -343,7 +345,7 @@ mod tests {
         Report::new(&args, &plan::runs(&args)[0], 1, &tally, &outcome)
     }
 
-    /// What scripts read: a name that goes or changes is a new [`FORMAT`].
+    /// Scripts read these fields: to remove one or change its meaning, raise [`FORMAT`].
     #[test]
     fn the_json_has_the_fields_that_scripts_read() {
         let document: serde_json::Value = serde_json::from_str(&json(&[report()])).unwrap();

@@ -1,7 +1,8 @@
 //! One run: its threads, what they do together and when, and the progress line.
 //!
-//! Every thread logs in its sessions, fills if that is wanted, and says so; when all have, the load begins for all at the
-//! same moment. After it the threads check what was written, log out, and hand over what they counted.
+//! Every thread logs in its sessions, fills if that is wanted, and reports ready. When all are
+//! ready, the load begins for all at the same moment. Then the threads verify the written data, log
+//! out, and hand over their counts.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -30,14 +31,15 @@ use super::unit::Unit;
 use super::verify::Verifier;
 use crate::args::{Bench, Remote};
 
-/// Polling before sleep while hardly anything is in flight: longer than a local target takes to answer.
+/// Busy polling before sleep while hardly anything is in flight: longer than a local target takes
+/// to answer. µs.
 const LONE_SPIN_US: u32 = 50;
-/// Looks for the start of the load.
+/// Interval at which threads check whether the load has begun.
 const START_POLL: Duration = Duration::from_micros(500);
-/// Redraws of the progress line.
+/// Interval of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// What all threads of a run see.
+/// State that all threads of a run share.
 struct Common {
     args: Bench,
     run: Run,
@@ -50,13 +52,13 @@ struct Common {
     progress: Vec<Arc<AtomicU64>>,
 }
 
-/// What a thread says.
+/// A thread's message to the run.
 enum Message {
     Ready,
     Ended(Result<Box<(Tally, Outcome)>, BenchError>),
 }
 
-/// Runs one run. Answers with its report and what its first errors were.
+/// Runs one run. Returns its report and the texts of its first errors.
 pub fn run(
     args: &Bench,
     run: &Run,
@@ -87,7 +89,7 @@ pub fn run(
     drop(sender);
     let (tally, outcome) = gather(&common, &receiver, threads, quiet)?;
     for handle in handles {
-        // A thread that panicked has said nothing, which `gather` has noticed.
+        // A panicked thread has sent no result, which `gather` has noticed.
         let _ = handle.join();
     }
     Ok((Report::new(args, run, sessions, &tally, &outcome), tally.messages))
@@ -99,7 +101,7 @@ fn stamp(args: &Bench) -> u64 {
     mix(now.as_nanos() as u64 ^ mix(args.load.seed ^ u64::from(std::process::id())))
 }
 
-/// Starts the load when all threads are ready, shows how it goes, and collects what they counted.
+/// Starts the load when all threads are ready, shows progress, and adds up their counts.
 fn gather(
     common: &Common,
     receiver: &Receiver<Message>,
@@ -116,7 +118,7 @@ fn gather(
             Ok(Message::Ready) => {
                 ready += 1;
                 if ready == threads {
-                    // Errors of others may have come first: then the load ends at once.
+                    // If a thread has failed, the window is set already and the load ends at once.
                     let _ = common.window.set(plan::window(Instant::now(), &common.args));
                 }
             }
@@ -130,7 +132,7 @@ fn gather(
             Ok(Message::Ended(Err(its))) => {
                 ended += 1;
                 ready += 1;
-                // The others need not go on.
+                // Ends the load of the other threads.
                 common.errors.fetch_add(common.args.limits.max_errors, Ordering::Relaxed);
                 let _ = common.window.set(plan::window(Instant::now(), &common.args));
                 error = error.or(Some(its));
@@ -197,7 +199,8 @@ fn show(common: &Common, before: &mut (Instant, u64), ios: u64) -> String {
 fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Message>) {
     let mine: Vec<Seat> = common.seats.iter().skip(index).step_by(threads).copied().collect();
     let result = runtime(common, index, mine.len()).and_then(|runtime| {
-        // Late timers would be late I/Os at a fixed rate. A kernel that refuses leaves them a little later.
+        // At a fixed rate, late timers make late I/Os. If the kernel refuses, they are up to 50 µs
+        // late.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         match common.args.urls.first() {
             Some(Remote::File(_)) if common.run.pattern.is_metadata() => {
@@ -207,7 +210,7 @@ fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Mess
             _ => runtime.block_on(sessions::<Unit>(common, index, &mine, sender)),
         }
     });
-    // Nobody listens any more if another thread's error has ended the run.
+    // The receiver is gone if another thread's error has ended the run.
     let _ = sender.send(Message::Ended(result.map(Box::new)));
 }
 
@@ -216,7 +219,7 @@ fn runtime(common: &Common, index: usize, sessions: usize) -> Result<runtime::Ru
     let lone = sessions * usize::from(run.depth) <= 2;
     let cpus = &args.limits.cpus;
     let links = sessions * usize::from(args.connect.connections);
-    // Verified I/Os have a buffer each; besides there are what receives fill, and the data that is written.
+    // Each verified I/O has a buffer. Receives and the data of writes need buffers too.
     let buffers = if args.load.verify { sessions * usize::from(run.depth) + 1 } else { sessions + 1 };
     let config = runtime::Config {
         spin_us: args.limits.spin.unwrap_or(if lone { LONE_SPIN_US } else { 0 }),
@@ -236,7 +239,7 @@ fn config_cpu(cpus: &[u16], index: usize) -> Option<u16> {
     cpus.get(index % cpus.len().max(1)).copied()
 }
 
-/// What a thread's sessions do.
+/// Runs the sessions of one thread.
 async fn sessions<M: Medium>(
     common: &Arc<Common>,
     index: usize,
@@ -334,7 +337,7 @@ where
     }
 }
 
-/// Opens what a seat works on, and plans its work.
+/// Opens a session's unit, file or directory, and plans its load.
 async fn open<M: Medium>(common: &Common, seat: &Seat, shared: &Rc<Shared>) -> Result<Driver<M>, BenchError> {
     let (args, run) = (&common.args, &common.run);
     let url = &args.urls[seat.unit];
@@ -370,7 +373,7 @@ async fn open<M: Medium>(common: &Common, seat: &Seat, shared: &Rc<Shared>) -> R
         (true, Err(_)) => return Err(misfit("it has more places than memory".into())),
         (false, _) => None,
     };
-    // Those that fill share the work; without --verify every session has all places.
+    // Sessions that fill share the work; without --verify every session has all places.
     let source = Source::new(run, part, args.load.zipf, args.load.seed, seat);
     let driver = Driver::new(medium, name.clone(), run, (part, source), verifier, shared.clone());
     driver.map_err(|lost| lost.of(&name))

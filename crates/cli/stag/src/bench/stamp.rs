@@ -1,21 +1,21 @@
-//! What a verified block holds: who wrote it, where it belongs, which generation it is, and bytes that follow from these.
+//! The content of a verified block: run, LBA and generation, and bytes that follow from these.
 //!
-//! A block is 512 bytes or more. Little-endian: 8 bytes of magic, 8 of the run, 8 of the LBA, 4 of the generation, 4 of zeros;
-//! then words that follow from run, LBA and generation, to the end.
+//! A block is 512 bytes or more, little-endian: 8 bytes of magic, 8 of the run, 8 of the LBA, 4 of
+//! the generation, 4 of zeros. Words that follow from run, LBA and generation fill the rest.
 
 use load::random::mix;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"StagVrfy");
 const HEADER: usize = 32;
 
-/// What was found in a block.
+/// The content of a block that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The block, as it was written in this generation.
     Generation(u32),
-    /// What another run wrote.
+    /// A block of another run.
     OtherRun,
-    /// What belongs to another LBA.
+    /// A block of another LBA.
     OtherAddress { lba: u64, generation: u32 },
     /// A stamp, and then a wrong byte.
     Corrupt {
@@ -82,8 +82,8 @@ pub fn read(block: &[u8], run: u64, lba: u64) -> Found {
     Found::Generation(generation)
 }
 
-/// Whether each byte of a block is that of one of these generations: what a read beside a write may find, as nothing makes the
-/// two one after the other.
+/// Whether each byte of a block is that byte of one of these generations. A read beside a write may
+/// find such a mixture, since nothing orders the two.
 pub fn is_mixture(block: &[u8], run: u64, lba: u64, generations: impl Iterator<Item = u32>) -> bool {
     let mut right = vec![false; block.len()];
     let mut written = vec![0; block.len()];

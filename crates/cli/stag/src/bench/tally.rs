@@ -1,4 +1,4 @@
-//! What a thread's sessions count while they run. Recording allocates nothing.
+//! Counts of a thread's sessions while they run. Recording allocates nothing.
 
 use iscsi_client::Session;
 use iscsi_client::tune::Tuning;
@@ -20,27 +20,27 @@ pub struct Tally {
     pub unsent: u64,
     /// I/Os that failed, and blocks that were wrong.
     pub errors: u64,
-    /// What the first of them were.
+    /// Texts of the first of these errors.
     pub messages: Vec<String>,
-    /// Blocks that were held against their stamp.
+    /// Blocks that were compared with their stamp.
     pub verified: u64,
     /// Listings of directories, and the entries in them.
     pub listed: (u64, u64),
-    /// How often a session was made anew.
+    /// Sessions that were lost and made again.
     pub reconnects: u64,
-    /// What sessions recovered from without that.
+    /// Recoveries within sessions.
     pub recovered: Recovered,
-    /// Where sessions that tune themselves have come to: that of the first one.
+    /// Tuning state of the first session that tunes itself.
     pub tuning: Option<Tuning>,
 }
 
-/// What error recovery did within sessions.
+/// Counts of error recovery within sessions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Recovered {
     pub retries: u64,
     /// Data, R2Ts and statuses asked for again.
     pub snacks: u64,
-    /// Commands that went on on another connection.
+    /// Commands that were reassigned to another connection.
     pub reassigns: u64,
     /// Connections lost and made again.
     pub connections: u64,
@@ -72,7 +72,7 @@ impl Tally {
         self.reads + self.writes
     }
 
-    /// Counts what a session recovered from.
+    /// Adds a session's recoveries, and keeps the first session's tuning.
     pub fn recovered(&mut self, session: &Session) {
         self.reconnects += session.reconnects();
         self.tuning = self.tuning.take().or_else(|| session.tuning());

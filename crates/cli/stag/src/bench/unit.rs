@@ -14,8 +14,8 @@ use super::tally::Tally;
 use crate::args::{Bench, Remote};
 use crate::client::connect;
 
-/// How often a command is sent again because its session was lost: the time to come back is the
-/// limit that matters.
+/// Most times that a command is sent again after its session was lost. High, since the time to
+/// reconnect is the limit that matters.
 const MAX_REPLAYS: u8 = 100;
 const NO_MEMORY: Error = Error::Argument("the buffer pool is exhausted");
 
@@ -47,7 +47,7 @@ impl Medium for Unit {
         options.queue_depth = run.depth.into();
         options.reconnect_timeout = Duration::from_secs(args.limits.reconnect.into());
         options.max_replays = MAX_REPLAYS;
-        // A target that is to be able to send again keeps what it sends: whoever measures asks for that.
+        // Above level 0 the target keeps sent data for retransmission, so only `--erl` asks for it.
         options.error_recovery_level = args.connect.erl.unwrap_or(0);
         let chap = connect::chap(url, &args.connect);
         options.chap = chap.map_err(|error| BenchError::System(error.to_string()))?;
@@ -123,7 +123,8 @@ impl Medium for Unit {
             Ok(()) if residual == Residual::Exact && (write || received == bs) => Outcome::Done(buffer),
             Ok(()) if write => Outcome::Failed("the target did not take all of the data".to_owned()),
             Ok(()) => Outcome::Failed(format!("{received} of {bs} bytes came")),
-            // What comes back from a lost session begins with a unit attention; a busy unit wants a pause.
+            // After a reconnect, the first commands get a unit attention. A busy unit needs a
+            // pause.
             Err(error) if is_passing(&error) => Outcome::Again {
                 pause: error.sense_key() != Some(SenseKey::UnitAttention),
                 reason: error.to_string(),
@@ -133,7 +134,7 @@ impl Medium for Unit {
         End { index, at, outcome }
     }
 
-    /// Writes are what the unit's cache makes of them: nobody has asked for more.
+    /// Leaves written data in the unit's cache.
     async fn sync(&mut self) -> Result<(), Lost> {
         Ok(())
     }

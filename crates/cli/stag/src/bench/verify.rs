@@ -1,4 +1,5 @@
-//! Whether a unit keeps what it was given: stamps what is written, and judges what is read by what was acknowledged.
+//! Checks whether a unit keeps its data: stamps written blocks, and compares read blocks with the
+//! acknowledged writes.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use runtime::BufMut;
 use super::generations::{Expected, Generations};
 use super::stamp::{self, Found};
 
-/// A block that is not what it must be.
+/// A block with wrong content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub lba: u64,
@@ -43,19 +44,19 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Blocks that were held against their stamp.
+    /// Blocks that were compared with their stamp.
     pub blocks: u64,
-    /// Of them, those that are wrong.
+    /// Those of them that are wrong.
     pub wrong: Vec<Wrong>,
 }
 
-/// Of how many generations that were not acknowledged a block may be made.
+/// Most unacknowledged generations that a block may be a mixture of.
 const MIXED: u32 = 8;
 
-/// Knows what a part of a unit must hold.
+/// The expected content of a part of a unit.
 #[derive(Debug)]
 pub struct Verifier {
     run: u64,
@@ -96,15 +97,17 @@ impl Verifier {
         }
     }
 
-    /// Whether a block is of several generations, and may be: all but the first were under way, or never acknowledged.
+    /// Whether a block is a permitted mixture of generations: all but the first were in flight, or
+    /// never acknowledged.
     fn is_beside_a_write(&self, block: &[u8], lba: u64, oldest: u32, newest: u32) -> bool {
-        // Of many that were never acknowledged, the last ones.
+        // If many were never acknowledged, only the last ones count.
         let from = newest.saturating_sub(MIXED).max(oldest);
         let generations = std::iter::once(oldest).chain(from..=newest);
         newest > oldest && stamp::is_mixture(block, self.run, lba, generations)
     }
 
-    /// Judges blocks from `lba` on, which a read of `place` brought that began when `oldest` was acknowledged.
+    /// Checks blocks from `lba` on. The read of `place` that returned them began when `oldest` was
+    /// the acknowledged generation.
     pub fn check(&self, data: &[u8], place: u64, lba: u64, oldest: u32) -> Checked {
         let Expected::From(oldest, newest) = self.generations.end_read(place, oldest) else {
             return Checked::default();

@@ -1,4 +1,4 @@
-//! From the command line's words about a connection to a session, and what a session's disk is to a copy.
+//! Makes iSCSI sessions from the connection flags, and lets a copy use a session's disk.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -16,23 +16,23 @@ use super::nfs::{Intent, OpenFile};
 use crate::args::{ChapHash, Connect, Digest, Rdma, Remote, Spread, Tuning};
 use crate::secret::{self, Whose};
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A secret cannot be had.
+    /// A secret is missing or cannot be read.
     #[error("{0}")]
     Secret(String),
-    /// The target's or the network's.
+    /// An error of the target or the network.
     #[error("{0}")]
     Session(#[from] Error),
-    /// The server's of NFS.
+    /// An error of the NFS server.
     #[error("{0}")]
     Files(#[from] nfs_client::Error),
     #[error("{0}")]
     Naming(#[from] crate::naming::LinkError),
 }
 
-/// Names and places of secrets, as every command that logs in is given them.
+/// CHAP names and files of their secrets, as the command line gives them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names<'a> {
     pub user: Option<&'a str>,
@@ -52,10 +52,11 @@ impl<'a> From<&'a Connect> for Names<'a> {
     }
 }
 
-/// Who logs in to `url`, and whom the target has to be; `None` without a name.
+/// The CHAP credentials for `url`: the initiator's, and the target's for mutual CHAP. `None`
+/// without a user name.
 ///
 /// # Errors
-/// A secret that cannot be had, or that stands in the URL.
+/// A secret is missing, cannot be read, or is part of the URL.
 pub fn credentials(
     url: &Url,
     names: Names<'_>,
@@ -73,7 +74,7 @@ pub fn credentials(
     let Some(user) = in_url.map(|credential| credential.name.as_str()).or(names.user) else {
         return match names.mutual_user {
             None => Ok(None),
-            // Nobody would be asked for proof.
+            // The target would not prove itself: mutual CHAP needs the initiator's CHAP first.
             Some(_) => Err(ConnectError::Secret(
                 "--mutual-user needs --user: CHAP proves the initiator first".into(),
             )),
@@ -88,26 +89,26 @@ pub fn credentials(
 /// CHAP with the target of `url`.
 ///
 /// # Errors
-/// A secret that cannot be had.
+/// A secret is missing or cannot be read.
 pub fn chap(url: &Url, args: &Connect) -> Result<Option<Chap>, ConnectError> {
     let hashes = args.chap_hash.map(hash).into_iter().collect();
     Ok(credentials(url, args.into())?.map(|(credential, target)| Chap { credential, target, hashes }))
 }
 
-/// `url` without a user: who logs in is in the options.
+/// `url` without its user, whose credential is part of the options.
 pub fn place(url: &Url) -> Url {
     Url { credential: None, ..url.clone() }
 }
 
-/// What the initiator is told for a session with [`place`] of `url`.
+/// The initiator's options for a session with [`place`] of `url`.
 ///
 /// # Errors
-/// A secret that cannot be had.
+/// A secret is missing or cannot be read.
 pub fn options(url: &Url, args: &Connect) -> Result<Options, ConnectError> {
     Ok(Options { chap: chap(url, args)?, ..options_without_chap(args) })
 }
 
-/// What the initiator is told, whatever it logs in to.
+/// The initiator's options that do not depend on the URL.
 pub fn options_without_chap(args: &Connect) -> Options {
     let timeout = Duration::from_secs(args.timeout.into());
     let options = Options {
@@ -165,7 +166,7 @@ pub async fn session(url: &Url, args: &Connect) -> Result<Session, ConnectError>
 pub struct Unit {
     url: Url,
     disk: iscsi_client::Disk,
-    /// Whether it refused to make zeros by itself.
+    /// Whether it refused to write zeros without being sent them.
     no_zeros: Cell<bool>,
 }
 
@@ -175,7 +176,7 @@ pub async fn open(url: &Url, args: &Connect) -> Result<Unit, ConnectError> {
     let disk = match iscsi_client::Disk::open(&session, url.lun.unwrap_or(0)).await {
         Ok(disk) => disk,
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = session.close().await;
             return Err(error.into());
         }
@@ -202,7 +203,7 @@ pub enum Opened {
     File(OpenFile),
 }
 
-/// Opens what `remote` names. Into a directory of NFS goes a file with this `name`.
+/// Opens the unit or file of `remote`. If it is an NFS directory, creates the file `name` in it.
 pub async fn open_remote(
     remote: &Remote,
     args: &Connect,
@@ -219,7 +220,7 @@ impl Opened {
     /// Ends the session.
     ///
     /// # Errors
-    /// What a server of NFS says of a file's end.
+    /// The NFS server fails to close the file.
     pub async fn close(&self) -> Result<(), RemoteError> {
         match self {
             Self::Unit(unit) => {
@@ -313,7 +314,8 @@ impl Unit {
     }
 
     async fn zero(&self, at: u64, len: u64) -> Result<bool, Error> {
-        // Only where zeros take no room: elsewhere writing them is as good, and every unit can do it.
+        // Only where zeros free blocks: otherwise it is no better than writing them, which every
+        // unit can do.
         if !self.disk.can_unmap() || self.no_zeros.get() {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
-//! What a unit says about itself, in the words of `stag info` and of its JSON. The bytes are read by `scsi::data`; whatever a
-//! unit does not say is `None`.
+//! What a unit reports about itself, in the words of `stag info` and of its JSON. `scsi::data`
+//! parses the bytes; a field that a unit does not report is `None`.
 
 use scsi::data::capacity::ReadCapacity16;
 use scsi::data::inquiry::StandardInquiry;
@@ -35,9 +35,9 @@ pub struct Inquiry {
 /// One name of a unit, its target or its port (SPC-4 §7.8.6.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Designator {
-    /// What it names: `unit`, `port` or `target`.
+    /// The named object: `unit`, `port` or `target`.
     pub names: &'static str,
-    /// What kind of name it is: `naa`, `eui64`, `t10`, `scsi name`, …
+    /// The designator type: `naa`, `eui64`, `t10`, `scsi name`, …
     pub kind: &'static str,
     /// The name; binary ones in hexadecimal.
     pub value: String,
@@ -106,10 +106,10 @@ pub struct Characteristics {
     pub form_factor: Option<&'static str>,
 }
 
-/// Everything that `stag info` tells of a unit.
+/// All facts that `stag info` shows of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Facts {
-    /// Where it is.
+    /// The unit's URL.
     pub url: String,
     #[serde(flatten)]
     pub inquiry: Inquiry,
@@ -120,7 +120,7 @@ pub struct Facts {
     /// READ CAPACITY.
     #[serde(flatten)]
     pub capacity: Option<Capacity>,
-    /// Whether the medium is there and takes commands; `None` if nobody could tell.
+    /// Whether the medium is there and takes commands; `None` if unknown.
     pub ready: Option<bool>,
     /// WP of MODE SENSE's header.
     pub write_protected: Option<bool>,
@@ -139,14 +139,15 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// ASCII of a peer without its padding of blanks or NULs; what cannot be printed is shown as a question mark.
+/// ASCII text without its padding of blanks or NULs. Unprintable bytes become question marks.
 fn text(bytes: &[u8]) -> String {
     let shown = |byte: &u8| if (0x20..=0x7e).contains(byte) { char::from(*byte) } else { '?' };
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     bytes[..end].iter().map(shown).collect::<String>().trim().to_owned()
 }
 
-/// Whether a PERIPHERAL DEVICE TYPE's units speak SBC: disks, optical memory, simplified and zoned disks.
+/// Whether units of a PERIPHERAL DEVICE TYPE speak SBC: disks, optical memory, simplified and zoned
+/// disks.
 pub fn is_of_blocks(device_type: u8) -> bool {
     matches!(device_type, 0x00 | 0x07 | 0x0e | 0x14)
 }
@@ -222,7 +223,7 @@ impl From<vpd::Designator> for Designator {
 }
 
 impl Capacity {
-    /// What READ CAPACITY(16) told; `None` for a capacity that cannot be.
+    /// From READ CAPACITY(16) data; `None` for an impossible capacity.
     pub fn new(capacity: &ReadCapacity16) -> Option<Self> {
         let blocks = capacity.last_lba.checked_add(1)?;
         let block_bytes = capacity.block_len;

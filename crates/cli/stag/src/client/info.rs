@@ -1,4 +1,5 @@
-//! `stag info`: asks a unit everything that it can say about itself. What one unit does not know is left out.
+//! `stag info`: asks a unit for everything that it reports about itself. Omits what it does not
+//! support.
 
 use iscsi_client::{Error, Unit, Url};
 use scsi::cdb::build;
@@ -13,7 +14,7 @@ use crate::args::Info;
 /// Caching mode page (SBC-3 §6.4.5).
 const CACHING: u8 = 0x08;
 
-/// What there is to say.
+/// Asks the unit of `url`, and formats its facts as text or JSON.
 pub async fn info(url: &Url, args: &Info) -> Result<String, ConnectError> {
     let session = connect::session(url, &args.connect).await?;
     let facts = match Unit::new(&session, url.lun.unwrap_or(0)) {
@@ -43,7 +44,8 @@ async fn ask(unit: &Unit, url: String) -> Result<Facts, Error> {
     let vpd_pages = known(unit.vpd_pages().await)?.unwrap_or_default();
     let mut facts = Facts { url, inquiry, vpd_pages, ..Facts::default() };
     for page in facts.vpd_pages.clone() {
-        // Pages from B0h on are each device type's own (SPC-4 table 547): of objects B1h is the security token.
+        // Pages from B0h on depend on the device type (SPC-4 table 547): an object store's B1h is
+        // the security token.
         if page >= vpd::BLOCK_LIMITS && !blocks {
             continue;
         }
@@ -68,7 +70,7 @@ async fn ask(unit: &Unit, url: String) -> Result<Facts, Error> {
     Ok(facts)
 }
 
-/// What the unit answered, or `None` if it says that it cannot.
+/// The unit's answer, or `None` if it failed the command.
 fn known<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(answer) => Ok(Some(answer)),

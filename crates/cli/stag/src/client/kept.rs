@@ -1,5 +1,5 @@
-//! What `stag cp --preserve` keeps of a file: the time of its last change, its mode, and its owner and group where
-//! that is allowed; and by what `--resume` knows a file that is copied whole.
+//! The attributes that `stag cp --preserve` keeps: modification time, mode, and where permitted
+//! owner and group. By them, `--resume` recognizes a file that is already copied.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 
 use super::copy::{CopyError, RemoteError};
 
-/// What a file or directory is.
+/// Type of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -32,7 +32,7 @@ pub struct About {
     pub mode: u32,
     bytes: u64,
     changed: Time,
-    /// `None` if the server tells no number.
+    /// `None` if the server reports no number.
     owner: Option<u32>,
     group: Option<u32>,
 }
@@ -77,10 +77,10 @@ impl From<&Attributes> for About {
 }
 
 impl About {
-    /// Whether `copy` is what a copy of this with its time looks like, once it is whole.
+    /// Whether `copy` has the attributes of a complete copy of this file made with `--preserve`.
     pub fn is_copied_as(&self, copy: &Self) -> bool {
         let (own, other) = (self.changed, copy.changed);
-        // File systems keep times in steps of their own.
+        // Each file system stores times with its own resolution, ns.
         let steps = [1, 100, 1000, 1_000_000, 1_000_000_000];
         let rounded = |step| other.nanoseconds == own.nanoseconds - own.nanoseconds % step;
         self.kind == copy.kind
@@ -90,7 +90,7 @@ impl About {
     }
 }
 
-/// A file or directory that was made.
+/// A new file or directory.
 pub enum Made {
     /// Of this machine.
     Local(PathBuf),
@@ -99,10 +99,11 @@ pub enum Made {
 }
 
 impl Made {
-    /// Gives it the time, mode, owner and group of `of`. An owner or group that this user may not give stays as it is.
+    /// Sets its time, mode, owner and group to those of `of`. Leaves an owner or group that this
+    /// user may not set.
     ///
     /// # Errors
-    /// All others.
+    /// The file's attributes cannot be set.
     pub async fn keep(&self, of: &About) -> Result<(), CopyError> {
         match self {
             Self::Local(path) => {
@@ -124,7 +125,7 @@ fn local(path: &std::path::Path, of: &About) -> io::Result<()> {
     if !denied(lchown(path, of.owner, of.group))? {
         denied(lchown(path, None, of.group))?;
     }
-    // After the owner, whose change takes the bits of set-user-ID away; a link has none.
+    // After chown, which clears the set-user-ID bit. A symbolic link has no mode.
     if of.kind != Kind::Symlink {
         std::fs::set_permissions(path, PermissionsExt::from_mode(safe(of.mode, path.metadata()?.uid(), of)))?;
     }
@@ -134,8 +135,8 @@ fn local(path: &std::path::Path, of: &About) -> io::Result<()> {
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// The mode without set-user-ID and set-group-ID if the file has another owner here: no program runs as somebody whom
-/// its owner was not.
+/// The mode, without set-user-ID and set-group-ID if the copy has another owner. Otherwise a
+/// program would run as a user who is not its owner's.
 fn safe(mode: u32, owner: u32, of: &About) -> u32 {
     if of.owner == Some(owner) { mode } else { mode & 0o1777 }
 }

@@ -16,12 +16,12 @@ use crate::naming;
 #[derive(Debug, Serialize)]
 pub struct Listed {
     target: String,
-    /// Where it is reached, as `HOST:PORT,GROUP`.
+    /// Its portals, as `HOST:PORT,GROUP`.
     addresses: Vec<String>,
-    /// Its units, if they were asked for.
+    /// Its units, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     units: Option<Vec<ListedUnit>>,
-    /// Why its units could not be listed.
+    /// The reason why its units could not be listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -54,7 +54,7 @@ pub async fn ls(url: Option<&Url>, args: &Ls) -> Result<(String, bool), ConnectE
                         .await?
                 {
                     let addresses = record.addresses.iter().map(ToString::to_string).collect();
-                    // Through the portal that was named: it can be reached, whatever addresses the target tells.
+                    // The portal that was named can be reached; the target's own addresses may not.
                     listed.push((one(record.name, addresses), url.clone()));
                 }
             }

@@ -1,4 +1,5 @@
-//! The subcommands that work on units of any target and on files of any NFS server: run on a ring of their own, print, and say how it went.
+//! The subcommands for units of any target and files of any NFS server. Each runs on a ring of its
+//! own, prints, and returns its exit status.
 
 pub mod connect;
 pub mod copy;
@@ -96,7 +97,7 @@ fn not_connected(place: &str, error: &ConnectError) -> Exit {
 fn moved(result: Option<Result<(), TransferError>>) -> Exit {
     match result {
         Some(Ok(())) => Exit::Done,
-        // Whoever read our stdout has enough: nothing to tell.
+        // The reader of our stdout has closed it: print nothing.
         Some(Err(error)) if transfer::reader_left(&error) => Exit::Closed,
         Some(Err(error)) => {
             say!("stag: {error}");

@@ -1,4 +1,4 @@
-//! From the command line's words to a client of NFS, and what an open file is to a copy.
+//! Connects NFS clients with the command line's options, and lets a copy use an open file.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use runtime::Chain;
 
 use crate::args::Connect;
 
-/// The mode of a new file, if nothing else is known.
+/// Default mode of a new file.
 const MODE: u32 = 0o644;
 
-/// What the client is told. Calls are made as the user who runs the command.
+/// The client's options. Calls are made as the user who runs the command.
 pub fn options(args: &Connect) -> Options {
     let gids = rustix::process::getgroups().unwrap_or_default();
     let sys = Sys {
@@ -39,7 +39,7 @@ pub async fn connect(url: &Url, args: &Connect) -> Result<Client, Error> {
 /// The directory of the last name of `url`, and that name.
 ///
 /// # Errors
-/// Those of the server, and [`Status::IsDir`] of the server's root.
+/// The server's errors, and [`Status::IsDir`] for the server's root.
 pub async fn parent(client: &Client, url: &Url) -> Result<(Handle, Vec<u8>), Error> {
     let mut names: Vec<&[u8]> = url.components().collect();
     let name = names.pop().filter(|name| *name != b"..").ok_or(Error::Status(Status::IsDir))?;
@@ -47,13 +47,13 @@ pub async fn parent(client: &Client, url: &Url) -> Result<(Handle, Vec<u8>), Err
     Ok((client.find(&above, true).await?.0, name.to_vec()))
 }
 
-/// How a file is opened.
+/// The way a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     Read,
-    /// To be written in part; it is made if it is missing.
+    /// To be written in part; it is created if it is missing.
     Write,
-    /// To be written anew.
+    /// To be replaced as a whole.
     Replace,
 }
 
@@ -65,25 +65,25 @@ pub struct OpenFile {
     own: bool,
     file: File,
     bytes: u64,
-    /// It was empty: what is not written is a hole.
+    /// The file was empty: an unwritten range is a hole.
     empty: bool,
-    /// Where the last write ended.
+    /// Highest offset that a write has reached.
     written: Cell<u64>,
     flow: Flow,
 }
 
-/// What a path was seen to hold: the shortest time that a call takes, and the highest rate.
+/// Measures a path: the shortest duration of a call, and the highest rate.
 #[derive(Default)]
 struct Flow {
     /// `None` before the first call.
     shortest: Cell<Option<Duration>>,
-    /// When the interval began, and the bytes of calls that have ended in it.
+    /// Start of the interval, and the bytes of the calls that have ended in it.
     interval: Cell<(Option<Instant>, u64)>,
     /// Bytes a second.
     rate: Cell<f64>,
 }
 
-/// Round trips of an interval: enough for the calls that were added to show.
+/// Length of an interval in round trips: enough for added calls to show an effect.
 const TRIPS: u32 = 4;
 
 impl Flow {
@@ -103,7 +103,8 @@ impl Flow {
         self.interval.set((Some(now), 0));
     }
 
-    /// Bytes to have in flight: twice what the path holds. While more of them bring more, this grows.
+    /// Wanted bytes in flight: twice the bandwidth-delay product. Grows as long as more bytes in
+    /// flight raise the rate.
     fn under_way(&self) -> u64 {
         let shortest = self.shortest.get().unwrap_or_default();
         (2.0 * self.rate.get() * shortest.as_secs_f64()) as u64
@@ -111,8 +112,8 @@ impl Flow {
 }
 
 impl OpenFile {
-    /// Connects, and opens the file of `url`. A file replaces none in a directory: with
-    /// [`Intent::Replace`] `name` is made in it.
+    /// Connects, and opens the file of `url`. If that is a directory, creates `name` in it or
+    /// truncates the file of that name.
     pub async fn open(url: &Url, args: &Connect, intent: Intent, name: Option<&[u8]>) -> Result<Self, Error> {
         let client = connect(url, args).await?;
         let opened = Self::with(&client, url, intent, name).await;
@@ -165,7 +166,7 @@ impl OpenFile {
         }
     }
 
-    /// Opens a file that is known, to be read.
+    /// Opens a file of a known handle for reading.
     pub async fn known(
         client: &Client,
         handle: &Handle,
@@ -176,7 +177,7 @@ impl OpenFile {
         Ok(Self::new(client, file, of.size, false, place))
     }
 
-    /// Makes a file, or empties the one that is there.
+    /// Creates a file, or truncates the one that is there.
     pub async fn create(
         client: &Client,
         directory: &Handle,
@@ -189,7 +190,7 @@ impl OpenFile {
         Ok(Self::new(client, file, 0, true, place))
     }
 
-    /// Closes the file, and its session if it has one of its own.
+    /// Closes the file, and its client if that is its own.
     pub async fn close(&self) -> Result<(), Error> {
         let closed = self.file.close().await;
         if self.own {
@@ -198,7 +199,7 @@ impl OpenFile {
         closed
     }
 
-    /// The server's name for it.
+    /// The server's handle of the file.
     pub fn handle(&self) -> &Handle {
         self.file.handle()
     }
@@ -208,7 +209,7 @@ impl OpenFile {
         &self.place
     }
 
-    /// Its bytes when it was opened.
+    /// Its length when it was opened, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -233,17 +234,17 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Bytes to have in flight, as far as is known; 0 at first.
+    /// Wanted bytes in flight; 0 while unknown.
     pub fn under_way(&self) -> u64 {
         self.flow.under_way()
     }
 
-    /// Whether a range is a hole that is not written.
+    /// Whether unwritten ranges are holes.
     pub fn is_hole(&self) -> bool {
         self.empty
     }
 
-    /// Makes it end at `end`, if that is a hole's end.
+    /// Sets the file's length to `end` if the copy ended with a hole.
     pub async fn end(&self, end: u64) -> Result<(), Error> {
         if self.empty && end > self.written.get() { self.file.set_size(end).await } else { Ok(()) }
     }
@@ -262,7 +263,7 @@ mod tests {
     fn after(seconds: u64, rate: f64, rtt: Duration, call: usize) -> u64 {
         let (flow, begun) = (Flow::default(), Instant::now());
         let mut flying = std::collections::VecDeque::new();
-        // When the path has sent all that was given to it.
+        // Time at which the path has sent everything given to it.
         let (mut now, mut free) = (begun, begun);
         while now < begun + Duration::from_secs(seconds) {
             let depth = (flow.under_way() as usize).div_ceil(call).max(4);

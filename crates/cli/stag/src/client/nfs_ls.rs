@@ -151,7 +151,7 @@ async fn list(client: &Client, url: &Url) -> Result<Vec<Shown>, Error> {
     Ok(listed)
 }
 
-/// Tells all about the file of `url`.
+/// Describes the file of `url` and its server.
 pub async fn info(url: &Url, args: &Info) -> Result<String, Error> {
     let client = nfs::connect(url, &args.connect).await?;
     let facts = facts(&client, url).await;

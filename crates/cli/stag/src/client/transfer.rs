@@ -16,7 +16,7 @@ use crate::args::{Cat, Connect, Cp, Place, Read, Remote, Transfer, Tuning, Write
 use crate::image;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Why bytes were not moved.
+/// The reason why bytes were not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// No session with a unit or a server.
@@ -68,7 +68,7 @@ pub async fn cp(args: &Cp) -> Result<(), TransferError> {
     run(&args.from, &to, Intent::Replace, &plan, &args.transfer, &args.connect).await
 }
 
-/// Where a file of NFS goes to: into a directory under its own name.
+/// The destination of an NFS file: in a directory, the file keeps its name.
 fn within(from: &Place, to: &Place) -> Place {
     match (from, to) {
         (Place::Remote(Remote::File(url)), Place::File(directory)) if directory.is_dir() => {
@@ -81,7 +81,7 @@ fn within(from: &Place, to: &Place) -> Place {
     }
 }
 
-/// The name of what is copied.
+/// The name of the source file.
 fn name(from: &Place) -> Option<Vec<u8>> {
     match from {
         Place::Remote(Remote::File(url)) => url.components().last().map(<[u8]>::to_vec),
@@ -139,7 +139,7 @@ async fn both(
         Place::File(path) => open_input(path)?,
         Place::Stdio => Source::Stream(Stream::reader("stdin", std::io::stdin())),
     };
-    // The sink is opened last: nothing is emptied before it is known that there is something to write.
+    // The sink is opened last: an error of the source must not truncate it.
     let sink = match to {
         Place::Remote(url) => Sink::Unit(open(url, connect, intent, name(from).as_deref(), units).await?),
         Place::File(path) => open_output(path)?,
@@ -172,7 +172,7 @@ async fn open(
     Ok(opened)
 }
 
-/// A file that is copied onto itself would be emptied first.
+/// Refuses to copy a file onto itself, which would truncate it first.
 fn same_file(from: &Place, to: &Place) -> Result<(), CopyError> {
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
     match (from, to) {
@@ -210,7 +210,7 @@ fn summary(copied: &Copied, time: Duration) -> String {
     format!("{} bytes{holes}, in {seconds:.1} s: {rate:.0} MB/s", copied.bytes)
 }
 
-/// Whether the target was not reached, or let nobody in.
+/// Whether the server could not be reached, or refused the login.
 pub fn unreachable(error: &TransferError) -> bool {
     match error {
         TransferError::Connect { error: ConnectError::Session(error), .. } => error.is_unreachable(),
@@ -220,7 +220,7 @@ pub fn unreachable(error: &TransferError) -> bool {
     }
 }
 
-/// Whether it was stdout's reader who ended it.
+/// Whether the copy ended because stdout's reader closed the pipe.
 pub fn reader_left(error: &TransferError) -> bool {
     matches!(error, TransferError::Copy(CopyError::Io { place, error })
         if place == "stdout" && error.kind() == std::io::ErrorKind::BrokenPipe)

@@ -1,5 +1,5 @@
-//! `stag cp -r` and `stag rm`: whole trees, local ones and those of NFS servers. Many files are under way at once. A server's
-//! names and links never lead out of the directory that is copied to.
+//! `stag cp -r` and `stag rm`: whole trees, local ones and those of NFS servers, with many files in
+//! flight. Names and links from a server never lead out of the destination directory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ enum Node {
     Remote { client: Client, url: Url, handle: Handle, of: Attributes },
 }
 
-/// Where it goes to: a name in a directory.
+/// The destination of a node: a name in a directory.
 enum Spot {
     Local(PathBuf),
     Remote { client: Client, url: Url, directory: Handle, name: Vec<u8> },
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// Gives each of its entries to `take`.
+    /// Passes each of its entries to `take`.
     async fn children(&self, mut take: impl FnMut(Vec<u8>, Node)) -> Result<(), CopyError> {
         match self {
             Self::Local(path) => {
@@ -93,7 +93,8 @@ impl Node {
                 let (mut cursor, mut names) = (Cursor::default(), HashSet::new());
                 while let Some(page) = client.list(handle, &mut cursor).await.map_err(at(url))? {
                     for Entry { name, handle, attributes } in page {
-                        // A link and a directory of one name would lead elsewhere.
+                        // After a link of this name, a directory of the same name would be written
+                        // through the link.
                         if !names.insert(name.clone()) {
                             return Err(at(url)(Error::Nonsense("a directory has a name twice")));
                         }
@@ -133,7 +134,7 @@ impl Inside {
 }
 
 impl Spot {
-    /// What is here.
+    /// Attributes of the file that is there.
     async fn about(&self) -> Option<About> {
         match self {
             Self::Local(path) => path.symlink_metadata().ok().as_ref().map(About::from),
@@ -143,7 +144,7 @@ impl Spot {
         }
     }
 
-    /// Makes a directory here, or takes the one that is there.
+    /// Creates a directory here, or takes the existing one.
     async fn directory(self, mode: u32) -> Result<Inside, CopyError> {
         match self {
             Self::Local(path) => {
@@ -174,7 +175,7 @@ impl Spot {
         }
     }
 
-    /// Opens a file here that replaces the one that is there.
+    /// Creates a file here in place of an existing one, and opens it.
     async fn create(&self, mode: u32) -> Result<(Sink<Opened>, Made), CopyError> {
         match self {
             Self::Local(path) => {
@@ -197,7 +198,7 @@ impl Spot {
         }
     }
 
-    /// Makes a symbolic link here, in place of another one.
+    /// Creates a symbolic link here in place of an existing one.
     async fn link(&self, target: &[u8]) -> Result<Made, CopyError> {
         match self {
             Self::Local(path) => {
@@ -227,7 +228,7 @@ impl Spot {
 /// A copy of a tree in progress.
 struct Copying {
     plan: Plan,
-    /// New files get these bits of the mode: no server makes a local program run as its owner.
+    /// Bits of the mode that new files may get: no server makes a local program run as its owner.
     mask: u32,
     /// Times, modes and owners are kept.
     preserve: bool,
@@ -237,14 +238,14 @@ struct Copying {
     failed: Cell<u64>,
     /// Files that were there already.
     there: Cell<u64>,
-    /// The server is gone: nothing more can be copied.
+    /// The error with which the server was lost: nothing more can be copied.
     lost: RefCell<Option<CopyError>>,
-    /// What directories are to look like once all is in them.
+    /// Attributes that directories get once all their entries are copied.
     directories: RefCell<Vec<(Made, About)>>,
 }
 
 impl Copying {
-    /// Tells of an error and goes on, unless no other file could be copied either.
+    /// Reports an error and goes on, unless the server is lost.
     fn note<J: 'static>(&self, outcome: Result<(), CopyError>, jobs: &Jobs<J>) {
         match outcome {
             Ok(()) => {}
@@ -261,7 +262,8 @@ impl Copying {
         self.progress.say(&format!("stag: {error}"));
     }
 
-    /// The end: directories get their times, the last made first, since an entry's change is one of its directory.
+    /// Ends the copy. Directories get their times in reverse order of creation: a new entry changes
+    /// its directory's time.
     async fn finish(&self) -> Result<(), CopyError> {
         let directories = self.directories.take();
         if self.lost.borrow().is_none() {
@@ -295,7 +297,7 @@ fn is_lost(error: &CopyError) -> bool {
     matches!(error, CopyError::Remote { error, .. } if error.is_unreachable())
 }
 
-/// What is kept of files, and which are left out.
+/// Options of a tree copy.
 #[derive(Clone, Copy)]
 pub struct Keeping {
     /// Times, modes and owners.
@@ -304,7 +306,7 @@ pub struct Keeping {
     pub resume: bool,
 }
 
-/// Copies a directory or file with all below it. A file that cannot be copied keeps no other one from it.
+/// Copies a directory or file with all below it. An error of one file does not stop the others.
 pub async fn copy_tree(
     from: &Place,
     to: &Place,
@@ -380,7 +382,7 @@ pub async fn copy_tree(
     outcome
 }
 
-/// The bits of a mode that new files of this process do not get.
+/// This process's umask.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let digits = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -418,7 +420,7 @@ async fn one(node: &Node, spot: Spot, copying: &Copying, jobs: &Jobs<(Node, Spot
             if let Source::Unit(file) = &source {
                 files.push(file.clone());
             }
-            // What is written here is the page cache's; what is written to a server is stable.
+            // Local files stay in the page cache; files on a server are made stable.
             let mut sync = false;
             if let Sink::Unit(file) = &sink {
                 files.push(file.clone());
@@ -465,7 +467,7 @@ async fn remove_one(client: &Client, url: &Url, recursive: bool) -> Result<(), E
     if !recursive {
         return Err(Error::Status(Status::IsDir));
     }
-    // Directories, each after those that it is in: they are empty from the last on.
+    // Directories, parents first: they are emptied from the last on.
     let mut directories = vec![(directory, name, handle)];
     let mut next = 0;
     while let Some((_, _, here)) = directories.get(next).cloned() {
@@ -505,7 +507,8 @@ async fn remove_files(client: &Client, directory: &Handle, files: Vec<Vec<u8>>) 
     failed.borrow_mut().take().map_or(Ok(()), Err)
 }
 
-/// Somebody else may have removed it, or this client before the server restarted.
+/// Accepts a file that is gone: another client may have removed it, or this one before the server
+/// restarted.
 fn gone(removed: Result<(), Error>) -> Result<(), Error> {
     match removed {
         Err(Error::Status(Status::NoEnt)) => Ok(()),

@@ -1,4 +1,5 @@
-//! `auth` of a target, an ACL or of discovery: `"none"`, or a table with CHAP names, secrets and hashes.
+//! `auth` of a target, an ACL or of discovery: `"none"`, or a table with CHAP names, secrets and
+//! hashes.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,10 +17,11 @@ use super::value::{Value, table_values};
 use super::words::HASHES;
 use crate::suggest;
 
-/// Bytes of a secret. RFC 7143 §12.1.3 demands 96 random bits; CHAP's own length field ends at 255 (RFC 1994 §4.1).
+/// Bytes of a secret. RFC 7143 §12.1.3 demands 96 random bits; CHAP's own length field ends at 255
+/// (RFC 1994 §4.1).
 pub const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=255;
 
-/// What a path of the service's credentials begins with.
+/// Prefix of paths of systemd credentials.
 const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
 
 table_values! {
@@ -92,7 +94,7 @@ fn chap(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
 
 /// Checks the user whom an ACL names. `auth` is what holds for the ACL.
 pub fn check_user(user: &At<String>, auth: &Auth, problems: &mut Problems) {
-    // What is wrong with the users themselves has been told.
+    // Mistakes in the users themselves have been reported.
     if problems.fatal() {
         return;
     }
@@ -108,7 +110,7 @@ pub fn check_user(user: &At<String>, auth: &Auth, problems: &mut Problems) {
     }
 }
 
-/// Warns of rights that are an initiator's where several users may take that initiator's name. `auth` is the target's.
+/// Warns of rights of an initiator whose name several users may take. `auth` is the target's.
 pub fn shared_by_users(auth: &Auth, acls: &[Acl], spans: &[Range<usize>], problems: &mut Problems) {
     let own_rights = |acl: &Acl| {
         let limited = acl.limits != Default::default();
@@ -162,7 +164,8 @@ fn credential(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) 
     Some(Credential { name: name?.value, secret: secret? })
 }
 
-/// A file of the service's credentials (systemd.exec(5), LoadCredential=) is written as `$CREDENTIALS_DIRECTORY/NAME`.
+/// Reads a secret from a file. `$CREDENTIALS_DIRECTORY/NAME` is one of the service's credentials
+/// (systemd.exec(5), LoadCredential=).
 fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> Option<Secret> {
     let span = &file.span;
     let path = match file.value.strip_prefix(CREDENTIALS) {

@@ -28,7 +28,7 @@ pub const LUNS: Range<u64> = 0..16384;
 
 /// Reads the whole document.
 pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &mut Problems) -> Config {
-    // The document itself stands nowhere in particular: complaints about it point at its beginning.
+    // The document has no span of its own: complaints about it point at its beginning.
     let mut given = Table::new("the configuration", document.get_ref(), 0..0);
     let mut config = Config::default();
     let identity = identity::<Daemon>(&mut given, place, problems);
@@ -54,7 +54,7 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
         config.discovery = auth.map(|at| at.value).unwrap_or_default();
         table.end(problems);
     }
-    // None is legal: a daemon may start empty, and be told later what to serve.
+    // No target is legal: a daemon may start empty, and be configured later.
     let targets = given.tables("target", problems);
     let groups: Vec<u16> = if config.portals.is_empty() {
         vec![1]
@@ -147,12 +147,13 @@ fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, place: &Place<'_>, p
     given.end(problems);
 }
 
-/// `ADDRESS:PORT` or `ADDRESS` alone, for iSCSI's port. A link-local address names its interface: `[fe80::1%eth0]:3260`.
+/// `ADDRESS:PORT`, or `ADDRESS` with iSCSI's port. A link-local address names its interface:
+/// `[fe80::1%eth0]:3260`.
 pub fn address(text: &str) -> Option<SocketAddr> {
     address_or(text, ISCSI_PORT)
 }
 
-/// [`address`] where an address alone is for port `usual`.
+/// [`address`] with the default port `usual`.
 pub fn address_or(text: &str, usual: u16) -> Option<SocketAddr> {
     if let Some((ip, rest)) = text.trim_start_matches('[').split_once('%') {
         let (zone, port) = match rest.split_once(']') {
@@ -233,7 +234,7 @@ fn target(
     Some((span, Target { iqn: iqn?.value, units, acls, alua, ..target }))
 }
 
-/// What holds for all units below that do not say otherwise.
+/// The group's setting `identity`, for all units below it that have none of their own.
 fn identity<G: Group>(given: &mut Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Option<Choice> {
     given.value(&setting::<G>("identity"), place, problems).map(|at| at.value)
 }
@@ -304,20 +305,22 @@ fn unit(
     }
 }
 
-/// A unit's path, where it is a relative one: from the configuration's directory, wherever the daemon was started.
+/// A unit's path. A relative one starts from the configuration's directory, not from the daemon's
+/// working directory.
 fn from(directory: &Path, path: &str) -> String {
     let (kind, rest) = match path.strip_prefix("osd:") {
         Some(rest) => ("osd:", rest),
         None => ("", path),
     };
-    // What names no file is told by the unit.
+    // A path that names no file is reported when the unit is parsed.
     if rest.starts_with("mem:") || ["", "mem", "memory", "ram", "osd"].contains(&rest) {
         return path.to_owned();
     }
     format!("{kind}{}", directory.join(rest).display())
 }
 
-/// `targets`: how the target has initiators prove who they are. `there`: the numbers of `units`.
+/// Reads an ACL of a target. `targets` is the target's authentication, and `there` the numbers of
+/// its `units`.
 fn acl(
     mut given: Table<'_>,
     targets: &Auth,
@@ -329,7 +332,7 @@ fn acl(
     let mut acl = Acl::default();
     given.fill(&mut acl, place, problems);
     let initiator = given.value::<String>(&setting::<Acl>("initiator"), place, problems);
-    // A trailing * stands for any ending; what is before it need not be a whole name.
+    // A trailing * stands for any ending; the text before it need not be a whole name.
     match initiator.as_ref().map(|name| (name, name.value.strip_suffix('*'))) {
         Some((name, None)) => check_name(name, problems),
         Some((name, Some(beginning))) if beginning.contains('*') => {
@@ -348,7 +351,8 @@ fn acl(
         let (mut numbers, mut units) = (HashSet::new(), HashSet::new());
         for value in values {
             let Some(lun) = acl_lun(value, all_read_only, there, place, problems) else { continue };
-            // Reservations are a session's with a unit. Of two ways to it only one would be held to them.
+            // A reservation belongs to a session's nexus with one LUN. A second LUN for the same
+            // unit would bypass it.
             if !units.insert(lun.unit) {
                 let what = format!("the initiator sees the unit with lun = {} twice", lun.unit);
                 problems.error(&value.span(), what, "leave one of them out");
@@ -370,7 +374,7 @@ fn acl(
     Some(Acl { initiator: initiator?.value, user, luns, limits, ..acl })
 }
 
-/// Limits are read by the grammar that units have for theirs.
+/// Reads limits with the grammar of units' limits.
 pub(super) fn limits_of_service(given: &mut Table<'_>, problems: &mut Problems) -> Limits {
     let mut limits = Limits::default();
     for setting in Limits::SETTINGS {
@@ -383,7 +387,7 @@ pub(super) fn limits_of_service(given: &mut Table<'_>, problems: &mut Problems) 
     limits
 }
 
-/// The value of an option as the command line would have it.
+/// The value of an option in the form that the command line uses.
 fn option_text(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Problems) -> Option<String> {
     Some(match value.get_ref() {
         DeValue::String(text) => text.to_string(),

@@ -1,7 +1,7 @@
-//! A configuration's text as it may be shown: with `*` for each byte of an inline secret. Messages about mistakes show lines of the
-//! file, and go to logs and over the control socket.
+//! Masks inline secrets in a configuration's text, each byte with `*`. Error messages show lines of
+//! the file, and go to logs and over the control socket.
 
-/// `text` with its secrets covered; every other byte stays where it was. Works on text that is no TOML too.
+/// `text` with its secrets masked; all other bytes keep their offsets. Also works on invalid TOML.
 pub fn mask(text: &str) -> String {
     let mut shown = text.as_bytes().to_vec();
     let mut at = 0;
@@ -12,14 +12,14 @@ pub fn mask(text: &str) -> String {
         at = covered.end;
         shown[covered].iter_mut().filter(|byte| !matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b'*');
     }
-    // Whole characters were replaced: nothing is lost here.
+    // Only whole characters were replaced, so the text is still UTF-8.
     String::from_utf8_lossy(&shown).into_owned()
 }
 
 struct Value {
     /// Its first byte, behind the quote.
     start: usize,
-    /// What it stands in.
+    /// Its opening quote; `None` for a bare value.
     quote: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ fn value_after(text: &str, at: usize) -> Option<Value> {
     Some(Value { start: text.len() - rest.len() + quote.map_or(0, str::len), quote })
 }
 
-/// How long a value is: to its closing quote; to the end of its line where there is none.
+/// Length of a value: up to its closing quote; without one, up to the end of its line.
 fn secret_len(value: &str, quote: Option<&str>) -> usize {
     let line = value.find('\n').unwrap_or(value.len());
     let Some(quote) = quote else { return line };

@@ -1,5 +1,5 @@
-//! The configuration file: reads TOML into a checked [`Config`], and says of every mistake where it is and what to write
-//! instead. Must never open a unit or a socket.
+//! The configuration file: reads TOML into a checked [`Config`], and reports each mistake with its
+//! place and the text to write instead. Must never open a unit or a socket.
 
 mod alua;
 mod auth;
@@ -46,7 +46,7 @@ use crate::out;
 /// The largest file that is read, bytes.
 pub const MAX_FILE: u64 = 8 << 20;
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum LoadError {
     /// The file could not be read.
@@ -65,7 +65,7 @@ pub type Text = Zeroizing<String>;
 /// Reads the file at `path`, and whether others may read it.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The file cannot be read.
 pub fn read(path: &Path) -> std::io::Result<(Text, bool)> {
     let file = std::fs::File::open(path)?;
     let about = file.metadata()?;
@@ -83,7 +83,8 @@ pub fn read(path: &Path) -> std::io::Result<(Text, bool)> {
     }
 }
 
-/// Reads and checks the file at `path`. Warnings come with the configuration. `serves`: this process is going to serve it.
+/// Reads and checks the file at `path`. Returns warnings with the configuration. `serves`: this
+/// process is going to serve it.
 ///
 /// # Errors
 /// All mistakes of the file at once.
@@ -91,7 +92,7 @@ pub fn load(path: &Path, serves: bool) -> Result<(Config, Vec<Shown>), LoadError
     let name = path.display().to_string();
     let (text, open_to_others) =
         read(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
-    // Paths mean the same to a daemon that this file is sent to.
+    // Absolute, since a running daemon that gets this file has another working directory.
     let file =
         std::path::absolute(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
     let directory = file.parent().unwrap_or(Path::new("/"));
@@ -116,7 +117,7 @@ pub fn load_text(name: &str, text: &str, place: &Place<'_>) -> Result<(Config, V
 /// [`load`] for a command: shows warnings and mistakes on stderr.
 ///
 /// # Errors
-/// What to end with.
+/// The exit status.
 pub fn load_or_show(path: &Path, serves: bool) -> Result<Config, Exit> {
     match load(path, serves) {
         Ok((config, warnings)) => {

@@ -57,7 +57,7 @@ settings! {
 const PATH: Form = Form::Text(1, usize::MAX, "a path");
 const GROUP: Form = Form::Number(1, 65_535);
 const STATE: Form = Form::Words(STATES);
-/// How an `auth` is written.
+/// The forms of an `auth` value.
 const AUTH: [Form; 2] =
     [Form::Words(&[("none", "initiators do not prove who they are")]), Form::Table("auth")];
 
@@ -68,17 +68,17 @@ pub struct Config {
     pub daemon: Daemon,
     /// Files of secrets, which are read again with the configuration.
     pub secret_files: Vec<PathBuf>,
-    /// Where to listen.
+    /// iSCSI portals.
     pub portals: Vec<Portal>,
     /// Bounds.
     pub limits: Limits,
     /// iSER.
     pub iser: IserConfig,
-    /// With whom targets are registered.
+    /// The iSNS server with which targets are registered.
     pub isns: Option<Isns>,
-    /// Who may ask which targets there are.
+    /// Authentication of discovery sessions.
     pub discovery: Auth,
-    /// What is served.
+    /// The targets.
     pub targets: Vec<Target>,
     /// NFS.
     pub nfs: Nfs,
@@ -89,7 +89,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Where NFS listens: on the loopback, if something is exported and nothing said.
+    /// NFS portals: those configured, or one on the loopback address if something is exported.
     pub fn nfs_portals(&self) -> Vec<NfsPortal> {
         let Nfs { listen, verbs, .. } = &self.nfs;
         if listen.is_empty() && verbs.is_empty() && !self.exports.is_empty() {
@@ -114,7 +114,7 @@ impl Config {
         })
     }
 
-    /// What is in force of it until the next start, where `old` was before.
+    /// The configuration in force until the next start, where `old` was in force before.
     pub fn until_next_start(mut self, old: &Self) -> Self {
         self.daemon.until_next_start(&old.daemon);
         self.nfs.until_next_start(&old.nfs);
@@ -145,7 +145,7 @@ settings! {
 }
 
 impl Portal {
-    /// What it lets in, in words.
+    /// Transports that it accepts, in words.
     pub fn lets_in(&self) -> &'static str {
         lets_in(self.transports)
     }
@@ -168,7 +168,7 @@ impl Portal {
     }
 }
 
-/// What a portal lets in, in words.
+/// Transports that a portal accepts, in words.
 pub fn lets_in(transports: Transports) -> &'static str {
     match transports {
         Transports::All => "iSCSI and iSER",
@@ -312,15 +312,16 @@ settings! {
 }
 
 settings! {
-    /// NFS, versions 3, 4.1 and 4.2. Every address serves MOUNT and a portmapper too, so one port is
-    /// all that a client needs.
+    /// NFS, versions 3, 4.1 and 4.2. Every address serves MOUNT and a portmapper too, so one port
+    /// is all that a client needs.
     pub struct Nfs in "[nfs]", AtOnce {
         /// Addresses to listen on, each an IP address with a port or for 2049. An address with port
         /// 111 is for clients that have to ask a portmapper.
         "listen" listen: Vec<SocketAddr> = Vec::new(),
             list(&Form::Text(1, 255, "an address")).otherwise("127.0.0.1:2049, once something is exported").flag("--nfs").by_hand();
-        /// Addresses to listen on through the RDMA devices that have them, by rdma-core: InfiniBand,
-        /// RoCE, iWARP cards, the kernel's siw. Each is an IP address with a port or for 20049.
+        /// Addresses to listen on through the RDMA devices that have them, by rdma-core:
+        /// InfiniBand, RoCE, iWARP cards, the kernel's siw. Each is an IP address with a port or
+        /// for 20049.
         "verbs" verbs: Vec<SocketAddr> = Vec::new(),
             list(&Form::Text(1, 255, "an address")).otherwise("none").flag("--nfs-verbs").by_hand();
         /// Connections at once. One more is closed at once.

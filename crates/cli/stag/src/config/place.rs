@@ -1,4 +1,4 @@
-//! Where a configuration was read from, as far as its values depend on that.
+//! The place a configuration was read from, on which some of its values depend.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! What is wrong with a configuration file, shown with the line, the offending text and what to write instead.
+//! Mistakes in a configuration file, shown with the line, the offending text and the text to write
+//! instead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use toml::de::DeValue;
 /// One thing that is wrong, or worth a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, as bytes of the file.
+    /// Bytes of the file.
     pub span: Range<usize>,
     pub what: String,
-    /// What to write instead.
+    /// The advice: text to write instead.
     pub instead: String,
     /// Whether the file can be used all the same.
     pub warning: bool,
@@ -94,7 +95,7 @@ impl Diagnostic for Shown {
 #[error("{path}: {}", count(.errors.iter().filter(|shown| !shown.problem.warning).count()))]
 pub struct ConfigErrors {
     pub path: String,
-    /// What is wrong with it; at least one.
+    /// The mistakes; at least one.
     pub errors: Vec<Shown>,
 }
 

@@ -1,5 +1,5 @@
-//! Reads a TOML table key by key, remembering where everything stood and complaining about keys
-//! that nobody asked for.
+//! Reads a TOML table key by key, remembers the place of each value, and complains about unknown
+//! keys.
 
 use std::ops::Range;
 
@@ -26,12 +26,12 @@ pub struct Table<'t> {
     name: &'static str,
     entries: Vec<(&'t Spanned<std::borrow::Cow<'t, str>>, &'t Spanned<DeValue<'t>>)>,
     asked: Vec<(&'static str, Option<Range<usize>>)>,
-    /// Where the table stands: its header, or its braces.
+    /// Place of the table: its header, or its braces.
     pub span: Range<usize>,
 }
 
 impl<'t> Table<'t> {
-    /// Reads `table`, which people know by `name`.
+    /// Reads `table`, which messages call `name`.
     pub fn new(name: &'static str, table: &'t DeTable<'t>, span: Range<usize>) -> Self {
         Self { name, entries: table.iter().collect(), asked: Vec::new(), span }
     }
@@ -44,7 +44,7 @@ impl<'t> Table<'t> {
         found
     }
 
-    /// Where the value of `key` stood, of a key that was taken.
+    /// Place of the value of `key`, if `key` was taken and found.
     pub fn said(&self, key: &str) -> Option<Range<usize>> {
         self.asked.iter().find(|(asked, _)| *asked == key)?.1.clone()
     }
@@ -94,7 +94,7 @@ impl<'t> Table<'t> {
         Some(found?.into_iter().filter_map(&mut read).collect())
     }
 
-    /// Takes all that is left: each key with its place, and its value.
+    /// Takes all remaining keys, each with its place and its value.
     pub fn rest(&mut self) -> Vec<(At<String>, &'t Spanned<DeValue<'t>>)> {
         let mut rest: Vec<_> = self.entries.drain(..).collect();
         rest.sort_by_key(|(key, _)| key.span().start);
@@ -138,7 +138,7 @@ impl<'t> Table<'t> {
         problems.error(&self.span, format!("{} has no `{key}`", self.name), format!("write {example}"));
     }
 
-    /// Ends the reading: complains about every key that nobody asked for.
+    /// Ends the reading: complains about every key that was not taken.
     pub fn end(mut self, problems: &mut Problems) {
         for (key, _) in self.rest() {
             let known = || self.asked.iter().map(|(key, _)| *key);

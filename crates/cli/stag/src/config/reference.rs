@@ -202,7 +202,7 @@ fn words_of(form: Form) -> &'static [Word] {
     }
 }
 
-/// How a value is written, in words.
+/// The form of a value, in words.
 fn value_of(form: Form, unit: &str) -> String {
     let size = |bytes: u64| backing::size::Size(bytes).to_string();
     match form {
@@ -378,7 +378,7 @@ pub fn options() -> String {
 /// The keys of the section `header`; all of them without one.
 #[cfg(test)]
 pub fn keys(header: Option<&str>) -> Vec<Setting> {
-    // What an ACL or a unit takes besides its own keys.
+    // Options and limits that an ACL or a unit takes besides its own keys.
     let more: &[&str] = match header {
         Some("[[target.unit]]") => &[Options::SECTION, Service::SECTION],
         Some("[[target.acl]]" | "[[export.client]]") => &[Service::SECTION],

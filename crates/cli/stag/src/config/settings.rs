@@ -1,5 +1,5 @@
-//! What a setting is: its name, form, default, when it applies, and what it does. The tables in
-//! `model`, `unit` and `iscsi_server::config` declare each setting once. The reader, flags,
+//! Defines a setting: its name, form, default, when it applies, and its documentation. The tables
+//! in `model`, `unit` and `iscsi_server::config` declare each setting once. The reader, flags,
 //! `apply`, `check-config`, the reference page and the schema follow these tables.
 
 use std::any::Any;
@@ -13,7 +13,7 @@ use super::place::Place;
 use super::problem::Problems;
 use super::value::{Misfit, Value};
 
-/// When a change of a setting is in force.
+/// Time at which a change of a setting takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applies {
     /// As soon as it is applied.
@@ -37,10 +37,10 @@ impl Applies {
     }
 }
 
-/// A word that a setting takes, and what it means.
+/// A word that a setting takes, and its meaning.
 pub type Word = (&'static str, &'static str);
 
-/// How a value is written.
+/// The form of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// A whole number of a range.
@@ -65,7 +65,7 @@ pub enum Form {
     Either(&'static [Form]),
 }
 
-/// Which units take an option.
+/// Kinds of units that take an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
     /// Disks only.
@@ -77,24 +77,24 @@ pub enum Media {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name, as people write it.
+    /// Its name, as users write it.
     pub name: &'static str,
     pub doc: &'static str,
-    /// How its value is written.
+    /// The form of its value.
     pub form: Form,
-    /// When a change of it is in force, where that is not as of its group.
+    /// Time at which a change takes effect, if that differs from its group.
     pub applies: Option<Applies>,
-    /// What to write where it must not be left out.
+    /// An example to show when a required setting is missing; `None` for an optional one.
     pub required: Option<&'static str>,
-    /// What holds if it is left out, where that is no value.
+    /// Meaning of leaving it out, if that is not a value.
     pub otherwise: Option<&'static str>,
     /// The flag of `stag serve` that goes before it.
     pub flag: Option<&'static str>,
-    /// What to write instead of a value that does not fit, where the form does not say it.
+    /// Advice for a value that does not fit, if the form does not imply it.
     pub hint: Option<&'static str>,
     /// The unit of a number.
     pub unit: &'static str,
-    /// Which units take it, if it is an option of a unit.
+    /// Kinds of units that take it, if it is an option of a unit.
     pub media: Media,
     /// Whether special code reads it, because its meaning depends on other settings.
     pub by_hand: bool,
@@ -179,7 +179,7 @@ impl Setting {
         self.doc.trim()
     }
 
-    /// When a change of it is in force.
+    /// Time at which a change takes effect.
     pub fn when(&self) -> Applies {
         self.applies.unwrap_or(Applies::AtOnce)
     }
@@ -196,7 +196,7 @@ impl Setting {
         value.map(|text| if matches!(self.form, Form::Size(..)) { size(text) } else { text })
     }
 
-    /// What is shown for no value.
+    /// The text shown for no value.
     pub fn left_out(&self) -> &'static str {
         self.otherwise.unwrap_or("its default")
     }
@@ -247,9 +247,9 @@ impl<T: Value> Cell for T {
 pub trait Group: Default {
     /// The section of a file that has them, as its header is written.
     const SECTION: &'static str;
-    /// What the section is for.
+    /// The section's documentation.
     const ABOUT: &'static str;
-    /// Those with a field each.
+    /// Settings with a field each.
     const SETTINGS: &'static [Setting];
     /// Keys without a field: special code turns them into other values.
     const KEYS: &'static [Setting];
@@ -269,14 +269,14 @@ pub trait Group: Default {
             .collect()
     }
 
-    /// What is not as it is by default, as `name value`, but for those of the names `but`.
+    /// Settings that differ from their defaults, as `name value`, except those named in `but`.
     fn said(&self, but: &[&str]) -> Vec<String> {
         let said = Self::default().differences(self).into_iter();
         let said = said.filter(|found| !but.contains(&found.setting.name));
         said.map(|found| format!("{} {}", found.setting.name, found.now)).collect()
     }
 
-    /// Takes back what holds from the next start on.
+    /// Restores the old values of settings that apply from the next start on.
     fn until_next_start(&mut self, old: &Self) {
         for ((setting, cell), old) in Self::SETTINGS.iter().zip(self.cells_mut()).zip(old.cells()) {
             if setting.when() == Applies::NextStart {
@@ -305,7 +305,7 @@ pub fn flag<G: Group, T: Value + Send + Sync>(
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub setting: Setting,
-    /// What it was and what it is, in words; never a secret.
+    /// The old and the new value, in words; never a secret.
     before: String,
     now: String,
 }
@@ -384,9 +384,9 @@ pub(crate) use settings;
 /// A section of a file without a struct of its own; special code reads its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// Its header; a word for a table that stands in a value.
+    /// Its header, or the name of a table that is a value.
     pub header: &'static str,
-    /// What it is for.
+    /// The section's documentation.
     pub about: &'static str,
     pub keys: &'static [Setting],
 }

@@ -1,4 +1,4 @@
-//! What `stag check-config` prints of a configuration that is in order. Secrets are not among it.
+//! The summary that `stag check-config` prints of a valid configuration. It has no secrets.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::model::{AclLun, AluaGroup, Auth, Config, Redirect, Target};
 use super::settings::Group;
 use super::value::{Value, table_values};
 
-// Code of their own reads these.
+// Special code reads these.
 table_values! {
     AclLun, |_, _, _| None, acl_lun;
     AluaGroup, |_, _, _| None, |group: &AluaGroup| group.id.to_string();
@@ -136,19 +136,19 @@ pub fn acl_lun(lun: &AclLun) -> String {
     format!("lun {}{renamed}{}", lun.unit, if lun.read_only { " read-only" } else { "" })
 }
 
-/// Where initiators are sent.
+/// The redirection of a target, in words.
 pub fn redirect(to: &Redirect) -> String {
     let how = if to.permanent { "for good" } else { "for now" };
     let when = if to.after_auth { ", once they have proved who they are" } else { "" };
     format!("{} {how}{when}", to.address)
 }
 
-/// `said` behind something else.
+/// `said`, to append to a line.
 fn with(said: &[String]) -> String {
     said.iter().map(|one| format!(", {one}")).collect()
 }
 
-/// How initiators prove who they are, in words without secrets.
+/// Initiators' authentication, in words without secrets.
 pub fn auth(auth: &Auth) -> String {
     match auth {
         Auth::None => "none".into(),

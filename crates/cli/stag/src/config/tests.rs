@@ -18,7 +18,7 @@ fn with_directory(text: &str, directory: &Path) -> (Option<Config>, Vec<Problem>
     parse(text, &Place::new(directory))
 }
 
-/// The errors of `text`: the offending text, what is wrong, and what to write instead.
+/// The errors of `text`: the offending text, the mistake, and the advice.
 fn errors(text: &str) -> Vec<(String, String, String)> {
     let (config, problems) = with_directory(text, Path::new("/nowhere"));
     assert!(config.is_none(), "no error in:\n{text}");

@@ -17,24 +17,24 @@ use crate::suggest;
 /// The longest of [`Form::Seconds`].
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Why a value does not fit.
+/// The reason why a value does not fit.
 #[derive(Debug)]
 pub struct Misfit {
-    /// What is wrong with it; `None` if no more than that it is none of those that fit.
+    /// The mistake; `None` if the value is merely none of those that fit.
     pub what: Option<String>,
-    /// What to write instead.
+    /// The advice: text to write instead.
     pub instead: String,
 }
 
 impl Misfit {
-    /// That `text` is none of the values of `setting`.
+    /// For `text` that is none of the values of `setting`.
     pub fn new(setting: &Setting, text: &str) -> Self {
         let instead = setting.hint.map_or_else(|| instead(setting, text, ""), str::to_owned);
         Self { what: None, instead }
     }
 }
 
-/// What fits `setting`; words stand in `quotes`.
+/// Advice about the values that fit `setting`; words stand in `quotes`.
 fn instead(setting: &Setting, text: &str, quotes: &str) -> String {
     match setting.form {
         Form::Number(least, u64::MAX) => format!("write {least} or more"),
@@ -64,7 +64,7 @@ pub trait Value: Sized + Clone + PartialEq + 'static {
     /// From text, as the command line has it.
     ///
     /// # Errors
-    /// What to write instead.
+    /// `text` does not fit.
     fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit>;
 
     /// From a file; `None` if it does not fit, which has been told then.
@@ -332,7 +332,7 @@ impl Value for SocketAddr {
     }
 }
 
-/// What is written as a table, and shown without secrets.
+/// Types that are written as a table, and shown without secrets.
 macro_rules! table_values {
     ($($type:ty, $read:expr, $show:expr;)+) => {$(
         impl $crate::config::value::Value for $type {

@@ -1,5 +1,5 @@
-//! `acknowledge`: an administrator knows of a unit's problems; they are forgotten, and after a failed flush SYNCHRONIZE CACHE may
-//! succeed again.
+//! `acknowledge`: clears the problems of a unit that an administrator knows of. After a failed
+//! flush, SYNCHRONIZE CACHE may succeed again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -22,23 +22,23 @@ struct Wanted {
     lun: u16,
 }
 
-/// What became of it.
+/// The verb's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Acknowledged {
     target: String,
     lun: u16,
-    /// The kinds of problems that there were.
+    /// The kinds of problems that were cleared.
     problems: Vec<String>,
     /// Whether flushes had been refused.
     refused_flushes: bool,
-    /// What is not over.
+    /// Problems that persist.
     remaining: Vec<String>,
 }
 
 /// The verb.
 ///
 /// # Errors
-/// When there is no such unit, or the mark of its failed flush cannot be removed.
+/// There is no such unit, or the mark of its failed flush cannot be removed.
 pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     let wanted: Wanted = request.arguments()?;
     let Wanted { target, lun } = &wanted;

@@ -13,7 +13,7 @@ use crate::args;
 use crate::exit::Exit;
 use crate::out;
 
-/// What the verb wants to know: nothing, or a change.
+/// The verb's arguments: all three for a change, none to list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
@@ -42,14 +42,14 @@ pub struct Group {
     pub state: String,
     /// PREF.
     pub preferred: bool,
-    /// Who changed the state last: `initiator`, `target`, or nobody.
+    /// The side that changed the state last: `initiator`, `target`, or `None` for neither.
     pub changed_by: Option<String>,
 }
 
-/// Makes the change, if one is wanted, and says what there is.
+/// Changes a state if asked to, and returns all target port groups.
 ///
 /// # Errors
-/// What to tell the client.
+/// The arguments are incomplete or wrong, or the server refuses the change.
 pub fn answer(daemon: &Daemon, wanted: Wanted) -> Result<Value, Fault> {
     match (wanted.target, wanted.group, wanted.state) {
         (None, None, None) => {}

@@ -1,4 +1,4 @@
-//! `apply`: a configuration becomes what the daemon serves, whole or not at all.
+//! `apply`: replaces the daemon's configuration, whole or not at all.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,41 +21,41 @@ use crate::{args, convert};
 
 pub const VERB: &str = "apply";
 
-/// What a client sends.
+/// The client's arguments.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
-    /// The name it is called by in messages.
+    /// The file's name, for messages.
     name: String,
-    /// Where files of secrets are looked for.
+    /// Directory that relative paths in the configuration start from.
     directory: PathBuf,
     /// Whether others than its owner may read it.
     #[serde(default)]
     open_to_others: bool,
-    /// Only say what would change.
+    /// Only report what would change.
     #[serde(default)]
     dry_run: bool,
-    /// Also what loses data.
+    /// Also make changes that lose data.
     #[serde(default)]
     force: bool,
-    /// Wait until everybody who has to leave has left, seconds at most.
+    /// Seconds to wait for sessions that have to log out.
     #[serde(default)]
     wait_s: Option<f64>,
 }
 
-/// What has come of it.
+/// The verb's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     pub plan: Plan,
-    /// Whether it has been done.
+    /// Whether the configuration was applied.
     pub applied: bool,
     /// Sessions that see other units than before.
     pub sessions_changed: usize,
     /// TSIHs of sessions that were asked to leave.
     pub sessions_leaving: Vec<u64>,
-    /// Whether those were gone in the time that was to be waited.
+    /// Whether those had logged out within `wait_s`.
     pub settled: bool,
-    /// How long it took, milliseconds.
+    /// Duration, milliseconds.
     pub took_ms: f64,
 }
 
@@ -74,7 +74,7 @@ impl Outcome {
 /// The verb.
 ///
 /// # Errors
-/// Mistakes of the configuration, and what cannot be done.
+/// The configuration has mistakes, or cannot be applied.
 pub fn answer(
     daemon: &Daemon,
     request: &Request,
@@ -88,7 +88,7 @@ pub fn answer(
     drop(text);
     let (mut config, _) =
         loaded.map_err(|errors| Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))))?;
-    // It listens where the command line said.
+    // The portals come from the command line.
     if config.portals.is_empty() {
         config.portals = daemon.running().config.portals.clone();
     }
@@ -104,10 +104,10 @@ pub fn answer(
     json(&outcome)
 }
 
-/// Makes `config` what is served.
+/// Applies `config`.
 ///
 /// # Errors
-/// What cannot be done; nothing has changed then.
+/// It cannot be applied; nothing has changed then.
 pub fn apply(
     daemon: &Daemon,
     config: Config,
@@ -151,8 +151,8 @@ pub fn apply(
         return Err(refuse(plan.refused.join("; ")));
     }
     progress(json!({ "step": "opening units" }));
-    // Everything that can fail comes first, for all protocols.
-    // Copies find the units that go on, and not those that were made in vain.
+    // Steps that can fail come first, for all protocols.
+    // On an error, EXTENDED COPY again finds the old units, and not the new ones.
     let take_back = |error: String| {
         disks(&running.units).for_each(|disk| running.units.registry.add(disk));
         refuse(error)
@@ -167,9 +167,10 @@ pub fn apply(
     running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
     progress(json!({ "step": "changing what is served" }));
     let applied = change.commit();
-    // Files that have grown, by this or by others.
+    // A file may have grown, by this change or another program.
     disks(&units).for_each(|disk| disk.revalidate());
-    // What waits for the next start stays as it is, so that the next change says so again.
+    // Settings for the next start keep their old values here, so that the next change reports them
+    // again.
     let config = config.until_next_start(&running.config);
     let in_memory = |place| units.open.get(place).is_some_and(|unit| unit.spec.backing.path().is_none());
     running.units.open.iter().filter(|(place, _)| !in_memory(place)).for_each(|(_, out)| out.settled.end());
@@ -209,7 +210,7 @@ fn settle(daemon: &Daemon, leaving: &[u64], patience: Duration) -> bool {
 }
 
 pub fn command(args: &args::Apply) -> Exit {
-    // Mistakes are shown here, with colours and all; the daemon reads the text once more.
+    // This shows mistakes with colours; the daemon then reads the text again.
     if let Err(exit) = config::load_or_show(&args.file, false) {
         return exit;
     }

@@ -11,12 +11,12 @@ use super::place::{self, PlaceError, REMEDY};
 use super::protocol::{Answer, Fault, Kind, Request, read_answer, write_line};
 use crate::exit::Exit;
 
-/// Why a daemon did not do what it was asked.
+/// The reason why a daemon did not execute a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("no daemon answers on {path}: {source}")]
     Unreachable { path: PathBuf, source: io::Error },
-    /// The usual directory is not to be trusted.
+    /// The usual directory cannot be trusted.
     #[error(transparent)]
     Place(#[from] PlaceError),
     #[error("nothing was asked: {0}")]
@@ -28,7 +28,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// What a command ends with.
+    /// The exit status for this error.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Unreachable { .. } => Exit::Unreachable,
@@ -41,7 +41,7 @@ impl CallError {
         }
     }
 
-    /// Tells the user, and what the command ends with.
+    /// Shows the error, and returns the exit status.
     pub fn show(&self) -> Exit {
         say!("stag: {self}");
         if let Self::Unreachable { source, .. } = self {
@@ -62,10 +62,10 @@ impl CallError {
     }
 }
 
-/// Connects to the daemon at `path`, or at the usual place, and sees whether it is one to be believed.
+/// Connects to the daemon at `path`, or at the usual place, and checks whether it can be trusted.
 ///
 /// # Errors
-/// When nobody is there, or a stranger.
+/// No daemon answers, or one that cannot be trusted.
 pub fn connect(path: Option<&Path>) -> Result<(UnixStream, PathBuf), CallError> {
     let path = path.map_or_else(place::for_client, |path| Ok(path.to_owned()))?;
     let stream = UnixStream::connect(&path);
@@ -84,17 +84,17 @@ impl Client {
     /// Connects to the daemon at `path`, or at the usual place.
     ///
     /// # Errors
-    /// When nobody is there.
+    /// No daemon answers.
     pub fn connect(path: Option<&Path>) -> Result<Self, CallError> {
         let (stream, _) = connect(path)?;
         let lines = BufReader::new(stream.try_clone()?);
         Ok(Self { stream, lines })
     }
 
-    /// Has the daemon do `verb`; `progress` hears what it says meanwhile.
+    /// Has the daemon execute `verb`, and passes its progress messages to `progress`.
     ///
     /// # Errors
-    /// When it says no, or went away.
+    /// The daemon refuses, fails, or closes the connection.
     pub fn call(
         &mut self,
         verb: &str,
@@ -107,7 +107,7 @@ impl Client {
     /// [`Self::call`] with `body` behind the request.
     ///
     /// # Errors
-    /// When it says no, or went away.
+    /// The daemon refuses, fails, or closes the connection.
     pub fn call_with(
         &mut self,
         verb: &str,
@@ -116,7 +116,7 @@ impl Client {
         mut progress: impl FnMut(Value),
     ) -> Result<Value, CallError> {
         let request = Request { body: body.len() as u64, ..Request::new(verb, arguments) };
-        // A daemon that refuses before it has read all says why.
+        // A daemon that refuses before it has read everything sends its reason.
         let sent = write_line(&mut self.stream, &request).and_then(|()| self.stream.write_all(body));
         match sent {
             Ok(()) => {}
@@ -137,7 +137,7 @@ impl Client {
     /// [`Self::call`] without arguments and progress, for an answer of a known shape.
     ///
     /// # Errors
-    /// When it says no, went away, or answers something else.
+    /// The daemon refuses, fails, closes the connection, or answers in another form.
     pub fn ask<T: serde::de::DeserializeOwned>(&mut self, verb: &str) -> Result<T, CallError> {
         let value = self.call(verb, Map::new(), |_| ())?;
         serde_json::from_value(value).map_err(|error| CallError::Lost(error.into()))

@@ -1,5 +1,5 @@
-//! Who uses the control socket right now. One user cannot keep another out: each has a number of places of its own, and where these
-//! are taken, the one of its clients that has been idle for longest makes room.
+//! Clients of the control socket. One user cannot keep others out: each user has a bounded number
+//! of places. If all are taken, the client that has been idle longest is disconnected.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub struct Clients {
 #[derive(Default)]
 struct Entries {
     next: u64,
-    /// Those that have been idle for longest first.
+    /// Longest idle first.
     all: Vec<Entry>,
 }
 
@@ -48,7 +48,7 @@ impl Clients {
             let idle = |entry: &Entry| !entry.busy && if full { same(entry) } else { other(entry) };
             let at = entries.all.iter().position(idle)?;
             let left = entries.all.remove(at);
-            // Its thread finds the end of the stream.
+            // Its thread then reads the end of the stream.
             let _ = shutdown(&*left.stream, Shutdown::Both);
         }
         let id = entries.next;
@@ -65,7 +65,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// It is at work from now on, or waits for its next request.
+    /// Records that it executes a request, or waits for the next one.
     pub fn set_busy(&self, busy: bool) {
         let mut entries = self.clients.lock();
         let Some(at) = entries.all.iter().position(|entry| entry.id == self.id) else { return };
@@ -98,7 +98,7 @@ mod tests {
         let mut all: Vec<_> = (0..PER_USER).map(|_| client(&clients, 4711)).collect();
         let root = client(&clients, 0);
         assert!(root.0.is_some());
-        // The first is at work: the second has been idle for longest.
+        // The first is busy, so the second has been idle longest.
         all[0].0.as_ref().unwrap().set_busy(true);
         let next = client(&clients, 4711);
         assert!(next.0.is_some());

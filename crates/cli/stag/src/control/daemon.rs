@@ -1,4 +1,4 @@
-//! What a running daemon knows of itself.
+//! The state of a running daemon.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,17 +21,17 @@ pub struct Daemon {
     pub core: server_core::Handle,
     pub server: iscsi_server::Handle,
     pub files: nfs_server::Handle,
-    /// What this process runs.
+    /// The program of this process.
     pub program: Program,
-    /// What this process has taken from itself.
+    /// The sandbox of this process.
     pub sandbox: Sandbox,
-    /// Looks after the health of units.
+    /// Checks the health of units.
     pub monitor: Monitor,
-    /// The socket that HTTP listens on, by what it was asked to listen on.
+    /// The socket of HTTP, and the configured address.
     pub http: OnceLock<(SocketAddr, OwnedFd)>,
-    /// What is served, and by which units.
+    /// The configuration in force, and its open units.
     running: Mutex<Arc<Running>>,
-    /// Held while that changes.
+    /// Held while `running` changes.
     changing: Mutex<()>,
     /// Another daemon has taken over.
     replaced: AtomicBool,
@@ -45,7 +45,7 @@ pub struct Running {
 }
 
 impl Daemon {
-    /// A daemon that has just started to serve what `config` says.
+    /// A daemon that has just started to serve `config`.
     pub fn new(
         core: server_core::Handle,
         server: iscsi_server::Handle,
@@ -73,12 +73,12 @@ impl Daemon {
         daemon
     }
 
-    /// What is served now.
+    /// The configuration in force, and its open units.
     pub fn running(&self) -> Arc<Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says what is served from now on. Whoever calls this holds [`Self::changing`].
+    /// Replaces [`Self::running`]. The caller holds [`Self::changing`].
     pub fn set_running(&self, running: Running) {
         health::name_units(&running.units);
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(running);
@@ -94,7 +94,7 @@ impl Daemon {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// Keeps others from changing what is served.
+    /// Locks the configuration against other changes.
     pub fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }

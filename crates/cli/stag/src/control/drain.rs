@@ -1,4 +1,5 @@
-//! `drain` and `undrain`: taking initiators off a target, a portal or the whole daemon, and `drains`, how far that is.
+//! `drain` and `undrain`: move initiators off a target, a portal or the whole daemon. `drains`:
+//! report progress.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,9 +17,9 @@ use crate::args;
 use crate::exit::Exit;
 use crate::out;
 
-/// How often a client is told how it goes.
+/// Interval of progress messages to a client.
 const STEP: Duration = Duration::from_millis(200);
-/// How much longer than its time a drain may take: connections that are dropped end first.
+/// Extra time for a drain beyond its timeout, in which dropped connections end.
 const LAST: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,10 +34,10 @@ struct Wanted {
     /// Seconds that initiators have to log out.
     #[serde(default = "half_a_minute")]
     timeout: u16,
-    /// Where new logins are sent.
+    /// Address to which new logins are redirected.
     #[serde(default)]
     redirect: Option<String>,
-    /// Whether to answer only when nobody is left.
+    /// Whether to answer only once all connections have ended.
     #[serde(default)]
     wait: bool,
 }
@@ -59,10 +60,10 @@ impl Wanted {
 /// A drain as clients see it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DrainStatus {
-    /// The target's name, if it is one that is drained.
+    /// The target's name, if a target is drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// The portal's address, if it is one.
+    /// The portal's address, if a portal is drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal: Option<SocketAddr>,
     /// `asking`, `dropping` or `drained`.
@@ -77,7 +78,7 @@ pub struct DrainStatus {
     pub age: f64,
     /// Seconds that initiators still have.
     pub remaining: f64,
-    /// Where new logins are sent.
+    /// Address to which new logins are redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirect: Option<String>,
 }
@@ -129,7 +130,7 @@ impl DrainStatus {
 /// Answers `drain`.
 ///
 /// # Errors
-/// When there is no such thing, or it is being drained already.
+/// There is no such target or portal, or it is being drained already.
 pub fn drain(daemon: &Daemon, request: &Request, progress: Progress<'_>) -> Result<Value, Fault> {
     let wanted: Wanted = request.arguments()?;
     let scope = wanted.scope()?;
@@ -165,7 +166,7 @@ pub fn drain(daemon: &Daemon, request: &Request, progress: Progress<'_>) -> Resu
 /// Answers `undrain`.
 ///
 /// # Errors
-/// When it is not being drained.
+/// It is not being drained.
 pub fn undrain(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     let scope = request.arguments::<Wanted>()?.scope()?;
     match daemon.server.undrain(&scope) {

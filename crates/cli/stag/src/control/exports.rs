@@ -1,4 +1,4 @@
-//! NFS in `status`: where it listens, its exports, its clients.
+//! NFS in `status`: its addresses, exports and clients.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub struct ExportStatus {
 }
 
 impl ExportStatus {
-    /// What was done, as of a unit. Calls are of no kind.
+    /// Its counts in a unit's form. Calls count as other commands.
     pub fn io(&self) -> Counts {
         Counts {
             others: self.calls,
@@ -50,16 +50,16 @@ impl ExportStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientStatus {
     pub peer: String,
-    /// The core that it lives on.
+    /// Its core.
     pub core: usize,
-    /// How long it has been there, seconds.
+    /// Seconds since it connected.
     pub age_s: f64,
     /// Calls that it has made.
     pub calls: u64,
 }
 
 impl NfsStatus {
-    /// What it is now. Cores that do not answer within `patience` are left out.
+    /// The current state of NFS. Omits the counts of cores that do not answer within `patience`.
     pub fn now(daemon: &Daemon, patience: Duration) -> Self {
         let running = daemon.running();
         let shown = |name: &str| {

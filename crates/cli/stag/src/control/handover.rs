@@ -1,4 +1,4 @@
-//! `hand-over`: a new daemon takes the place of the running one, and no initiator is refused meanwhile.
+//! `hand-over`: a new daemon replaces the running one, and initiators can connect all the time.
 //!
 //! Over one connection to the control socket: the new daemon asks; the running one sends its listening sockets and its control
 //! socket along (SCM_RIGHTS) and serves on; the new one says `commit`; the running one stops accepting, lets commands in flight end,
@@ -48,20 +48,21 @@ use crate::units::{OpenKind, Units};
 pub const VERB: &str = "hand-over";
 /// Descriptors that go along at most: the kernel takes 253 in one message.
 const MOST: usize = 250;
-/// How long commands in flight have to end.
+/// Time for commands in flight to end.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long units have to be let go of: a medium may have much to write before.
+/// Time for units to close: a medium may have much to write.
 const CLOSE: Duration = Duration::from_secs(20);
-/// How long the running daemon tries to have its units back from one that died at taking over, which may take its time to be gone.
+/// Time in which the old daemon retries to open its units after a failed takeover: the other
+/// process may take a while to end.
 const REOPEN: Duration = Duration::from_secs(60);
-/// How long the new daemon may take to get ready, after which the old one goes on.
+/// Time for the new daemon to get ready, after which the old one continues.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the new daemon asks for.
+/// The new daemon's arguments.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
-    /// Units in memory may begin anew, with their data gone.
+    /// Whether memory units may lose their data.
     #[serde(default)]
     lose_memory_units: bool,
     /// The new daemon takes exports in memory over.
@@ -69,12 +70,12 @@ struct Arguments {
     memory_exports: bool,
 }
 
-/// Which sockets come along.
+/// Description of the sockets that are sent along.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
-    /// What each portal was asked to listen on.
+    /// The configured address of each socket.
     asked: Vec<SocketAddr>,
-    /// Whether the last of them is not a portal's but that of HTTP.
+    /// Whether the last of them is that of HTTP.
     #[serde(default)]
     http: bool,
     /// Exports in memory, with their sizes, whose memory comes behind the sockets.
@@ -82,17 +83,17 @@ struct Offer {
     memory: Vec<(String, u64)>,
 }
 
-/// What a daemon knows and does not keep on a medium.
+/// State of a daemon that is not on a medium.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct State {
     /// Units' persistent reservations, by their designators in hexadecimal.
     reservations: HashMap<String, Reservations>,
     /// The access states of target port groups, by their targets: group and state.
     access: HashMap<String, Vec<(u16, String)>>,
-    /// Flushes that failed and were not acknowledged, by their media.
+    /// Failed flushes that were not acknowledged, by the paths of their media.
     #[serde(default)]
     flush_failed: HashMap<String, CarriedMark>,
-    /// Bytes behind this line: what NFS knows of its clients.
+    /// Length of the state of NFS clients that follows this line, bytes.
     #[serde(default)]
     nfs: u64,
 }
@@ -129,7 +130,7 @@ impl WeakUnit {
 /// The running daemon's side. Returns whether it has been replaced.
 ///
 /// # Errors
-/// The socket's: the client is gone, and the daemon goes on.
+/// The socket fails: the client is gone, and the daemon continues.
 pub fn give(
     daemon: &Daemon,
     socket: &ControlSocket,
@@ -206,7 +207,7 @@ pub fn give(
     while open() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The calls that were being executed have ended with the trees.
+    // All calls have ended, since the trees are closed.
     let nfs = daemon.files.hand_over();
     state.nfs = nfs.len() as u64;
     let told = serde_json::to_value(&state).map_err(io::Error::from);
@@ -249,7 +250,7 @@ fn name_main_process(stream: &UnixStream) {
     }
 }
 
-/// Whether the next line says `word`.
+/// Whether the next line's verb is `word`.
 fn hears(lines: &mut impl BufRead, word: &str) -> bool {
     let line = read_line(lines, MAX_REQUEST).ok().flatten();
     line.and_then(|line| serde_json::from_slice::<Request>(&line).ok()).is_some_and(|said| said.verb == word)
@@ -262,7 +263,7 @@ fn resume(daemon: &Daemon, config: Config, state: &State, kept: Vec<InMemory>) {
     let units = loop {
         match none.next(&config, &none.fates(&config, false)) {
             Ok(units) => break units,
-            // The other one may be on its way out, with the units' locks.
+            // The other process may still be ending, with the units' locks.
             Err(error) if Instant::now() < deadline => {
                 tracing::warn!(%error, "trying again");
                 std::thread::sleep(Duration::from_millis(100));
@@ -278,7 +279,7 @@ fn resume(daemon: &Daemon, config: Config, state: &State, kept: Vec<InMemory>) {
         tracing::error!(%error, "cannot be exported again");
         Trees::default()
     });
-    // What cannot go on keeps none of the others from it.
+    // iSCSI and NFS continue independently: if one fails, the other still serves.
     let mut change = daemon.core.change();
     if let Err(error) = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units)) {
         tracing::error!(%error, "cannot go on");
@@ -301,7 +302,7 @@ fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io:
         return Err(io::Error::other("too many descriptors"));
     }
     let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)?;
-    // They have gone with the first byte.
+    // The descriptors were sent with the first byte.
     io::Write::write_all(&mut &*stream, &line[sent..])
 }
 
@@ -330,7 +331,8 @@ fn state(daemon: &Daemon, units: &Units) -> State {
     }
 }
 
-/// Puts the reservations and the failed flushes of another daemon into force, before anybody reaches the units.
+/// Restores the reservations and failed flushes of another daemon, before initiators reach the
+/// units.
 pub fn restore_units(state: &State, units: &Units) {
     health::restore_marks(&state.flush_failed, units);
     for unit in units.open.values() {
@@ -342,7 +344,7 @@ pub fn restore_units(state: &State, units: &Units) {
     }
 }
 
-/// Puts the access states of another daemon into force.
+/// Restores the access states of another daemon.
 pub fn restore_access(state: &State, server: &iscsi_server::Handle) {
     for (target, groups) in &state.access {
         let now: HashMap<u16, String> = server
@@ -364,13 +366,13 @@ pub fn restore_access(state: &State, server: &iscsi_server::Handle) {
     }
 }
 
-/// What a new daemon has got of the running one.
+/// The new daemon's connection to the running one, and the received sockets and state.
 pub struct Taken {
     stream: UnixStream,
     lines: BufReader<UnixStream>,
-    /// Listening sockets, by what they were asked to listen on.
+    /// Listening sockets by their configured addresses.
     pub sockets: Vec<(SocketAddr, OwnedFd)>,
-    /// That of HTTP.
+    /// The socket of HTTP.
     pub http: Option<(SocketAddr, OwnedFd)>,
     pub control: Option<ControlSocket>,
     pub served: Served,
@@ -378,7 +380,8 @@ pub struct Taken {
     memory: Vec<(String, u64, OwnedFd)>,
 }
 
-/// What a running daemon says that it serves. One that derives names tells so by them, whatever its version.
+/// Targets and serial numbers of a running daemon, from its `status`. The serial numbers show
+/// whether it derives names, whatever its version.
 #[derive(Debug, Default)]
 pub struct Served {
     pub targets: Vec<String>,
@@ -387,7 +390,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Asks the daemon at `path`. Who does not answer serves nothing that is worth keeping.
+    /// Asks the daemon at `path`. Empty if it does not answer.
     fn ask(path: &Path) -> Self {
         let status = Client::connect(Some(path)).and_then(|mut client| client.ask::<Value>("status"));
         let status = status.unwrap_or_default();
@@ -402,10 +405,10 @@ impl Served {
 }
 
 impl Taken {
-    /// Asks the daemon at `path` for its place. It serves on until [`Self::commit`].
+    /// Asks the daemon at `path` to hand over. It continues to serve until [`Self::commit`].
     ///
     /// # Errors
-    /// When nobody is there, or it refuses.
+    /// No daemon answers, or it refuses.
     pub fn ask(path: Option<&Path>, lose_memory_units: bool) -> Result<Self, CallError> {
         let path = path.map_or_else(place::of_own, |path| Ok(path.to_owned()))?;
         let served = Served::ask(&path);
@@ -474,7 +477,7 @@ impl Taken {
         Ok((state, nfs, Trees::of_memory(trees)))
     }
 
-    /// This daemon serves now: the other one may end.
+    /// Tells the other daemon that this one serves, so that it ends.
     pub fn done(mut self) {
         if let Err(error) = write_line(&mut self.stream, &json!({ "v": VERSION, "do": "done" })) {
             tracing::warn!(%error, "the daemon that was replaced has gone before its time");
@@ -482,7 +485,7 @@ impl Taken {
     }
 }
 
-/// What the running daemon tells in one line.
+/// Reads the running daemon's answer, one line.
 fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallError> {
     match read_answer(from)? {
         Some(Answer::Ok(value)) => Ok(serde_json::from_value(value).map_err(io::Error::from)?),
@@ -491,11 +494,11 @@ fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallErro
     }
 }
 
-/// Reads the offer and the state of a daemon that is replaced, and gives its units' reservations as [`Nexuses::take_over`] wants
-/// them. For tests from outside.
+/// Reads the offer and the state of a daemon that is replaced. Returns its units' reservations as
+/// [`Nexuses::take_over`] takes them. For tests of other crates.
 ///
 /// # Errors
-/// What the new daemon would give up with.
+/// The lines are incomplete or wrong, or hold a daemon's error.
 pub fn read_takeover(mut from: &[u8]) -> Result<Vec<(Vec<u8>, bool, u32)>, CallError> {
     let _: Offer = read_told(&mut from)?;
     let state: State = read_told(&mut from)?;

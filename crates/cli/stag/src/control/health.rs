@@ -1,5 +1,6 @@
-//! The health section of `status`: which units and file systems have problems, as JSON, as text, and as the exit status of
-//! `stag status --check`. The names in it are stable: docs/src/reference/control.md lists them.
+//! The health section of `status`: problems of units and file systems as JSON, as text, and as the
+//! exit status of `stag status --check`. The names in it are stable:
+//! docs/src/reference/control.md lists them.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,14 +16,14 @@ use crate::health;
 use crate::health::space::{FileSystem, Level, Spaces};
 use crate::units::OpenUnit;
 
-/// How all units and their file systems fare.
+/// The health of all units and their file systems.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The worst of it.
+    /// The worst state of all.
     pub state: Level,
-    /// What is wrong with units.
+    /// Problems of units.
     pub problems: Vec<UnitProblem>,
-    /// Those that units lie on.
+    /// File systems that units lie on.
     pub file_systems: Vec<FileSystem>,
 }
 
@@ -37,32 +38,32 @@ pub struct UnitProblem {
     pub path: String,
     /// `full`, `read`, `write`, `gone`, `flush`, `shrunk`, `replaced` or `unusable`.
     pub kind: String,
-    /// When it was first seen, seconds since 1970.
+    /// Time of the first occurrence, seconds since 1970.
     pub since_unix_s: u64,
-    /// When it was last seen, seconds since 1970.
+    /// Time of the last occurrence, seconds since 1970.
     pub last_unix_s: u64,
-    /// How many operations failed.
+    /// Number of failed operations.
     pub count: u64,
-    /// What the system said of the latest; 0 for nothing.
+    /// errno of the latest; 0 for none.
     pub errno: i32,
-    /// The same as text.
+    /// Text of `errno`.
     pub error: Option<String>,
-    /// The first block of the latest.
+    /// First LBA of the latest.
     pub lba: Option<u64>,
     pub text: String,
 }
 
-/// How one unit fares.
+/// The health of one unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnitHealth {
     /// `ok`, `degraded` or `failed`.
     pub state: String,
-    /// Since when, seconds since 1970; none if it is ok.
+    /// Time of the first problem, seconds since 1970; none if it is ok.
     pub since_unix_s: Option<u64>,
-    /// How many operations failed since then.
+    /// Operations that have failed since then.
     pub refused: u64,
     pub last_error: Option<String>,
-    /// Whether SYNCHRONIZE CACHE and its like are refused.
+    /// Whether SYNCHRONIZE CACHE and other flushes are refused.
     pub refuses_flushes: bool,
 }
 
@@ -78,7 +79,7 @@ impl Default for UnitHealth {
     }
 }
 
-/// How a unit fares.
+/// The health of a unit.
 pub fn unit(open: &OpenUnit) -> UnitHealth {
     let Some(report) = health::of(open).map(|health| health.look()) else { return UnitHealth::default() };
     let latest = report.problems.iter().max_by_key(|problem| problem.last_unix_s);
@@ -145,7 +146,7 @@ fn words(problem: &Problem) -> String {
 }
 
 impl Health {
-    /// The section of `stag status`: a line a problem, and one a file system.
+    /// The section of `stag status`: one line for each problem and each file system.
     pub fn text(&self) -> String {
         let mut out = String::new();
         if self.problems.is_empty() {
@@ -162,7 +163,7 @@ impl Health {
         out
     }
 
-    /// What `stag status --check` prints: a line a problem, or one that says that there is none.
+    /// The output of `stag status --check`: one line for each problem, or one that reports none.
     pub fn check(&self) -> String {
         let mut lines: Vec<(Level, String)> =
             self.problems.iter().map(|problem| (problem.level, problem.line())).collect();
@@ -177,7 +178,7 @@ impl Health {
         }
     }
 
-    /// What `stag status --check` ends with: as monitoring plugins do.
+    /// The exit status of `stag status --check`: that of monitoring plugins.
     pub fn exit(&self) -> Exit {
         match self.state {
             Level::Ok => Exit::Done,

@@ -1,9 +1,9 @@
-//! The management of a running daemon: a Unix socket on which it answers one JSON object a line, and
-//! the commands that ask it.
+//! The management of a running daemon: a Unix socket on which it answers one JSON object a line,
+//! and the commands that use it.
 //!
-//! [`place`] finds the socket, [`socket`] holds it, [`peer`] decides who may come in, and [`clients`]
-//! counts who is in. [`protocol`] describes a line, [`server`] has the clients' threads, and
-//! [`client`] is the commands' side. [`daemon`] is what the daemon knows of itself, and [`verbs`]
+//! [`place`] finds the socket, [`socket`] holds it, [`peer`] decides who may connect, and
+//! [`clients`] counts the connections. [`protocol`] describes a line, [`server`] has the clients'
+//! threads, and [`client`] is the commands' side. [`daemon`] is the daemon's state, and [`verbs`]
 //! finds the file of a verb. Nothing here runs on a core of the data path: a verb reaches the cores
 //! through [`iscsi_server::Handle`].
 

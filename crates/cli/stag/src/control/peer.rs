@@ -1,4 +1,5 @@
-//! Who is at the other end of the control socket: whom a daemon lets in and what for, and which daemon a command believes.
+//! Access control of the control socket by the peer's credentials: the rights that a daemon gives a
+//! client, and the daemons that a command trusts.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,16 +16,18 @@ use super::place;
 /// The group whose members may manage a daemon, within [`Rights::Operate`].
 pub const GROUP: &str = "stag";
 
-/// What a client may do.
+/// Rights of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rights {
-    /// Look, and move initiators about: `status`, `drain`, `alua`.
+    /// Read state, and move initiators: `status`, `drain`, `alua`.
     Operate,
-    /// Everything. A configuration names files that the daemon then opens with its own rights: who may apply one has those rights.
+    /// Everything. A configuration names files that the daemon opens with its own rights, so
+    /// `apply` needs the same rights.
     Own,
 }
 
-/// The number of [`GROUP`], if there is such a group. It is looked up once: later the daemon may see the group database no more.
+/// The id of [`GROUP`], if that group exists. Looked up once: in its sandbox the daemon may not
+/// reach the group database.
 pub fn group() -> Option<Gid> {
     static FOUND: OnceLock<Option<Gid>> = OnceLock::new();
     let find = || Some(Gid::from_raw(Group::from_name(GROUP).ok().flatten()?.gid.as_raw()));
@@ -34,31 +37,31 @@ pub fn group() -> Option<Gid> {
 /// The user at the other end.
 ///
 /// # Errors
-/// When the system does not tell.
+/// The system does not tell the peer's credentials.
 pub fn user(stream: &UnixStream) -> io::Result<Uid> {
     Ok(socket_peercred(stream)?.uid)
 }
 
-/// What the client at the other end may do; nothing, if it is not let in.
+/// The rights of the client at the other end; `None` if it has none.
 ///
 /// # Errors
-/// When the system does not tell who it is.
+/// The system does not tell the peer's credentials.
 pub fn rights(stream: &UnixStream) -> io::Result<Option<Rights>> {
     let peer = socket_peercred(stream)?;
     if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
         return Ok(Some(Rights::Own));
     }
     let Some(group) = group() else { return Ok(None) };
-    // What the kernel says of the process, and not what a database says of its user: nothing is asked that could keep it waiting.
+    // The process's groups come from the kernel: a lookup in the user database could block.
     let member = peer.gid == group || runtime::peer_groups(stream.as_fd())?.contains(&group.as_raw());
     Ok(member.then_some(Rights::Operate))
 }
 
-/// Whether the daemon behind the socket at `path` is to be believed: it is root's, this user's, or that of the only user who can have
-/// put a socket there.
+/// Whether to trust the daemon behind the socket at `path`. It must be root's, this user's, or that
+/// of the only user who can have put a socket there.
 ///
 /// # Errors
-/// Why it is not.
+/// The reason why it is not trusted.
 pub fn believe(stream: &UnixStream, path: &Path) -> Result<(), String> {
     let daemon = user(stream).map_err(|error| error.to_string())?;
     if daemon.is_root() || daemon == rustix::process::geteuid() || place::is_of(path, daemon) {

@@ -1,4 +1,5 @@
-//! Where the control socket is, and which directory may hold it: one that nobody but its owner and root can write to.
+//! The place of the control socket, and the check of its directory: only its owner and root may
+//! write to it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,13 +14,13 @@ use rustix::io::Errno;
 
 use super::peer;
 
-/// Where a daemon's control socket shall be.
+/// The configured place of a daemon's control socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// Where all commands look for it, if that is free.
+    /// At the usual path, where all commands look, if that is free.
     #[default]
     Usual,
-    /// Nowhere: the daemon cannot be managed.
+    /// None: the daemon cannot be managed.
     Nowhere,
     At(PathBuf),
 }
@@ -31,21 +32,21 @@ impl FromStr for Place {
     }
 }
 
-/// Why a directory is not used.
+/// The reason why a directory is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// Others could put a socket of theirs there.
+    /// Other users could put a socket of theirs there.
     #[error("the control socket is not looked for in {}: {why}", .directory.display())]
     Untrusted {
         directory: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     #[error("{}: {source}", .directory.display())]
     Io { directory: PathBuf, source: io::Error },
 }
 
-/// What to do about a directory that is not trusted.
+/// Advice about a directory that is not trusted.
 pub const REMEDY: &str =
     "remove it, set XDG_RUNTIME_DIR to a directory of your own, or name another place with --control PATH";
 
@@ -56,10 +57,11 @@ const NAME: &str = "control.sock";
 /// Bits of a mode by which others than the owner may write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A directory that holds the socket if nobody says otherwise.
+/// The default directory of the socket.
 struct Usual {
     directory: PathBuf,
-    /// Anybody may make one of that name: only the owner may enter it, and the group [`peer::GROUP`].
+    /// Whether any user may create a directory of this name. Then only the owner and the group
+    /// [`peer::GROUP`] may enter it.
     in_public: bool,
 }
 
@@ -68,7 +70,7 @@ impl Usual {
         let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         let user = rustix::process::geteuid();
         let (directory, in_public) = match (set("RUNTIME_DIRECTORY"), set("XDG_RUNTIME_DIR")) {
-            // As systemd made it for the service (RuntimeDirectory=): the first of several.
+            // systemd made it for the service (RuntimeDirectory=). Of several, the first.
             (Some(all), _) => {
                 let first = all.as_encoded_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
                 (PathBuf::from(OsStr::from_bytes(first)), false)
@@ -111,7 +113,7 @@ impl Usual {
         }
     }
 
-    /// Makes the directory if it is not there, and lets the group in.
+    /// Creates the directory if it is missing, and gives the group access.
     fn make(&self) -> Result<(), PlaceError> {
         let failed = |source| PlaceError::Io { directory: self.directory.clone(), source };
         let made = match std::fs::DirBuilder::new().mode(0o700).create(&self.directory) {
@@ -122,7 +124,7 @@ impl Usual {
         let opened = self.open()?;
         let system = self.directory == Path::new(SYSTEM);
         if let Some(group) = peer::group().filter(|_| made || system) {
-            // What is made in it then has its group, and needs no change of owner by name.
+            // With set-group-ID, new files get the group without a chown by name.
             let given = rustix::fs::fchown(&opened, None, Some(group))
                 .and_then(|()| rustix::fs::fchmod(&opened, Mode::from_raw_mode(0o2750)));
             if let Err(error) = given {
@@ -133,33 +135,34 @@ impl Usual {
     }
 }
 
-/// Where the socket of this process's own daemon is if nobody says otherwise, in a directory that is there and can be trusted.
+/// The default socket path of this process's daemon. Creates its directory, and checks that it can
+/// be trusted.
 ///
 /// # Errors
-/// Why that directory cannot be used.
+/// The directory cannot be used.
 pub fn for_daemon() -> Result<PathBuf, PlaceError> {
     let usual = Usual::new();
     usual.make()?;
     Ok(usual.directory.join(NAME))
 }
 
-/// Where the socket of this user's own daemon is if nobody says otherwise, whether there is one or not.
+/// The default socket path of this user's own daemon, whether it exists or not.
 ///
 /// # Errors
-/// A directory that others could have made.
+/// Other users could have made the directory.
 pub fn of_own() -> Result<PathBuf, PlaceError> {
     let usual = Usual::new();
     match usual.open() {
         Err(error @ PlaceError::Untrusted { .. }) => Err(error),
-        // What cannot be opened has no socket either: to connect to it says why.
+        // A directory that cannot be opened has no socket: connecting will report why.
         Ok(_) | Err(PlaceError::Io { .. }) => Ok(usual.directory.join(NAME)),
     }
 }
 
-/// Where a command looks for the socket if nobody says otherwise: at this user's own daemon's, else at the system's.
+/// The default socket path for a command: this user's own daemon's, else the system's.
 ///
 /// # Errors
-/// A directory that others could have made.
+/// Other users could have made the directory.
 pub fn for_client() -> Result<PathBuf, PlaceError> {
     let system = Path::new(SYSTEM);
     if Usual::new().directory == system {
@@ -171,11 +174,11 @@ pub fn for_client() -> Result<PathBuf, PlaceError> {
     Ok(if !own.exists() && system.exists() { system.join(NAME) } else { own })
 }
 
-/// Whether nobody but root and `user` can have put what is at `path` there: all directories on the way are theirs, and nobody else may
-/// write to them.
+/// Whether only root and `user` can have put the file at `path` there. They must own all
+/// directories on the way, and no other user may write to them.
 pub fn is_of(path: &Path, user: Uid) -> bool {
     let Ok(absolute) = std::path::absolute(path) else { return false };
-    // The names as they are written, and where symbolic links lead: each has to be safe.
+    // Both the path as written and the resolved one have to be safe.
     let Some(real) = absolute.parent().and_then(|parent| std::fs::canonicalize(parent).ok()) else {
         return false;
     };
@@ -192,7 +195,7 @@ pub fn is_of(path: &Path, user: Uid) -> bool {
     written.ancestors().all(safe) && real.ancestors().all(safe)
 }
 
-/// The group that what is made in the directory of `path` belongs to.
+/// The group of new files in the directory of `path`.
 pub fn group_of(path: &Path) -> Option<Gid> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let about = std::fs::metadata(directory).ok()?;
@@ -237,7 +240,7 @@ mod tests {
             set_mode(&directory, mode);
             assert!(why(&public(&directory)).contains("others may"), "{mode:o}");
         }
-        // As systemd makes one: others may look, not write.
+        // As systemd makes one: others may read, not write.
         let by_systemd = Usual { in_public: false, ..public(&directory) };
         set_mode(&directory, 0o755);
         assert!(by_systemd.open().is_ok());

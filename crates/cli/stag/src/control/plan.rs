@@ -1,4 +1,5 @@
-//! What a configuration would change of another, in plain words: what comes, goes or changes, and who is disturbed by it.
+//! The differences between two configurations in plain words: additions, removals, changes, and the
+//! initiators that each disturbs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,11 +13,11 @@ use crate::units::{Fate, Place, Units, place};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What changes at once.
+    /// Changes that apply at once.
     pub changes: Vec<Change>,
-    /// What holds from the daemon's next start on.
+    /// Changes that apply from the daemon's next start on.
     pub at_next_start: Vec<String>,
-    /// What cannot be done; then nothing is.
+    /// Changes that are impossible; if there is one, nothing is applied.
     pub refused: Vec<String>,
 }
 
@@ -43,12 +44,12 @@ pub type Sessions = Vec<LoggedIn>;
 pub struct LoggedIn {
     pub target: String,
     pub initiator: String,
-    /// The user that the initiator has proved to be.
+    /// The user as whom the initiator has authenticated.
     pub user: Option<String>,
 }
 
 impl Plan {
-    /// What `new` changes of `old`.
+    /// The changes from `old` to `new`.
     pub fn new(old: &Config, new: &Config, fates: &HashMap<Place, Fate>, sessions: &Sessions) -> Self {
         let mut plan = Self::default();
         plan.portals(old, new);
@@ -196,7 +197,7 @@ impl Plan {
         }
     }
 
-    /// What changes of the daemon's settings, each told with when it is in force.
+    /// Adds changed settings, each with the time when it applies.
     fn settings(&mut self, of: &str, differences: Vec<Difference>) {
         for found in differences {
             match found.setting.when() {
@@ -334,7 +335,7 @@ impl Plan {
     }
 }
 
-/// What changes of an export's clients.
+/// Changes of an export's clients.
 fn of_clients(old: &[Client], new: &[Client]) -> Vec<String> {
     let among = |list: &[Client], one: &Client| list.iter().any(|other| other.network == one.network);
     let gone =
@@ -349,7 +350,7 @@ fn of_clients(old: &[Client], new: &[Client]) -> Vec<String> {
     gone.chain(came).chain(changed).collect()
 }
 
-/// A target's name as names are compared.
+/// A target's name in the form in which names are compared.
 fn key(target: &Target) -> String {
     target.iqn.to_ascii_lowercase()
 }
@@ -379,12 +380,12 @@ fn logged_out(who: &[String]) -> Option<String> {
     (!who.is_empty()).then(|| format!("{} asked to log out, and disconnected after 2 s", people(who)))
 }
 
-/// What changes of an ACL.
+/// Changes of an ACL.
 fn of_acl(old: &Acl, new: &Acl) -> Vec<String> {
     told(old.differences(new).into_iter().chain(old.limits.differences(&new.limits)))
 }
 
-/// What changes of a unit.
+/// Changes of a unit.
 fn of_unit(old: &UnitSpec, new: &UnitSpec) -> Vec<String> {
     let (before, now) = (&old.options, &new.options);
     let path =

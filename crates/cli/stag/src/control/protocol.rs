@@ -1,9 +1,10 @@
-//! What goes over the control socket: one JSON object a line each way.
+//! The protocol of the control socket: one JSON object a line each way.
 //!
-//! A request is `{"v":1,"do":"status",…}`, where what else there is belongs to the verb. Any number of `{"v":1,"progress":…}`
-//! come back while it is at work, and then one `{"v":1,"ok":…}` or `{"v":1,"error":{"kind":…,"message":…}}`. Requests of one
-//! connection are answered in their order. Lines are bounded; nothing is read further than its newline. The verb `apply` is followed by the
-//! configuration itself, as many bytes as `body` says.
+//! A request is `{"v":1,"do":"status",…}` with the verb's arguments. While the verb runs, any
+//! number of `{"v":1,"progress":…}` come back, and then one `{"v":1,"ok":…}` or
+//! `{"v":1,"error":{"kind":…,"message":…}}`. Requests of one connection are answered in order.
+//! Lines have a bounded length, and nothing is read beyond a line's newline. After the verb `apply`
+//! follow `body` bytes, the configuration itself.
 
 use std::io::{self, BufRead, Write};
 
@@ -13,14 +14,15 @@ use zeroize::Zeroizing;
 
 /// The version of the protocol. A daemon refuses others'.
 pub const VERSION: u32 = 1;
-/// The longest line of a request, bytes. A configuration comes behind its line, as [`Request::body`] says.
+/// The longest line of a request, bytes. A configuration follows its line as a body of
+/// [`Request::body`] bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
 /// The longest line of an answer, bytes: the status of tens of thousands of units and sessions.
 pub const MAX_ANSWER: u64 = 256 << 20;
 /// The longest body, bytes.
 pub const MAX_BODY: u64 = crate::config::MAX_FILE;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`] of the client.
@@ -31,12 +33,12 @@ pub struct Request {
     /// Bytes that follow the line: for `apply`, the configuration as it is.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub body: u64,
-    /// What the verb wants to know besides.
+    /// The verb's arguments.
     #[serde(flatten)]
     pub arguments: serde_json::Map<String, Value>,
 }
 
-/// A request without a version is meant for the one that is spoken here: people type them too.
+/// The version of a request without one: this one, since people type requests too.
 fn version() -> u32 {
     VERSION
 }
@@ -54,39 +56,38 @@ impl Request {
     /// The arguments as the verb's own type.
     ///
     /// # Errors
-    /// When one is missing or of another kind.
+    /// An argument is missing or has the wrong type.
     pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T, Fault> {
         serde_json::from_value(Value::Object(self.arguments.clone()))
             .map_err(|error| Fault::new(Kind::Request, format!("{}: {error}", self.verb)))
     }
 }
 
-/// What kind of failure it was; decides a command's exit status.
+/// The kind of a failure; it determines a command's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The request makes no sense to this daemon.
+    /// The daemon does not understand the request.
     Request,
     /// A configuration has mistakes.
     Config,
-    /// What was asked cannot be done, and nothing has been changed.
+    /// The request cannot be executed, and nothing has changed.
     Refused,
-    /// It was begun and failed.
+    /// The request was begun and failed.
     Failed,
 }
 
-/// Why a request came to nothing.
+/// The failure of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
-    /// What kind of failure.
     pub kind: Kind,
-    /// What to tell the user.
+    /// Text for the user.
     pub message: String,
 }
 
 impl Fault {
-    /// A failure with what to tell the user.
+    /// A failure with a text for the user.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
@@ -96,10 +97,10 @@ impl Fault {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// It is at work.
+    /// The verb is running.
     Progress(Value),
     Ok(Value),
-    /// It came to nothing.
+    /// The verb has failed.
     Error(Fault),
 }
 
@@ -124,7 +125,7 @@ pub fn write_answer(to: &mut impl Write, answer: Answer) -> io::Result<()> {
 /// Reads one line of an answer; `None` at the end of the stream.
 ///
 /// # Errors
-/// The socket's, or what came is none.
+/// The socket fails, or the line is not an answer.
 pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
     let Some(line) = read_line(from, MAX_ANSWER)? else { return Ok(None) };
     let versioned: Versioned = serde_json::from_slice(&line)?;
@@ -150,8 +151,8 @@ pub fn read_line(from: &mut impl BufRead, most: u64) -> io::Result<Option<Vec<u8
     }
 }
 
-/// Reads requests as the daemon does, with their bodies, until the end or a line that is none. How many there were, and how many lines it
-/// would have refused. For tests from outside.
+/// Reads requests and their bodies as the daemon does, until the end or an unreadable line. Returns
+/// the numbers of requests read and of lines refused. For tests of other crates.
 pub fn read_requests(mut from: &[u8]) -> (usize, usize) {
     let (mut read, mut refused) = (0, 0);
     while let Ok(Some(line)) = read_line(&mut from, MAX_REQUEST) {
@@ -171,10 +172,11 @@ pub fn read_requests(mut from: &[u8]) -> (usize, usize) {
     (read, refused)
 }
 
-/// Reads the body that `request` announces, which may hold secrets: it is zeroed when it is dropped. Its memory is taken once and whole.
+/// Reads the body that `request` announces. Its memory is allocated once and zeroed on drop, since
+/// it may hold secrets.
 ///
 /// # Errors
-/// The socket's; `InvalidData` for a body that is too long or no text.
+/// The socket fails; `InvalidData` for a body that is too long or not UTF-8.
 pub fn read_body(from: &mut impl io::Read, bytes: u64) -> io::Result<Zeroizing<String>> {
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     if bytes > MAX_BODY {
@@ -191,7 +193,7 @@ pub fn read_body(from: &mut impl io::Read, bytes: u64) -> io::Result<Zeroizing<S
     })
 }
 
-/// Reads a socket through a buffer that is zeroed when it is dropped: configurations with secrets come through it.
+/// Reads a socket through a buffer that is zeroed on drop, since configurations may hold secrets.
 pub struct Reader<R> {
     from: R,
     buffer: Zeroizing<Vec<u8>>,
@@ -228,13 +230,13 @@ impl<R: io::Read> BufRead for Reader<R> {
     }
 }
 
-/// Receives what a long verb has to say while it is at work.
+/// Receives a verb's progress messages.
 pub type Progress<'a> = &'a mut dyn FnMut(Value);
 
 /// The answer of a verb as JSON.
 ///
 /// # Errors
-/// Never, for what verbs answer.
+/// Never, for the answers of verbs.
 pub fn json(answer: &impl serde::Serialize) -> Result<Value, Fault> {
     serde_json::to_value(answer).map_err(|error| Fault::new(Kind::Failed, error.to_string()))
 }

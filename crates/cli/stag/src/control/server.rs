@@ -1,5 +1,5 @@
-//! The daemon's side of the control socket: one thread that accepts, and one for each client. They block; nothing of the data path
-//! waits for them.
+//! The daemon's side of the control socket: one thread that accepts, and one for each client. They
+//! block; the data path never waits for them.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,12 +17,12 @@ use super::protocol::{
 use super::socket::ControlSocket;
 use super::{acknowledge, apply, handover, upgrade, verbs};
 
-/// How long a client may say nothing.
+/// Timeout of a read from a client.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long it may not read what it is told.
+/// Timeout of a write to a client.
 const UNTIL_IT_READS: Duration = Duration::from_secs(30);
 
-/// A control socket at work. Ends when it is dropped; verbs that are at work then end by themselves.
+/// A serving control socket. Stops when it is dropped; verbs that are running then finish.
 pub struct ControlServer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +38,7 @@ impl ControlServer {
     /// Answers for `daemon` from now on.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// No thread can be started.
     pub fn start(socket: ControlSocket, daemon: Arc<Daemon>) -> io::Result<Self> {
         let shared = Arc::new(Shared { socket, clients: Arc::default(), ending: AtomicBool::new(false) });
         let theirs = shared.clone();
@@ -51,11 +51,11 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         if self.shared.socket.is_given_away() {
-            // It would not be this process's alone that is shut down.
+            // The socket belongs to another process now, so it must not be shut down.
             return;
         }
         self.shared.ending.store(true, Ordering::Release);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = rustix::net::shutdown(&self.shared.socket.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -82,7 +82,7 @@ fn accept(shared: &Arc<Shared>, daemon: &Arc<Daemon>) {
         let place = match entered {
             Ok(Some(place)) => place,
             Ok(None) => {
-                // It is not waited for: what fits into the socket's buffer goes.
+                // Non-blocking: only what fits into the socket's buffer is sent.
                 let told = stream.set_nonblocking(true).and_then(|()| {
                     refuse(&stream, "all clients that this user may have on the control socket are at work")
                 });
@@ -113,7 +113,7 @@ fn refuse(mut out: &UnixStream, what: &str) -> io::Result<()> {
     write_answer(&mut out, Answer::Error(Fault::new(Kind::Refused, what)))
 }
 
-/// What a client has to be allowed to do for `request`.
+/// The rights that a client needs for `request`.
 fn wanted(request: &Request) -> Rights {
     match request.verb.as_str() {
         apply::VERB | handover::VERB | upgrade::VERB | acknowledge::VERB => Rights::Own,
@@ -169,7 +169,7 @@ fn serve(
             Ok(request) => request,
             Err(fault) => {
                 write_answer(&mut out, Answer::Error(fault))?;
-                // A body may follow, which is not to be taken for requests.
+                // A body may follow, which must not be read as requests.
                 match serde_json::from_slice::<Request>(&line) {
                     Ok(Request { body: 1.., .. }) => return Ok(()),
                     _ => continue,
@@ -190,7 +190,7 @@ fn serve(
         }
         if request.verb == handover::VERB {
             if handover::give(daemon, socket, stream, &mut lines, &request)? {
-                // As an administrator ends it.
+                // Ends as on an administrator's signal.
                 rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
                 return Ok(());
             }
@@ -198,7 +198,7 @@ fn serve(
             continue;
         }
         let answer = verbs::answer(daemon, &request, body, &mut |step| {
-            // A client that is gone is noticed when it is answered; what it has begun is done.
+            // A lost client is noticed at the answer; the verb still finishes.
             let _ = write_answer(&mut out, Answer::Progress(step));
         });
         write_answer(&mut out, answer.map_or_else(Answer::Error, Answer::Ok))?;

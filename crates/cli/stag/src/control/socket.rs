@@ -1,8 +1,8 @@
-//! The control socket itself, and who holds it.
+//! The control socket, and its lock.
 //!
-//! A file beside the socket, `PATH.lock`, is locked for as long as its daemon lives, whatever ends it. So the socket of a dead
-//! daemon can be told from that of a live one, and is replaced. Nothing here follows a symbolic link that somebody put in its place,
-//! and nothing changes a file by its name once that is there.
+//! A file beside the socket, `PATH.lock`, is locked as long as its daemon lives, however it ends.
+//! So a dead daemon's socket is recognised and replaced. Nothing here follows a symbolic link that
+//! another user put in place of a file, or changes a file by name once it is there.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -20,13 +20,13 @@ use super::place::{self, PlaceError};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Why there is no control socket.
+/// The reason why there is no control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another daemon lives there.
+    /// Another daemon has it.
     #[error("another daemon has the control socket {0}")]
     Taken(PathBuf),
-    /// The usual directory is not to be used.
+    /// The usual directory cannot be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
     #[error("the control socket {path} cannot be made: {source}")]
@@ -38,31 +38,31 @@ pub enum SocketError {
 pub struct ControlSocket {
     pub listener: UnixListener,
     path: PathBuf,
-    /// Locked for as long as this lives, or what it is handed to.
+    /// Locked as long as this process has it open, or another one that it was handed to.
     pub lock: OwnedFd,
-    /// Another process has it.
+    /// Whether another process has it.
     given_away: AtomicBool,
-    /// Its name goes with this value.
+    /// Whether the socket's file is removed with this value.
     owned: AtomicBool,
 }
 
 impl ControlSocket {
-    /// Takes the usual place.
+    /// Listens at the usual path.
     ///
     /// # Errors
-    /// When another daemon has it, its directory is not to be trusted, or the system refuses.
+    /// Another daemon has it, its directory cannot be trusted, or the system refuses.
     pub fn bind_usual() -> Result<Self, SocketError> {
         Self::bind(&place::for_daemon()?)
     }
 
-    /// Takes `path` and listens there. What a dead daemon has left is replaced.
+    /// Locks `path` and listens there. Replaces a dead daemon's socket.
     ///
     /// # Errors
-    /// When another daemon has it, or the system refuses.
+    /// Another daemon has it, or the system refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
         if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            // One that is there keeps its mode.
+            // An existing directory keeps its mode.
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         }
         let lock = lock_file(&beside(path, ".lock")).map_err(failed)?;
@@ -71,7 +71,8 @@ impl ControlSocket {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(SocketError::Taken(path.to_owned())),
             Err(error) => return Err(failed(error.into())),
         }
-        // Under another name first: the one that a dead daemon has left is replaced at once and whole.
+        // Created under another name, then renamed: this replaces a dead daemon's socket
+        // atomically.
         let fresh = beside(path, ".new");
         let listen = || {
             match std::fs::remove_file(&fresh) {
@@ -93,7 +94,7 @@ impl ControlSocket {
         })
     }
 
-    /// Listens with another process at `path`, whose it is until [`Self::claim`].
+    /// Listens with another process at `path`, which owns it until [`Self::claim`].
     pub fn adopt(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Self {
         Self {
             listener: listener.into(),
@@ -104,12 +105,12 @@ impl ControlSocket {
         }
     }
 
-    /// The other process has given it up.
+    /// Takes over the ownership, after the other process has given it up.
     pub fn claim(&self) {
         self.owned.store(true, Ordering::Release);
     }
 
-    /// Another process has it from now on: its name stays.
+    /// Leaves the socket's file to another process.
     pub fn give_away(&self) {
         self.owned.store(false, Ordering::Release);
         self.given_away.store(true, Ordering::Release);
@@ -120,7 +121,6 @@ impl ControlSocket {
         self.given_away.load(Ordering::Acquire)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -131,18 +131,21 @@ impl Drop for ControlSocket {
         if !self.owned.load(Ordering::Acquire) {
             return;
         }
-        // Still locked: it is ours. The lock's file stays, for a lock on a file that is gone would keep nobody out.
+        // Still locked, so the file is ours. The lock's file stays: a lock on a deleted file
+        // excludes nobody.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Listens at `path`, which is not there yet. The socket has its mode from its first moment on: that of the descriptor before bind(2).
+/// Listens at `path`, which does not exist. The mode is set before bind(2), so the socket has it
+/// from the first moment.
 fn bind(path: &Path, for_group: bool) -> io::Result<UnixListener> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(if for_group { 0o660 } else { 0o600 }))?;
-    // The mask would take the group's right to connect; at the start no other thread makes files.
+    // The umask would remove the group's right to connect. At the start no other thread creates
+    // files.
     let mask = for_group.then(|| rustix::process::umask(Mode::from_raw_mode(0o007)));
     let bound = rustix::net::bind(&socket, &SocketAddrUnix::new(path)?);
     mask.map(rustix::process::umask);
@@ -184,7 +187,7 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok());
         drop(first);
         assert!(!path.exists());
-        // As a daemon that was killed leaves it: a name, and nobody behind it.
+        // As a killed daemon leaves it: a file on which no process listens.
         drop(UnixListener::bind(&path).unwrap());
         assert!(UnixStream::connect(&path).is_err());
         let second = ControlSocket::bind(&path).unwrap();

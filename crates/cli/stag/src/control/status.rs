@@ -1,4 +1,4 @@
-//! `status`: what a daemon serves and to whom, as JSON; `status_text` has the same as text.
+//! `status`: the state of a daemon and its clients as JSON; `status_text` has the same as text.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::state::hex;
 use crate::unit::UnitSpec;
 use crate::units;
 
-/// How long a core may take to say how it is used.
+/// Time for a core to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A daemon as it is now.
@@ -28,24 +28,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Status {
     pub version: String,
     pub pid: u32,
-    /// How long it has been serving, seconds.
+    /// Seconds since the daemon started to serve.
     pub uptime_s: f64,
-    /// Where it listens.
     pub portals: Vec<PortalStatus>,
     pub targets: Vec<TargetStatus>,
-    /// Who is logged in.
     pub sessions: Vec<SessionStatus>,
-    /// What recovery had to do in all sessions that there were.
+    /// Recoveries of all sessions, ended ones included.
     #[serde(default)]
     pub recoveries: Recoveries,
-    /// How units and their file systems fare.
+    /// Health of units and their file systems.
     #[serde(default)]
     pub health: Health,
     #[serde(default)]
     pub nfs: NfsStatus,
-    /// Its threads. `None` of one that did not answer.
+    /// The cores' threads; `None` for one that did not answer.
     pub cores: Vec<Option<CoreStatus>>,
-    /// Whether all threads have answered. Else what they have counted is missing from every sum.
+    /// Whether all threads have answered. If not, their counts are missing from every sum.
     #[serde(default)]
     pub complete: bool,
 }
@@ -55,7 +53,7 @@ pub struct PortalStatus {
     pub listen: String,
     /// Target portal group tag.
     pub group: u16,
-    /// What it lets in.
+    /// Transports that it accepts.
     pub transports: String,
 }
 
@@ -88,7 +86,7 @@ pub struct UnitStatus {
     pub thin: bool,
     /// Whether writes may wait in a volatile cache.
     pub write_cache: bool,
-    /// By which calls it is read and written, if that was asked for.
+    /// The I/O engine that was configured for it.
     pub engine: Option<String>,
     pub serial: String,
     /// Its worldwide name: the NAA designator, in hexadecimal.
@@ -101,7 +99,7 @@ pub struct UnitStatus {
     /// Bytes that it takes of its file system, where that can be said.
     #[serde(default)]
     pub allocated: Option<u64>,
-    /// What has been done with it.
+    /// Counts of its commands.
     pub io: Io,
 }
 
@@ -109,22 +107,22 @@ fn disk() -> String {
     "disk".into()
 }
 
-/// What a unit of objects holds.
+/// Contents of a unit of objects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ObjectsStatus {
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub used: u64,
     pub partitions: u64,
     pub objects: u64,
 }
 
-/// What has been done. Times are of one command of eight.
+/// Counts of commands. One command of eight is timed.
 pub use iscsi_server::Counts as Io;
 
-/// What recovery had to do (ErrorRecoveryLevel 1 and 2; digest errors at every level).
+/// Counts of error recovery (ErrorRecoveryLevel 1 and 2; digest errors at every level).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recoveries {
-    /// SNACKs that asked for something to be sent again.
+    /// SNACKs that requested retransmission.
     pub snacks: u64,
     /// Those of them that were rejected.
     pub rejected_snacks: u64,
@@ -134,7 +132,7 @@ pub struct Recoveries {
     pub recovery_r2ts: u64,
     /// PDUs that were dropped for a wrong digest.
     pub digest_errors: u64,
-    /// Tasks that went on on another connection than the one that they were lost with.
+    /// Tasks that were reassigned to another connection.
     pub reassigned_tasks: u64,
 }
 
@@ -157,7 +155,7 @@ pub struct SessionStatus {
     /// Target Session Identifying Handle.
     pub tsih: u16,
     pub initiator: String,
-    /// The CHAP user that it has proved to be.
+    /// The CHAP user as whom it has authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Its ISID, hexadecimal.
@@ -167,12 +165,12 @@ pub struct SessionStatus {
     pub group: u16,
     pub error_recovery_level: u8,
     pub max_connections: u16,
-    /// How long it has been there, seconds.
+    /// Seconds since it logged in.
     pub age_s: f64,
     pub connections: Vec<ConnectionStatus>,
-    /// What the connections that it has now have done.
+    /// Counts of the connections that it has now.
     pub io: Io,
-    /// What recovery had to do on all that it had.
+    /// Recoveries of all connections that it has had.
     #[serde(default)]
     pub recoveries: Recoveries,
 }
@@ -187,9 +185,9 @@ pub struct ConnectionStatus {
     pub header_digest: bool,
     /// Whether data has a digest.
     pub data_digest: bool,
-    /// The core that it lives on.
+    /// Its core.
     pub core: usize,
-    /// How long it has been there, seconds.
+    /// Seconds since it connected.
     pub age_s: f64,
 }
 
@@ -205,13 +203,13 @@ pub struct CoreStatus {
     pub pool_mapped: usize,
     /// Bytes that it may map.
     pub pool_limit: usize,
-    /// How often somebody had to wait for a buffer. RDMA takes its buffers from the same pool.
+    /// Number of waits for a buffer. RDMA takes its buffers from the same pool.
     #[serde(default)]
     pub pool_waits: u64,
-    /// Bytes that are kept because initiators may ask for them again.
+    /// Bytes that are kept for retransmission.
     #[serde(default)]
     pub kept: usize,
-    /// How often what a connection kept was given up, since too much was.
+    /// Number of times that a connection discarded its kept data, since the limit was reached.
     #[serde(default)]
     pub kept_given_up: u64,
     /// Pings that it has sent to silent initiators.
@@ -223,34 +221,35 @@ pub struct CoreStatus {
     /// Payload that came over TCP.
     #[serde(default)]
     pub tcp: TcpStatus,
-    /// What RDMA has moved by way of the pool.
+    /// Payload that RDMA moved.
     #[serde(default)]
     pub rdma: RdmaStatus,
     /// Processor time that its thread has used, seconds; where the system tells.
     pub busy_s: Option<f64>,
 }
 
-/// Payload that came over TCP on a core, bytes. What did not land is copied once more where its unit stands on memory.
+/// Payload received over TCP on a core, bytes. If a unit is in memory, data that was not placed
+/// directly is copied once more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpStatus {
     /// Data segments of all kinds.
     pub received: u64,
-    /// Of that, received straight to where it belongs in a unit's memory.
+    /// Of these, received directly into a unit's memory.
     pub landed: u64,
 }
 
-/// Payload that Stag's own iWARP has moved on a core, bytes. What is copied is what the pool had no room to receive in place, and
-/// what is short.
+/// Payload that Stag's own iWARP has moved on a core, bytes. It copies short messages, and data
+/// that the pool had no room to receive in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaStatus {
-    /// Received straight to where it belongs.
+    /// Received directly to its destination.
     pub in_place: u64,
-    /// Handed on where it was received.
+    /// Passed on in the receive buffer, without a copy.
     pub by_reference: u64,
-    /// Copied to where it belongs.
+    /// Copied to its destination.
     pub copied_in: u64,
-    /// Of these, in the memory of units: of long writes that RDMA Reads fetched. Received there without a CRC; under one copied there
-    /// when it was found right.
+    /// Part of `in_place` and `copied_in`: data of long writes in the memory of units, fetched by
+    /// RDMA Read. Received there without a CRC; with a CRC, copied there once it is verified.
     #[serde(default)]
     pub placed: u64,
     pub sent: u64,
@@ -266,7 +265,7 @@ pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
     json(&status(daemon, PATIENCE))
 }
 
-/// What `daemon` is doing now. Each question to the cores waits for `patience` at most.
+/// The current status of `daemon`. Each request to the cores waits for `patience` at most.
 pub fn status(daemon: &Daemon, patience: Duration) -> Status {
     let server = &daemon.server;
     let running = daemon.running();
@@ -322,7 +321,7 @@ fn portal(portal: iscsi_server::BoundPortal) -> PortalStatus {
     }
 }
 
-/// What has been done with units, by their targets and numbers.
+/// Counts of units, by their targets and numbers.
 type Flows = HashMap<(String, u16), iscsi_server::Counts>;
 
 fn target(
@@ -437,7 +436,7 @@ fn connection(connection: iscsi_server::ConnectionStatus) -> ConnectionStatus {
 
 /// Processor time of the cores' threads, seconds, as far as the system tells.
 fn busy_cores() -> HashMap<usize, f64> {
-    // Of the clock ticks that Linux shows to programs there are always 100 a second.
+    // Linux shows clock ticks to programs in units of 1/100 s (USER_HZ).
     const TICKS: f64 = 100.0;
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let busy = |thread: std::fs::DirEntry| {

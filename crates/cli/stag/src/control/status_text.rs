@@ -6,7 +6,7 @@ use backing::size::Size;
 
 use super::status::{CoreStatus, Io, Recoveries, SessionStatus, Status};
 
-/// The whole of it.
+/// The whole status.
 pub fn text(status: &Status) -> String {
     let mut out = String::new();
     // A string takes everything.
@@ -119,7 +119,7 @@ fn write_core(out: &mut String, at: usize, core: &CoreStatus) -> std::fmt::Resul
     writeln!(out)
 }
 
-/// What recovery had to do, if anything.
+/// Counts of error recovery, if any is not 0.
 fn recovered(of: &Recoveries) -> Option<String> {
     let words = [
         (of.snacks, "SNACKs"),
@@ -134,7 +134,7 @@ fn recovered(of: &Recoveries) -> Option<String> {
     (!said.is_empty()).then(|| format!("recovered: {}", said.join(", ")))
 }
 
-/// What has been done, if anything was.
+/// Counts of reads and writes, if any is not 0.
 fn done(io: &Io) -> Option<String> {
     let any = io.reads + io.writes > 0;
     any.then(|| {
@@ -179,7 +179,7 @@ fn write_session(out: &mut String, session: &SessionStatus) -> std::fmt::Result 
     Ok(())
 }
 
-/// A time as people say it.
+/// A duration in words.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds as u64;
     match (whole / 86400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {

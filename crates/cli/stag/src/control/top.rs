@@ -1,4 +1,5 @@
-//! `stag top`: what a daemon's units, sessions, exports, NFS clients and cores are doing right now: the difference of two statuses.
+//! `stag top`: the load of a daemon's units, sessions, exports, NFS clients and cores, as the
+//! difference of two statuses.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -18,7 +19,7 @@ const ROWS: usize = 20;
 /// Clears the screen and goes to its top left corner (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// What has happened a second.
+/// Rates per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Rates {
     pub reads: f64,
@@ -31,13 +32,13 @@ pub struct Rates {
     pub written_bytes: f64,
     /// Commands a second that did not end with GOOD.
     pub failed: f64,
-    /// Mean time that a command took in the daemon, µs; of those that were timed.
+    /// Mean time of the timed commands in the daemon, µs.
     pub mean_us: Option<f64>,
-    /// 99% took less, µs: a power of two of nanoseconds.
+    /// 99th percentile of that time, µs: a power of two of nanoseconds.
     pub p99_us: Option<f64>,
 }
 
-/// One row: its name and what it does.
+/// One row of a table: a name and its rates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub name: String,
@@ -47,7 +48,7 @@ pub struct Row {
 /// Everything at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Top {
-    /// How long was looked, seconds.
+    /// Length of the interval, seconds.
     pub seconds: f64,
     pub total: Rates,
     /// Units, the busiest first.
@@ -58,13 +59,13 @@ pub struct Top {
     pub exports: Vec<Row>,
     /// Connections of NFS clients, the busiest first. Their calls are `others`.
     pub clients: Vec<Row>,
-    /// How busy each core's thread was, 0 to 1.
+    /// Utilization of each core's thread, 0 to 1.
     pub cores: Vec<f64>,
 }
 
 impl Rates {
     fn between(before: &Io, now: &Io, seconds: f64) -> Self {
-        // What is not there any more has counted for others.
+        // A count that has fallen belongs to a new daemon or session.
         let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         let timed = now.timed.saturating_sub(before.timed);
         let time = now.time_ns.saturating_sub(before.time_ns);
@@ -85,7 +86,8 @@ impl Rates {
     }
 }
 
-/// Where the bucket ends below which `part` of what came between two counts lies, µs.
+/// Upper end of the bucket that holds the quantile `part` of the counts between `before` and `now`,
+/// µs.
 fn percentile(before: &[u64], now: &[u64], part: f64) -> Option<f64> {
     let counts: Vec<u64> = now
         .iter()
@@ -105,7 +107,7 @@ fn percentile(before: &[u64], now: &[u64], part: f64) -> Option<f64> {
 }
 
 impl Top {
-    /// What happened between two statuses.
+    /// The rates between two statuses.
     pub fn between(before: &Status, now: &Status) -> Self {
         let seconds = (now.uptime_s - before.uptime_s).max(1e-3);
         let units = |status: &Status| -> Vec<(String, Io)> {
@@ -151,7 +153,7 @@ impl Top {
     }
 }
 
-/// What each of `now` has done since `before`, by its name. What is new has done all of it.
+/// Rates of each of `now` since `before`, matched by name. A new one counts from 0.
 fn rows<T>(before: &[T], now: &[T], seconds: f64, of: impl Fn(&T) -> (String, Io)) -> Vec<Row> {
     let old: HashMap<String, Io> = before.iter().map(&of).collect();
     let row = |one| {
@@ -171,7 +173,7 @@ pub fn command(args: &args::Top) -> Exit {
     }
 }
 
-/// Shows one picture after another; `Some` once stdout takes no more.
+/// Shows one screen after another; `Some` once stdout is closed.
 fn run(args: &args::Top) -> Result<Option<OutError>, CallError> {
     let interval = Duration::try_from_secs_f64(args.interval).unwrap_or(Duration::from_secs(1));
     let mut client = Client::connect(args.at.control.as_deref())?;
@@ -292,7 +294,7 @@ mod tests {
         let rates = Rates::between(&before, &now, 2.0);
         assert_eq!((rates.reads, rates.read_bytes, rates.writes), (100.0, 2000.0, 0.0));
         assert_eq!((rates.mean_us, rates.p99_us), (Some(2.0), Some(2.048)));
-        // A daemon that was replaced counts from nothing.
+        // A new daemon counts from 0.
         assert_eq!(Rates::between(&now, &before, 2.0).reads, 0.0);
         assert_eq!(percentile(&[], &[], 0.99), None);
     }

@@ -1,11 +1,12 @@
-//! `stag upgrade`: this program takes the place of the running daemon, which an older one may be.
+//! `stag upgrade`: this program replaces the running daemon, which may be an older version.
 //!
-//! The daemon says how it was started ([`Program`]). The command starts itself with the same words and
-//! `--takeover`, in the process group of nobody else, and waits until the new daemon answers at the
-//! control socket. What becomes of sessions and units is [`super::handover`]'s. Run by a service
-//! manager's reload command, the new daemon stays within the service and its sandbox; the old one
-//! names it as the service's main process before it ends. Run by anybody else it would leave both:
-//! so a service is only upgraded from within.
+//! The daemon reports the arguments it was started with ([`Program`]). The command starts itself
+//! with the same arguments and `--takeover`, in a process group of its own. It waits until the new
+//! daemon answers at the control socket. [`super::handover`] moves sessions and units.
+//!
+//! Run by a service manager's reload command, the new daemon stays within the service and its
+//! sandbox. The old one names it as the service's main process before it ends. Any other process
+//! would start it outside of both, so a service is only upgraded from within.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +23,8 @@ use crate::exit::Exit;
 
 /// The verb that asks for a daemon's [`Described`].
 pub const VERB: &str = "program";
-/// How long the new daemon may take to serve: the old one has a minute to hand over, and media may take theirs.
+/// Time for the new daemon to serve: the old one has a minute to hand over, and opening media takes
+/// time too.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The program of this process, as it was when it started.
@@ -40,11 +42,11 @@ struct Described {
     pid: u32,
     /// Whether another file is where the program was.
     replaced: bool,
-    /// What it was started with, without its own name.
+    /// Its arguments, without the program's name.
     arguments: Vec<String>,
     /// The directory that relative paths start from.
     directory: PathBuf,
-    /// What its service manager's watchdog expects, microseconds.
+    /// Timeout of its service manager's watchdog (WATCHDOG_USEC), µs.
     watchdog_us: Option<String>,
     /// The control group in which a service manager has started it.
     #[serde(default)]
@@ -59,7 +61,7 @@ impl Program {
     /// The program of this process.
     pub fn running() -> Self {
         let path = std::env::current_exe().ok();
-        // The file itself, whatever has its name by now.
+        // The running file itself, even if another file has its name by now.
         let file = std::fs::metadata("/proc/self/exe").ok().map(|about| file(&about));
         let service = std::env::var_os("NOTIFY_SOCKET").and_then(|_| control_group());
         Self { path, file, service }
@@ -91,7 +93,8 @@ fn control_group() -> Option<String> {
     of("name=systemd:").or_else(|| of(":")).map(str::to_owned)
 }
 
-/// Whether a process of the control group `own` is one of `service`: of its reload command, or started by one of its processes.
+/// Whether a process of the control group `own` belongs to `service`: its reload command, or a
+/// process started by one of its processes.
 fn is_within(own: &str, service: &str) -> bool {
     own.strip_prefix(service).is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || service == "/")
 }

@@ -1,4 +1,4 @@
-//! Which verb of the control socket is answered where.
+//! Dispatch of the control socket's verbs.
 
 use serde_json::Value;
 
@@ -7,10 +7,10 @@ use super::protocol::{Fault, Kind, Progress, Request, json};
 use super::{acknowledge, alua, apply, drain, status, upgrade};
 use crate::config::Text;
 
-/// Does what `request` asks, on the thread of the client that asks.
+/// Executes `request`, on its client's thread.
 ///
 /// # Errors
-/// What to tell the client.
+/// The verb's failure.
 pub fn answer(
     daemon: &Daemon,
     request: &Request,
@@ -30,7 +30,7 @@ pub fn answer(
     }
 }
 
-/// For verbs that want to know nothing besides.
+/// Arguments of verbs that take none.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NoArguments {}

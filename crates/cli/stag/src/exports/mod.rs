@@ -148,8 +148,8 @@ pub fn has_memory(config: &Config, name: &str, bytes: u64) -> bool {
     config.exports.iter().any(|export| export.name == name && export.shown == Shown::Memory(bytes))
 }
 
-/// Which tree an export shows. All exports of a directory share one, which keeps what is known of its
-/// files. Memory is an export's own.
+/// The key of an export's tree. All exports of a directory share one tree, which keeps its files'
+/// state. Each export in memory has its own.
 fn asked(export: &Export) -> (String, Shown) {
     let own = match export.shown {
         Shown::Memory(_) => export.name.clone(),
@@ -181,7 +181,7 @@ fn directory(path: &Path, export: &Export) -> Result<Arc<Folder>, String> {
     Ok(Arc::new(Folder::open(path, &options).map_err(|error| error.to_string())?))
 }
 
-/// What NFS is configured to, with the trees that are open.
+/// The configuration of NFS, with the open trees.
 ///
 /// # Errors
 /// There is no key for file handles.

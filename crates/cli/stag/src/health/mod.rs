@@ -1,5 +1,6 @@
-//! How units and their file systems fare: where the mark of a failed flush is kept, what room there is, and the thread that looks
-//! after both. The data path never comes here: stores report to their `backing::Health`, which this reads.
+//! The health of units and their file systems: the marks of failed flushes, the room, and the
+//! thread that checks both. The data path never comes here: stores report to their
+//! `backing::Health`, which this reads.
 
 pub mod monitor;
 pub mod space;
@@ -17,10 +18,10 @@ use crate::state;
 use crate::unit::{Backing, UnitSpec};
 use crate::units::{OpenKind, OpenUnit, Place, Units};
 
-/// What the file of a mark is called: the ending of the one beside a file, the folder of those in the state directory.
+/// Name of marks: the ending of one beside a file, and the folder of those in the state directory.
 const FLUSH_FAILED: &str = "flush-failed";
 
-/// A failed flush as one daemon tells it to the next.
+/// A failed flush, as one daemon reports it to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedMark {
     errno: i32,
@@ -35,7 +36,8 @@ pub fn of(unit: &OpenUnit) -> Option<&Arc<Health>> {
     }
 }
 
-/// A unit has just been opened at `place`: a failed flush that was not acknowledged comes into force.
+/// Called when a unit has been opened at `place`: restores a failed flush that was not
+/// acknowledged.
 pub fn begin(unit: &OpenUnit, (iqn, lun): &Place) {
     let Some(health) = of(unit) else { return };
     health.serve_as(iqn, *lun);
@@ -45,7 +47,7 @@ pub fn begin(unit: &OpenUnit, (iqn, lun): &Place) {
     }
 }
 
-/// Tells each unit where it is served now.
+/// Tells each unit its current target and number.
 pub fn name_units(units: &Units) {
     for ((iqn, lun), unit) in &units.open {
         if let Some(health) = of(unit) {
@@ -63,7 +65,7 @@ pub fn marks(units: &Units) -> HashMap<String, CarriedMark> {
     units.open.values().filter_map(carried).collect()
 }
 
-/// Puts the marks that another daemon had in force into force here.
+/// Restores the marks of another daemon.
 pub fn restore_marks(marks: &HashMap<String, CarriedMark>, units: &Units) {
     for unit in units.open.values() {
         let carried = unit.spec.backing.path().and_then(|path| marks.get(&real_path(path)));
@@ -73,8 +75,8 @@ pub fn restore_marks(marks: &HashMap<String, CarriedMark>, units: &Units) {
     }
 }
 
-/// Files that keep the mark of a unit: in the state directory, which outlives the medium, and beside the medium, with which it
-/// moves. A device has no place beside it.
+/// Files that keep the mark of a unit: in the state directory, which outlives the medium, and
+/// beside the medium, to move with it. A device has only the first.
 fn mark_places(spec: &UnitSpec) -> Vec<mark::Place> {
     let Some(path) = spec.backing.path() else { return Vec::new() };
     let in_state = state::path(FLUSH_FAILED, &key(path)).ok();
@@ -87,7 +89,8 @@ fn mark_places(spec: &UnitSpec) -> Vec<mark::Place> {
     in_state.map(place(true)).into_iter().chain(with_medium.map(place(false))).collect()
 }
 
-/// What a medium is known by in the state directory: an id of the device's own, whatever it is called next time, or the path.
+/// Key of a medium in the state directory: the device's own id, which does not depend on its name,
+/// or the path.
 fn key(path: &Path) -> String {
     if is_device(path) { device_key(path) } else { real_path(path) }
 }

@@ -1,6 +1,6 @@
-//! The thread that looks after health. It looks whether units' files are still there, logs what was left
-//! out of the log, warns of file systems that fill up, tells the service manager, and measures room for who
-//! asks. A file system that does not answer holds up this thread and nobody else.
+//! The thread that monitors health. It checks whether units' files are still there, logs suppressed
+//! messages, and warns of file systems that fill up. It informs the service manager, and measures
+//! room on request. A file system that does not answer blocks only this thread.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,9 +12,9 @@ use super::space::{self, Spaces, Watermarks};
 use crate::control::daemon::Daemon;
 use crate::supervisor::Supervisor;
 
-/// How often units are looked at.
+/// Interval of checks.
 const TICK: Duration = Duration::from_secs(5);
-/// Of how many times file systems are measured once.
+/// File systems are measured at every n-th check.
 const MEASURED_EACH: u32 = 6;
 
 pub struct Monitor {
@@ -23,13 +23,13 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// One whose thread has not been started, and what it hears.
+    /// A monitor whose thread has not been started, and the receiver of its requests.
     pub fn new() -> (Self, Listener) {
         let (ask, asked) = channel();
         (Self { ask: Mutex::new(ask), last: Mutex::default() }, Listener(asked))
     }
 
-    /// What room there is now; what it was last, if a file system does not answer within `patience`.
+    /// The current room; the last known one if a file system does not answer within `patience`.
     pub fn spaces(&self, patience: Duration) -> Arc<Spaces> {
         let (answer, hear) = sync_channel(1);
         let asked = self.ask.lock().unwrap_or_else(PoisonError::into_inner).send(answer);
@@ -42,14 +42,14 @@ impl Monitor {
     }
 }
 
-/// What the thread hears.
+/// Receiver of the thread's requests.
 pub struct Listener(Receiver<SyncSender<Arc<Spaces>>>);
 
 impl Listener {
     /// Starts the thread, which ends with the daemon.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// No thread can be started.
     pub fn start(self, daemon: &Arc<Daemon>) -> std::io::Result<()> {
         let daemon = Arc::downgrade(daemon);
         std::thread::Builder::new().name("health".into()).spawn(move || self.run(&daemon)).map(drop)
@@ -67,7 +67,7 @@ impl Listener {
             let Some(daemon) = daemon.upgrade() else { return };
             let running = daemon.running();
             if let Some(answer) = asked {
-                // Whoever asked may have gone.
+                // The requester may have stopped waiting.
                 let _ = answer.try_send(Arc::new(space::measure(&running.units)));
                 continue;
             }

@@ -1,5 +1,5 @@
-//! What room the file systems under the units have, and what was promised on them. Looks at the system and returns numbers; decides
-//! when little room is worth a warning.
+//! Room of the file systems under the units, used, free and promised. Queries the system and
+//! returns numbers; decides when low room deserves a warning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::Metadata;
@@ -11,41 +11,39 @@ use serde::{Deserialize, Serialize};
 use crate::unit::Backing;
 use crate::units::{OpenKind, OpenUnit, Place, Units};
 
-/// A file system that is so full, per cent, is worth a warning.
+/// A file system at least this full, per cent, deserves a warning.
 pub const WARN_PERCENT: f64 = 90.0;
-/// After a warning, it must have been less full than this before the next.
+/// After a warning, it must have been less full than this, per cent, before the next.
 const CALM_PERCENT: f64 = 88.0;
-/// With less free than this, per cent, a file system counts as full.
+/// A file system with less free than this, per cent, counts as full.
 const FULL_PERCENT: f64 = 1.0;
 
 /// A file system that units lie on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
-    /// Where it is mounted.
     pub mount: String,
     /// Bytes.
     pub size: u64,
-    /// Bytes that are taken, by whomever.
+    /// Bytes in use, by anything.
     pub used: u64,
     /// Bytes that the daemon may still take.
     pub free: u64,
-    /// What is taken of what can be, per cent.
+    /// Used part of used and available bytes, per cent.
     pub used_percent: f64,
-    /// Bytes that its units have been promised.
+    /// Bytes promised to its units.
     pub provisioned: u64,
     /// Bytes that its units take.
     pub allocated: u64,
-    /// Bytes that its units may still ask for, and that are not there.
+    /// Bytes that its units may still allocate, beyond the free ones.
     pub overcommitted: u64,
     /// `ok`, `warning` or `critical`.
     pub state: Level,
 }
 
-/// How urgent something is.
+/// Severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Nothing is to be done.
     #[default]
     Ok,
     Warning,
@@ -60,14 +58,15 @@ pub struct Spaces {
 }
 
 impl FileSystem {
-    /// Adds up the rest from what is measured: `size`, `used`, `free`, `provisioned`, `allocated`.
+    /// Computes the other fields from the measured ones: `size`, `used`, `free`, `provisioned`,
+    /// `allocated`.
     fn judged(mut self) -> Self {
         let most = self.used.saturating_add(self.free);
         self.used_percent =
             if most == 0 { 0.0 } else { (self.used as f64 / most as f64 * 1000.0).round() / 10.0 };
         let outstanding = self.provisioned.saturating_sub(self.allocated);
         self.overcommitted = outstanding.saturating_sub(self.free);
-        // Where all that was promised is allocated, no write of a unit needs more.
+        // If all promised bytes are allocated, no write of a unit needs more.
         self.state = match self.used_percent {
             _ if outstanding == 0 => Level::Ok,
             percent if percent > 100.0 - FULL_PERCENT => Level::Critical,
@@ -78,7 +77,7 @@ impl FileSystem {
     }
 }
 
-/// Looks at the file systems of all units. Blocks on them.
+/// Measures the file systems of all units. Blocks on them.
 pub fn measure(units: &Units) -> Spaces {
     let mut spaces = Spaces::default();
     let mut by_device: BTreeMap<u64, FileSystem> = BTreeMap::new();
@@ -96,7 +95,7 @@ pub fn measure(units: &Units) -> Spaces {
     spaces
 }
 
-/// Where a unit's bytes are, what it was promised, and what it takes.
+/// A unit's path and metadata, its provisioned and its allocated bytes.
 fn footprint(unit: &OpenUnit) -> Option<(&Path, Metadata, u64, u64)> {
     let path = unit.spec.backing.path()?;
     let about = std::fs::metadata(path).ok()?;
@@ -130,7 +129,7 @@ fn look(path: &Path, device: u64) -> FileSystem {
     }
 }
 
-/// Where the file system of `device` is mounted, of several places the nearest above `path`.
+/// The mount point of `device`; of several, the nearest above `path`.
 fn mount_of(path: &Path, device: u64) -> Option<PathBuf> {
     let real = std::fs::canonicalize(path).ok()?;
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -146,12 +145,12 @@ fn mount_of(path: &Path, device: u64) -> Option<PathBuf> {
     places.max_by_key(|at| at.as_os_str().len())
 }
 
-/// Which file systems were warned about: each once, until it has had more room again.
+/// The file systems that were warned about. Each is warned about once, until it has room again.
 #[derive(Debug, Default)]
 pub struct Watermarks(std::collections::HashSet<String>);
 
 impl Watermarks {
-    /// Those of `systems` to warn about now.
+    /// The file systems of `systems` to warn about now.
     pub fn news<'a>(&mut self, systems: &'a [FileSystem]) -> Vec<&'a FileSystem> {
         let warned = &mut self.0;
         let mut news = Vec::new();

@@ -5,6 +5,7 @@
 pub enum Choice {
     /// Its own, random ones.
     Own,
-    /// Names made of its path, or of its target and number if it is in memory: the same on every machine.
+    /// Names derived from its path, or from its target and number if it is in memory: the same on
+    /// every machine.
     Derived,
 }

@@ -1,4 +1,4 @@
-//! `stag identity`: shows what units on media go by, and settles which of two copies keeps it.
+//! `stag identity`: shows the identity of units on media, and decides which of two copies keeps it.
 
 use std::fs::File;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn command(args: &args::Identity) -> Exit {
     }
 }
 
-/// A path's record, and what is needed to change it.
+/// A path's record, and the data needed to change it.
 struct Found {
     home: Home,
     record: Option<(Kept, Record)>,
@@ -80,7 +80,7 @@ fn find(path: &Path) -> Result<Found, String> {
     Ok(Found { record: home.find()?, home, now })
 }
 
-/// Nobody serves it, and nobody can begin to, while what this gives is kept.
+/// Makes sure that no daemon serves the path, or can begin to while the returned file is open.
 fn alone(path: &Path) -> Result<File, String> {
     let held = if path.is_dir() { path.join("arena") } else { path.to_owned() };
     let file = File::open(&held).map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
-//! What the state directory keeps of units in memory: their identity and their persistent reservations. Both end with the unit
-//! when `stag apply` takes it out, and some time after a daemon has served it last. Must never take anything from a unit that a
-//! daemon serves.
+//! State of memory units in the state directory: their identity and their persistent reservations.
+//! Both are removed when `stag apply` removes the unit, or some time after a daemon has served it
+//! last. Must never remove the state of a unit that a daemon serves.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,15 +17,15 @@ use crate::state;
 
 /// Prefix of the keys of units in memory.
 pub const PREFIX: &str = "memory:";
-/// For so long the records of a unit that no daemon serves are kept.
+/// Records of a unit that no daemon serves are kept so long.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// The right to serve memory under a key of the state directory; no other daemon has it meanwhile.
+/// The exclusive right to serve memory under a key of the state directory.
 #[derive(Debug)]
 pub struct Claim {
     /// The file of the identity.
     record: PathBuf,
-    /// Its time of modification says when a daemon had the claim last.
+    /// Its modification time is the last time that a daemon had the claim.
     lock: File,
     ends: AtomicBool,
 }
@@ -34,11 +34,11 @@ impl Claim {
     /// Takes a key.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// Another daemon has it, or the system refuses.
     pub fn take(key: &str) -> Result<Self, String> {
         let record = state::path("identities", key)?;
         state::make_folder(&record)?;
-        // One that hands over, or was killed, may still be closing its files.
+        // A daemon that hands over, or was killed, may still be closing its files.
         for _ in 0..20 {
             match Self::try_take(record.clone()) {
                 Ok(Some(claim)) => return Ok(claim),
@@ -56,7 +56,7 @@ impl Claim {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
         let number = |about: fs::Metadata| (about.dev(), about.ino());
         let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-        // The one that held it may have removed it.
+        // The previous holder may have removed the file.
         if !locked || fs::metadata(&path).map(number).ok() != Some(number(lock.metadata()?)) {
             return Ok(None);
         }
@@ -65,7 +65,7 @@ impl Claim {
         Ok(Some(claim))
     }
 
-    /// The unit is taken out: its records go when this claim does.
+    /// Called when the unit is removed: its records are removed with this claim.
     pub fn end(&self) {
         self.ends.store(true, Ordering::Relaxed);
     }

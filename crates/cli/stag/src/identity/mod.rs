@@ -1,6 +1,6 @@
-//! Who a unit is: the serial number and the worldwide name by which initiators know it again. Owns that they are made once, at
-//! random, belong to the medium and not to its name, and that two media never go by the same. Deriving them from names is a choice
-//! that an administrator makes.
+//! The identity of a unit: the serial number and the worldwide name by which initiators recognise
+//! it. It is made once, at random, and belongs to the medium and not to its path. Two media never
+//! have the same one. Deriving it from names is an administrator's choice.
 //!
 //! docs/src/design/security.md has the rules; `record` says where they are written down.
 
@@ -31,19 +31,20 @@ use record::{Home, Kept, Origin, Record};
 /// Serial numbers of units that the daemon which this one replaces has served.
 pub type Carried = HashSet<String>;
 
-/// What has been settled about a unit.
+/// Identity of a unit, as settled when it was opened.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// Its names, where no others are configured.
+    /// Its names, unless others are configured.
     pub names: Names,
-    /// Where its persistent reservations are kept, where no other place is configured.
+    /// File of its persistent reservations, unless another place is configured.
     pub reservations: Option<PathBuf>,
-    /// What is in memory holds its key for as long as it is open.
+    /// Claim of a memory unit's key, held as long as the unit is open.
     claim: Option<Arc<Claim>>,
 }
 
 impl Settled {
-    /// It is taken out for good. What is in memory is lost by that; so no later unit is to be taken for it.
+    /// Called when the unit is removed. A memory unit's data is lost with it, so its identity is
+    /// removed too: no later unit may have it.
     pub fn end(&self) {
         if let Some(claim) = &self.claim {
             claim.end();
@@ -51,10 +52,10 @@ impl Settled {
     }
 }
 
-/// Settles who a unit is. Its medium is open, and locked, so that no other daemon does the same.
+/// Settles a unit's identity. Its medium is open and locked, so that no other daemon does the same.
 ///
 /// # Errors
-/// Why it cannot be served under any identity, and what to do.
+/// It cannot be served under any identity; with advice.
 pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settled, String> {
     let derived = Names::derived(&seed(spec, place));
     let (key, claim) = match &spec.backing {
@@ -71,13 +72,14 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
     let reservations = reservations(spec, key.as_deref());
     let settled = |names| Settled { names, reservations, claim };
     if spec.options.identity == Some(Choice::Derived) {
-        // Whether it has been served before is not known: a client may have written what looks like an image.
+        // It may have been served before, and a client may have written what looks like an image:
+        // only warn.
         if let Some(why) = image(spec) {
             tracing::warn!("{why}");
         }
         return Ok(settled(derived));
     }
-    // Where all names are configured, nothing depends on what is kept.
+    // If all names are configured, the record is not needed.
     let needed = spec.options.serial.is_none()
         || spec.options.naa.is_none()
         || matches!(spec.backing, Backing::Objects(_) | Backing::ObjectMemory(_));
@@ -93,10 +95,10 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
     }
 }
 
-/// The same unit again, as `spec` now wants it.
+/// The same unit with the changed `spec`.
 ///
 /// # Errors
-/// Why it cannot be served under the identity that is wanted now.
+/// It cannot be served under the identity that `spec` asks for.
 pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -> Result<Settled, String> {
     let choice = |spec: &UnitSpec| spec.options.identity.unwrap_or(Choice::Own);
     if choice(was) == choice(spec) {
@@ -120,11 +122,11 @@ pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -
     Ok(Settled { names, ..before.clone() })
 }
 
-/// Why a unit has no names.
+/// The reason why a unit has no names.
 enum Refusal {
-    /// What it is to be made of is no disk.
+    /// The medium is not a raw disk.
     Medium(String),
-    /// They cannot be found out, or cannot be kept.
+    /// The record cannot be read, or cannot be kept.
     Record(String),
 }
 
@@ -168,7 +170,8 @@ fn own(spec: &UnitSpec, key: Option<&str>, derived: &Names, carried: &Carried) -
                 admit(of, now)?;
                 if of.path() != now.path() {
                     tracing::info!(from = %of.path().display(), to = %now.path().display(), naa = hex(&names.naa), "moved; it keeps its identity");
-                    // What is read-only may stay as it is: the path is only told to people.
+                    // The record of a read-only medium may stay as it is: its path is only for
+                    // messages.
                     if let Err(why) = home.put(&kept, &record.moved_to(now.clone())) {
                         tracing::debug!(why, "its identity still names the old path");
                     }
@@ -179,7 +182,7 @@ fn own(spec: &UnitSpec, key: Option<&str>, derived: &Names, carried: &Carried) -
         }
     }
     let before = carried.contains(&derived.serial) || was_served(spec, medium.as_deref());
-    // Once it is served, its clients write what they like.
+    // A medium that was served holds what its clients wrote: no check for images.
     if let (false, Some(why)) = (before, image(spec)) {
         return Err(Refusal::Medium(why));
     }
@@ -187,7 +190,7 @@ fn own(spec: &UnitSpec, key: Option<&str>, derived: &Names, carried: &Carried) -
     let kept = home.keep(&Record::new(&names, now.clone())).map_err(|why| {
         format!("its identity can be kept nowhere ({why}). Or choose its names: serial and naa, or identity=derived")
     })?;
-    // Of a file that an overlay has copied up for the attribute, all is another now.
+    // On overlayfs, setting the attribute copies the file up: it is another file then.
     let after = origin()?;
     if after != now {
         home.put(&kept, &Record::new(&names, after))?;
@@ -207,7 +210,8 @@ fn own(spec: &UnitSpec, key: Option<&str>, derived: &Names, carried: &Carried) -
 /// Whether the file may go by the identity that was made for `of`.
 fn admit(of: &Origin, now: &Origin) -> Result<(), String> {
     let path = now.path().display();
-    // What was there is there still, and it is another: a snapshot of the whole file system cannot be told otherwise.
+    // If the original is still there, this file is a copy. Only the path shows this for a snapshot
+    // of the whole file system.
     let other = of.path() != now.path() && is_there(of, now.path());
     if of.is_same(now) && !other {
         return Ok(());
@@ -226,13 +230,14 @@ fn admit(of: &Origin, now: &Origin) -> Result<(), String> {
     })
 }
 
-/// Whether the file of `of` is still where it was, and not the one at `now` by another name.
+/// Whether the file of `of` is still at its path, and is not the file at `now` by another name.
 fn is_there(of: &Origin, now: &Path) -> bool {
     let number = |path: &Path| fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
     Origin::of(of.path()).is_ok_and(|there| there.is_same(of)) && number(of.path()) != number(now)
 }
 
-/// Whether a version that derived names has served it: it has left persistent reservations beside a file, or objects in a store.
+/// Whether a version that derived names has served it: it has left persistent reservations beside a
+/// file, or a store of objects.
 fn was_served(spec: &UnitSpec, medium: Option<&Path>) -> bool {
     match (&spec.backing, medium) {
         (Backing::Objects(_), Some(directory)) => is_store(directory),
@@ -246,11 +251,11 @@ pub fn is_store(directory: &Path) -> bool {
     ["arena", "metadata.redb"].iter().all(|file| directory.join(file).exists())
 }
 
-/// Makes the directory of a store of objects, with an identity in it, before there is a store: so that one which is found without an
-/// identity is of a version that had none.
+/// Creates the directory of a store of objects, with an identity in it, before the store. A store
+/// without an identity is therefore of an older version.
 ///
 /// # Errors
-/// Why it cannot be made.
+/// It cannot be created.
 pub fn prepare_store(spec: &UnitSpec, carried: &Carried, place: &Place) -> Result<(), String> {
     let Backing::Objects(path) = &spec.backing else { return Ok(()) };
     let failed = |error: io::Error| format!("{} cannot be made: {error}", path.display());
@@ -262,8 +267,8 @@ pub fn prepare_store(spec: &UnitSpec, carried: &Carried, place: &Place) -> Resul
     own(spec, None, &Names::derived(&seed(spec, place)), carried).map(|_| ()).map_err(Refusal::text)
 }
 
-/// Gives a file that has just been made an identity; whoever made it makes both durable at once. Where that cannot be, the unit gets
-/// one when it is opened.
+/// Gives a newly made file an identity, which the caller makes durable together with the file. If
+/// this fails, the unit gets one when it is opened.
 pub fn mark_new(path: &Path, file: &File) {
     let mark = || -> io::Result<()> {
         let path = fs::canonicalize(path)?;
@@ -274,7 +279,7 @@ pub fn mark_new(path: &Path, file: &File) {
     }
 }
 
-/// What is said of a unit's names, and its own where nothing is said.
+/// The configured names of a unit, and its own for those not configured.
 pub fn names(said: &Options, own: Identity) -> Identity {
     Identity {
         vendor: said.vendor.clone().unwrap_or(own.vendor),
@@ -285,14 +290,14 @@ pub fn names(said: &Options, own: Identity) -> Identity {
     }
 }
 
-/// Names that nothing else in the world has.
+/// Names that are unique in the world.
 fn random() -> io::Result<Names> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Names::random(u128::from_be_bytes(bytes)))
 }
 
-/// What derived names are made of: those of a path belong to the path, those of memory to the LUN.
+/// Source of derived names: the path, or for memory the target and number.
 fn seed(spec: &UnitSpec, (iqn, lun): &Place) -> String {
     match spec.backing.path() {
         Some(path) => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
@@ -300,7 +305,7 @@ fn seed(spec: &UnitSpec, (iqn, lun): &Place) -> String {
     }
 }
 
-/// Memory that cannot have an identity that lasts has one for as long as it lasts itself.
+/// Gives a memory unit that cannot have a lasting identity one for as long as it exists.
 fn for_this_run(spec: &UnitSpec, place: &Place, derived: Names, why: &str) -> Settled {
     let names = match spec.options.identity {
         Some(Choice::Derived) => derived,
@@ -320,7 +325,7 @@ fn for_this_run(spec: &UnitSpec, place: &Place, derived: Names, why: &str) -> Se
     Settled { names, reservations: None, claim: None }
 }
 
-/// Where the record of a unit may be.
+/// The places where a unit's record may be.
 fn home(backing: &Backing, medium: Option<&Path>, key: Option<&str>) -> io::Result<Home> {
     let state = |key: &str| state::path("identities", key).map(Kept::State).map_err(io::Error::other);
     Ok(match (backing, medium) {
@@ -337,8 +342,8 @@ fn home(backing: &Backing, medium: Option<&Path>, key: Option<&str>) -> io::Resu
     })
 }
 
-/// Where persistent reservations are kept if nobody says otherwise: beside a file, in a store of objects, else in the state directory.
-/// A device in /dev has no place beside it that would be there after a restart.
+/// The default place of persistent reservations: beside a file, in a store of objects, else in the
+/// state directory. A file beside a device in /dev would not survive a restart.
 fn reservations(spec: &UnitSpec, key: Option<&str>) -> Option<PathBuf> {
     match &spec.backing {
         Backing::Objects(directory) => return Some(directory.join("reservations")),
@@ -351,7 +356,7 @@ fn reservations(spec: &UnitSpec, key: Option<&str>) -> Option<PathBuf> {
     state::make_folder(&path).is_ok().then_some(path)
 }
 
-/// The file beside `path` that keeps something of it.
+/// The file beside `path` with this ending.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".");
@@ -368,7 +373,7 @@ fn memory_key((iqn, lun): &Place) -> String {
     format!("{}{iqn}/{lun}", memory::PREFIX)
 }
 
-/// What a block device is known by in the state directory, whatever it is called next time.
+/// Key of a block device in the state directory. It does not depend on the device's name.
 pub fn device_key(path: &Path) -> String {
     match block_device::stable_id(path) {
         Some(id) => format!("device:{id}"),

@@ -1,6 +1,6 @@
-//! The record of a unit's identity: what it says, and where it is kept. It moves with the medium where that is possible: as an
-//! extended attribute of the file, else in a file beside it; else it is in the state directory. Must never be lost or torn: it is
-//! on stable storage when it is kept.
+//! The record of a unit's identity, and the places where it is kept. If possible it moves with the
+//! medium: as an extended attribute of the file, or in a file beside it. Otherwise it is in the
+//! state directory. Must never be lost or torn: it is on stable storage once it is kept.
 
 use std::fs::File;
 use std::io;
@@ -17,20 +17,20 @@ use serde::{Deserialize, Serialize};
 use crate::state::{self, hex};
 
 const ATTRIBUTE: &str = "user.stag.identity";
-/// The version of what this daemon writes, and the latest that it reads.
+/// The version of records that this daemon writes, and the latest that it reads.
 const VERSION: u32 = 1;
 /// The longest record, bytes.
 const LONGEST: usize = 4096;
-/// A path is only told to people: more of it than this is left out, bytes.
+/// Bytes of a path that are kept. The path is only for messages.
 const LONGEST_PATH: usize = 1024;
 
-/// A unit's identity, and whose it is.
+/// A unit's identity, and the file that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     v: u32,
     naa: String,
     serial: String,
-    /// The file that it was made for; nothing for memory and devices, whose keys say that.
+    /// The file that it was made for; `None` for memory and devices, which their keys identify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     of: Option<Origin>,
 }
@@ -50,7 +50,7 @@ impl Record {
         Self { of: Some(of), ..self.clone() }
     }
 
-    /// The names, if they are such that initiators can be told them.
+    /// The names, if they are valid.
     pub fn names(&self) -> Option<Names> {
         let digits: Option<Vec<u8>> = (0..self.naa.len())
             .step_by(2)
@@ -74,25 +74,27 @@ impl Record {
     }
 }
 
-/// What tells a file (or the directory of a store of objects) from its copies. 0 stands for what is not known.
+/// Properties that tell a file (or the directory of a store of objects) from its copies. 0 is
+/// unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     inode: u64,
-    /// When the inode was made, nanoseconds since 1970. A copy has another, wherever it is.
+    /// Birth time of the inode, nanoseconds since 1970. A copy always has another.
     born: u64,
-    /// The file system's own id, where that outlives a restart of the system: a snapshot's is another.
+    /// The file system's own id, if it is stable over a restart. A snapshot has another.
     fs: u64,
-    /// Where it was when it was served last.
+    /// Its path when it was served last.
     path: String,
 }
 
 impl Origin {
     /// Of the file at `path`, which need not be readable.
     pub fn of(path: &Path) -> io::Result<Self> {
-        // Inodes of these are made anew whenever the file system is mounted, or belong to a server that may do so:
-        // FUSE, FAT, exFAT, CIFS, SMB 2, 9P.
+        // File systems whose inode numbers change with each mount, or belong to a server that may
+        // change them: FUSE, FAT, exFAT, CIFS, SMB 2, 9P.
         const FLEETING: [u32; 6] = [0x6573_5546, 0x4d44, 0x2011_bab0, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
-        // The file system's id is made from its UUID: ext4, Btrfs, F2FS, ZFS, bcachefs. XFS makes it from a device number.
+        // File systems whose id is made from their UUID: ext4, Btrfs, F2FS, ZFS, bcachefs. XFS
+        // makes it from a device number.
         const HAVE_IDS: [u32; 5] = [0xef53, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0xca45_1a4e];
         let kind = statfs(path)?.f_type as u32;
         let told: String = path.to_string_lossy().chars().take(LONGEST_PATH).collect();
@@ -106,19 +108,19 @@ impl Origin {
         Ok(Self { inode: about.ino(), born, fs, path: told })
     }
 
-    /// Where it was when it was served last.
+    /// Its path when it was served last.
     pub fn path(&self) -> &Path {
         Path::new(&self.path)
     }
 
-    /// Whether both are one file, as far as what is known of both can say.
+    /// Whether both are the same file, as far as their known properties tell.
     pub fn is_same(&self, other: &Self) -> bool {
         let agree = |a: u64, b: u64| a == b || a == 0 || b == 0;
         agree(self.inode, other.inode) && agree(self.born, other.born) && agree(self.fs, other.fs)
     }
 }
 
-/// Where a record is.
+/// The place of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// In the file's extended attributes.
@@ -149,7 +151,7 @@ impl Home {
     /// The record, and where it is.
     ///
     /// # Errors
-    /// When there is one that cannot be read.
+    /// There is one that cannot be read.
     pub fn find(&self) -> Result<Option<(Kept, Record)>, String> {
         for place in &self.places {
             let bytes = match place {
@@ -170,7 +172,7 @@ impl Home {
     /// Keeps a new record in the best place that takes it.
     ///
     /// # Errors
-    /// Why none does.
+    /// No place takes it.
     pub fn keep(&self, record: &Record) -> Result<Kept, String> {
         let mut why = String::new();
         for place in &self.places {
@@ -185,7 +187,7 @@ impl Home {
     /// Puts a record in the place of another.
     ///
     /// # Errors
-    /// Why it cannot be put there.
+    /// The place cannot be written.
     pub fn put(&self, place: &Kept, record: &Record) -> Result<(), String> {
         let failed = |error: io::Error| format!("{place} cannot be written: {error}");
         match place {
@@ -217,10 +219,10 @@ impl Home {
     }
 }
 
-/// Sets a file's attribute; whoever calls makes it durable.
+/// Sets a file's attribute, which the caller makes durable.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn set_attribute(file: &File, record: &Record) -> io::Result<()> {
     Ok(fsetxattr(file, ATTRIBUTE, &record.bytes()?, XattrFlags::empty())?)
 }

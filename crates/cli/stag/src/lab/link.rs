@@ -19,9 +19,9 @@ use crate::args::lab::LabLink;
 use crate::exit::Exit;
 use crate::interrupt::{small, wait};
 
-/// How long a server may take until it listens.
+/// Time for a server to listen.
 const UNTIL_IT_LISTENS: Duration = Duration::from_secs(10);
-/// How long a server may take to end when it is asked to.
+/// Time for a server to end after it is asked to.
 const UNTIL_IT_ENDS: Duration = Duration::from_secs(3);
 
 /// Whether a signal asked for the end.
@@ -73,7 +73,7 @@ fn run(args: &LabLink, link: &Link) -> Result<ExitCode, String> {
         None => link.command(Side::B, std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
     };
     let mut child = command.spawn().map_err(|error| format!("cannot start the command: {error}"))?;
-    // Only now: what was started has to hear signals as usual.
+    // Set up last: the started processes must receive signals as usual.
     pass_signals_on(&child);
     let status = child.wait().map_err(|error| error.to_string())?;
     drop(server);
@@ -91,7 +91,7 @@ fn run(args: &LabLink, link: &Link) -> Result<ExitCode, String> {
     Ok(code(status))
 }
 
-/// A command's status as a shell tells it.
+/// A command's status as a shell reports it.
 fn code(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     if ASKED_TO_END.load(Ordering::Relaxed) {
@@ -110,11 +110,11 @@ fn write_record(file: &Path, record: &Record<'_>) -> io::Result<()> {
     fs::write(file, text)
 }
 
-/// Ctrl-C reaches the command by itself where there is a terminal; what else asks this process to
-/// end is passed on to it.
+/// Passes signals that end this process on to the command. On a terminal, Ctrl-C reaches the
+/// command by itself.
 fn pass_signals_on(child: &Child) {
     let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
-    // Where signals cannot be waited for, they end this process as ever, and the link with it.
+    // If signals cannot be waited for, they end this process as usual, and the link with it.
     if Runtime::new(small()).is_err() {
         return;
     }
@@ -163,7 +163,7 @@ impl Server {
     fn listens(&self) -> bool {
         let own = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net"));
         let (Ok(ours), Ok(theirs)) = (own("self"), own(&self.0.id().to_string())) else { return false };
-        // Until it has entered the namespace, its sockets are the machine's.
+        // Before the server has entered the namespace, these are the machine's sockets.
         ours != theirs
             && ["tcp", "tcp6"].iter().any(|family| {
                 fs::read_to_string(format!("/proc/{}/net/{family}", self.0.id())).is_ok_and(|sockets| {
@@ -211,7 +211,7 @@ fn introduce(out: &mut impl Write, link: &Link) -> io::Result<()> {
     Ok(())
 }
 
-/// One direction in words.
+/// The settings of one direction in words.
 fn describe(direction: &Direction) -> String {
     let mut text = format!("{:?}", direction.delay);
     if !direction.jitter.is_zero() {

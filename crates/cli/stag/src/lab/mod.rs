@@ -1,5 +1,5 @@
 //! `stag lab`: the command line of crate `lab` (docs/src/lab/lab.md). It reads arguments and
-//! prints; what is measured and how is the crate's.
+//! prints; the crate measures.
 
 mod compare;
 mod equations;

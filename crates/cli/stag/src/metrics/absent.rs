@@ -1,4 +1,4 @@
-//! What stands for the HTTP server in a build without it.
+//! Stands in for the HTTP server in a build without it.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::control::daemon::Daemon;
 
-/// There is none.
+/// Never exists.
 pub struct Listener(Infallible);
 
 impl Listener {

@@ -1,6 +1,6 @@
-//! Metrics and health over HTTP: what `status` gathers, as families of numbers. `table` defines each
-//! metric once; the HTTP pages and the reference page follow it. Nothing here asks a core: `status`
-//! does, once a second at most.
+//! Metrics and health over HTTP: the contents of `status` as families of numbers. `table` defines
+//! each metric once; the HTTP pages and the reference page follow it. Nothing here queries a core:
+//! `status` does, once a second at most.
 
 #[cfg(not(feature = "http"))]
 mod absent;

@@ -1,4 +1,4 @@
-//! What all metrics of one moment are made of, and how many series there may be.
+//! The data of all metrics at one moment, and the bounds of the number of series.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,33 @@ use super::process::Process;
 use super::table::{LEFT_OUT, Metric, Of, TABLE};
 use crate::control::status::{Io, Status};
 
-/// With more units than this, only their most important metrics are told, and latencies by target.
+/// With more units than this, only their most important metrics are exported, and latencies by
+/// target.
 pub const MOST_UNITS_IN_DETAIL: usize = 1000;
-/// With more targets than this, latencies are those of all together.
+/// With more units than [`MOST_UNITS_IN_DETAIL`] and more targets than this, there is only one
+/// latency histogram for all.
 pub const MOST_TARGETS: usize = 500;
-/// With more pairs of an initiator and a target than this, none of them is told.
+/// With more pairs of an initiator and a target than this, none of them is exported.
 pub const MOST_INITIATORS: usize = 256;
-/// With more exports than this, none of them is told.
+/// With more exports than this, none of them is exported.
 pub const MOST_EXPORTS: usize = 1000;
 
 /// A daemon at one moment.
 pub struct Picture {
-    /// What `status` says.
     pub status: Status,
-    /// Its process.
     pub process: Process,
     /// Whether it has been replaced by another daemon, or ends.
     pub ends: bool,
-    /// How long it took to gather this, seconds.
+    /// Time to gather it, seconds.
     pub took_s: f64,
 }
 
 /// All sessions of one initiator with one target.
 #[derive(Default)]
 pub struct Initiator {
-    /// Sessions.
     pub sessions: u64,
-    /// Connections.
     pub connections: u64,
-    /// What their connections have done.
+    /// Counts of their connections.
     pub io: Io,
 }
 
@@ -59,7 +57,8 @@ impl Picture {
         all
     }
 
-    /// Latencies, by target and number. Where there are too many units, by target; where there are too many targets, of all.
+    /// Latencies by target and number. With too many units, by target; with too many targets too,
+    /// of all together.
     pub fn latencies(&self) -> Vec<(&str, String, Io)> {
         let targets = &self.status.targets;
         let sum = |target: &crate::control::status::TargetStatus| {
@@ -84,7 +83,7 @@ impl Picture {
         vec![("", String::new(), all)]
     }
 
-    /// How many of `of` there are, and how many are told at most.
+    /// The number of units, initiators or exports, and the bound above which they are left out.
     fn count(&self, of: Of) -> (usize, usize) {
         match of {
             Of::UnitDetails => (self.units(), MOST_UNITS_IN_DETAIL),
@@ -94,8 +93,8 @@ impl Picture {
         }
     }
 
-    /// Whether `metric` can be told. What cores have counted together cannot if one of them did not
-    /// answer: its sum would fall, and counters that fall have begun anew.
+    /// Whether `metric` is exported. A sum over cores is not if one core did not answer: a counter
+    /// that falls counts as restarted.
     fn tells(&self, metric: &Metric, left_out: &[Of]) -> bool {
         let counts = matches!(metric.family.kind, Kind::Counter | Kind::Histogram);
         let sums = !matches!(metric.of, Of::Daemon | Of::Cores);
@@ -213,8 +212,8 @@ mod tests {
         assert_eq!(count(&many, "stag_metrics_left_out{detail=\"initiators\"} 1"), 1);
     }
 
-    /// A sum without one core's part would be smaller than the one before: Prometheus takes that for a restart, and its next rate
-    /// for a burst.
+    /// A sum without one core's part would be smaller than the one before. Prometheus takes that
+    /// for a restart, and its next rate for a burst.
     #[test]
     fn a_core_that_does_not_answer_is_missing_and_so_are_the_sums() {
         let mut picture = picture(1, 1, 1);
@@ -236,7 +235,7 @@ mod tests {
     fn a_histogram_counts_up_to_what_it_has_in_all() {
         let mut picture = picture(1, 1, 0);
         let io = &mut picture.status.targets[0].units[0].io;
-        // Of each of the buckets one, of the last two.
+        // One in each bucket, and two in the last.
         io.buckets = [1; iscsi_server::BUCKETS];
         io.buckets[iscsi_server::BUCKETS - 1] = 2;
         io.timed = io.buckets.iter().sum();

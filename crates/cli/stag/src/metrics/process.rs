@@ -1,6 +1,6 @@
 //! The daemon's process as Linux sees it, under the names that Prometheus's own clients use.
 
-/// Of the clock ticks that Linux shows to programs there are always 100 a second.
+/// Linux shows clock ticks to programs in units of 1/100 s (USER_HZ).
 const TICKS: f64 = 100.0;
 
 /// A process. `None` where the system does not tell.
@@ -51,17 +51,17 @@ impl Process {
     }
 }
 
-/// When the machine was started, seconds since 1970. The same each time, as a start of processes has to be.
+/// Boot time, seconds since 1970. Constant, so that the start times of processes are constant too.
 fn booted_unix_s() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())
 }
 
-/// Linux 6.2 and later say how many there are in the size of their directory.
+/// Open descriptors. Linux 6.2 and later report their number as the size of the directory.
 fn open_fds() -> Option<u64> {
     const DIRECTORY: &str = "/proc/self/fd";
     match std::fs::metadata(DIRECTORY).ok()?.len() {
-        // The one that reads is among them.
+        // Without the descriptor of the directory itself.
         0 => Some((std::fs::read_dir(DIRECTORY).ok()?.count() as u64).saturating_sub(1)),
         count => Some(count),
     }
@@ -84,7 +84,7 @@ mod tests {
         assert!(process.resident_bytes > Some(1 << 20), "{process:?}");
         assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-        // The kernel rounds the time of its own start.
+        // The kernel rounds its boot time.
         let age = now - process.start_unix_s.unwrap();
         assert!((-1.0..3600.0 * 24.0).contains(&age), "{process:?}");
         assert_eq!(process.start_unix_s, Process::now().start_unix_s);

@@ -1,4 +1,4 @@
-//! The daemon's HTTP server: its address, its start before the sandbox closes, and what it shows.
+//! The daemon's HTTP server: its address, its start before the sandbox closes, and its contents.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,13 +15,13 @@ use crate::control::daemon::Daemon;
 use crate::control::status;
 use crate::exit::Exit;
 
-/// How long a core may take to answer.
+/// Time for a core to answer.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long an address may be in use before the start fails: the kernel lets go of the listener of a
-/// process that was killed a little later than of the process.
+/// Time for an address to become free: after a process was killed, the kernel closes its listening
+/// socket a little later.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// An address that is listened on. Clients wait.
+/// A listening socket whose clients are not answered yet.
 pub struct Listener {
     asked: SocketAddr,
     socket: TcpListener,
@@ -31,7 +31,7 @@ impl Listener {
     /// Listens on `asked`: on the socket of the daemon that is replaced, if it listens there.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// The address cannot be bound.
     pub fn bind(asked: SocketAddr, inherited: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
         if let Some((_, socket)) = inherited.filter(|(of, _)| *of == asked) {
             return Ok(Self { asked, socket: socket.into() });
@@ -51,7 +51,7 @@ impl Listener {
     /// filtered: the thread makes itself a batch job.
     ///
     /// # Errors
-    /// When there is no thread.
+    /// No thread can be started.
     pub fn start(self) -> io::Result<Server> {
         let (asked, handed_over) = (self.asked, OwnedFd::from(self.socket.try_clone()?));
         Ok(Server { asked, handed_over, address: self.socket.local_addr()?, http: Http::start(self.socket)? })
@@ -70,14 +70,14 @@ impl Server {
     /// Answers clients from now on.
     pub fn serve(self, daemon: &Arc<Daemon>) -> Http<impl Source> {
         tracing::info!(address = %self.address, "listening for HTTP");
-        // Set once: a daemon has one.
+        // Fails if already set: a daemon has one HTTP address.
         let _ = daemon.http.set((self.asked, self.handed_over));
         self.http.serve(Arc::new(Shown(daemon.clone())));
         self.http
     }
 }
 
-/// What is shown of a daemon.
+/// The daemon as a source of metrics.
 struct Shown(Arc<Daemon>);
 
 impl Source for Shown {

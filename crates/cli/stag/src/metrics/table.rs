@@ -7,22 +7,23 @@ use super::picture::Picture;
 use crate::control::status::{CoreStatus, Io, UnitStatus};
 use crate::health::space::{FileSystem, Level};
 
-/// What a metric is told of: so many series it has, and where bounds leave it out.
+/// Scope of a metric: determines the number of its series, and the bound above which it is left
+/// out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// The daemon. One series or few.
     Daemon,
-    /// The daemon, of what its cores have counted together.
+    /// The daemon; sums over its cores.
     Sums,
     /// Each core.
     Cores,
-    /// Each unit, however many there are.
+    /// Each unit, without a bound.
     Units,
-    /// Each unit, where they are few.
+    /// Each unit, unless there are too many.
     UnitDetails,
-    /// Each initiator with each target, where they are few.
+    /// Each initiator with each target, unless there are too many.
     Initiators,
-    /// Each NFS export, where they are few.
+    /// Each NFS export, unless there are too many.
     Exports,
 }
 
@@ -42,9 +43,8 @@ impl Of {
 
 /// A metric.
 pub struct Metric {
-    /// Its name and what it is.
+    /// Its name, kind, labels and help.
     pub family: Family,
-    /// What it is told of.
     pub of: Of,
     /// Writes its values.
     pub tell: fn(&Picture, &mut Rows<'_>),
@@ -61,7 +61,7 @@ const fn metric(
     Metric { family: Family { name, kind, labels, help }, of, tell }
 }
 
-/// What the bounds have left out. Stands at the end, where that is known.
+/// Metrics that the bounds have left out. Written last, once this is known.
 pub const LEFT_OUT: Family = Family {
     name: "stag_metrics_left_out",
     kind: Kind::Gauge,
@@ -78,7 +78,7 @@ const PAIR: &[&str] = &["initiator", "target"];
 use Kind::{Counter, Gauge, Histogram, Info};
 use Of::{Cores, Daemon, Exports, Initiators, Sums, UnitDetails, Units};
 
-/// All of them but [`LEFT_OUT`], in the order in which they are told.
+/// All metrics but [`LEFT_OUT`], in the order in which they are written.
 #[rustfmt::skip]
 pub const TABLE: &[Metric] = &[
     metric(Daemon, Info, "stag_build_info", &["version"], "The version of the daemon.",
@@ -242,7 +242,8 @@ pub const TABLE: &[Metric] = &[
         |of, rows| maybe(rows, of.process.start_unix_s)),
 ];
 
-/// Bounds of latencies, with the last of `Io`'s buckets below each: 2^(9 + n) ns. With the one without a bound they are 12.
+/// Bounds of latencies, each with the last of `Io`'s buckets below it: 2^(9 + n) ns. With +Inf
+/// there are 12.
 pub const BOUNDS: [(usize, &str); 11] = [
     (4, "0.000008192"),
     (5, "0.000016384"),

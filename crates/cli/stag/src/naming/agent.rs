@@ -1,6 +1,6 @@
-//! Keeps a server's iSNS registration true: registers at the start, again before it expires, what
-//! changes when it changes, and deregisters at the end. A server that is down is tried again and
-//! again, ever more rarely.
+//! Keeps a server's iSNS registration up to date. It registers at the start, refreshes the
+//! registration before it expires, updates it after changes, and deregisters at the end. If the
+//! server is down, it retries with growing intervals.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -20,11 +20,10 @@ use crate::config::Isns as Config;
 
 /// The shortest and the longest time between attempts to reach a server.
 const RETRIES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often it is looked whether what is served has changed.
+/// Interval at which the agent checks for changes.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The agent's thread. Ends it when dropped: what is registered is deregistered first, if the
-/// server answers.
+/// The agent's thread. On drop it deregisters, if the server answers, and ends.
 pub struct Agent {
     wake: UnixStream,
     ending: Arc<AtomicBool>,
@@ -35,7 +34,7 @@ impl Agent {
     /// Registers what `server` serves, from now on.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// No thread can be started.
     pub fn start(config: Config, server: iscsi_server::Handle) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -47,9 +46,9 @@ impl Agent {
         Ok(Self { wake, ending, thread })
     }
 
-    /// The set of targets has changed: look at once.
+    /// The set of targets has changed: check at once.
     pub fn changed(&self) {
-        // A full pipe is a wake-up that has not been seen yet.
+        // A full pipe holds a wake-up already.
         let _ = (&self.wake).write(&[0]);
     }
 }
@@ -76,7 +75,7 @@ struct Work {
     /// The server's own portals when that was registered.
     portals: Vec<iscsi_server::BoundPortal>,
     refresh_at: Instant,
-    /// When it may be tried again, and how long to wait after the next failure.
+    /// Time of the next attempt, and the pause after the next failure.
     retry: (Instant, Duration),
 }
 
@@ -134,7 +133,7 @@ impl Work {
         while matches!((&self.woken).read(&mut drain), Ok(len) if len > 0) {}
     }
 
-    /// Does what there is to do, and counts the failure if it fails.
+    /// Updates the registration if needed, and counts a failure.
     fn attempt(&mut self) {
         match self.update() {
             Ok(()) => self.retry = (Instant::now(), RETRIES.0),
@@ -152,8 +151,8 @@ impl Work {
             Some(known) => {
                 let wanted = self.entity(known.inquiries, |portal| known_as(&known, portal));
                 if self.server.portals() != self.portals || wanted.source().is_none() {
-                    // Portals have come or gone, or there is nothing left that could stand for the
-                    // entity: begin anew.
+                    // Portals have changed, or no registered name is left to act as source:
+                    // register anew.
                     self.leave(&known);
                     self.register()
                 } else if wanted != known {
@@ -237,10 +236,10 @@ impl Work {
         }
     }
 
-    /// Registers what is new, and deregisters what is gone.
+    /// Registers new targets, and deregisters removed ones.
     fn change(&mut self, known: &Entity, wanted: Entity) -> Result<(), LinkError> {
         let mut link = Link::connect(&self.config.server)?;
-        // A name that stays stands for the entity in what follows.
+        // A name that stays registered is the source of the following messages.
         let source = |name: &str| {
             let mut targets = wanted.targets.clone();
             targets.retain(|target| target.name == name);
@@ -271,7 +270,7 @@ impl Work {
         Ok(())
     }
 
-    /// Has a registration hold on; a server that has forgotten it is told anew.
+    /// Renews the registration; registers anew if the server has forgotten it.
     fn refresh(&mut self, known: &Entity) -> Result<(), LinkError> {
         let answer = Link::connect(&self.config.server)?.ask(|number| known.refresh(number));
         match answer {
@@ -288,14 +287,14 @@ impl Work {
         }
     }
 
-    /// Refreshes at half of the time for which the registration holds.
+    /// Schedules the refresh at half of the registration period.
     fn holds(&mut self, answer: &isns::Message, entity: &Entity) {
         let period = registration::period(answer).filter(|period| *period > 0).unwrap_or(entity.period_s);
         self.refresh_at = Instant::now() + Duration::from_secs(u64::from(period.max(2)) / 2);
     }
 }
 
-/// Under which address a portal was registered.
+/// The address under which a portal was registered.
 fn known_as(known: &Entity, portal: iscsi_server::BoundPortal) -> Option<registration::Portal> {
     let same = |other: &&registration::Portal| {
         let ip = portal.address.ip();

@@ -56,7 +56,7 @@ impl Inquiries {
     }
 }
 
-/// Answers what has come on a connection; false at its end.
+/// Answers the messages that have arrived on a connection; false at its end.
 fn answer(stream: &mut TcpStream, joiner: &mut Joiner) -> io::Result<bool> {
     let mut piece = [0; 4096];
     loop {
@@ -76,8 +76,7 @@ fn answer(stream: &mut TcpStream, joiner: &mut Joiner) -> io::Result<bool> {
                 _ => Status::NotSupported,
             };
             tracing::debug!(function = message.function, %status, "answered the iSNS server");
-            // Some hundred bytes into an empty send buffer: it takes them at once, or the peer is
-            // none.
+            // Some hundred bytes fit into an empty send buffer. If not, the peer misbehaves.
             stream.write_all(&Message::answer(&message, status).encode())?;
         }
     }

@@ -11,7 +11,7 @@ use isns::{Joiner, Malformed, Message, Numbers, Status};
 /// Time for the server to take a connection, and for each of its answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the server was of no use.
+/// The reason why a request to the server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Not reached, or lost.
@@ -52,7 +52,7 @@ impl Link {
         Err(last.into())
     }
 
-    /// By which address of this machine the server is reached.
+    /// This machine's address on the connection to the server.
     pub fn local(&self) -> io::Result<IpAddr> {
         Ok(self.stream.local_addr()?.ip().to_canonical())
     }
@@ -67,7 +67,7 @@ impl Link {
         let mut piece = [0; 16 << 10];
         loop {
             while let Some(message) = self.joiner.next_message()? {
-                // Answers to what was given up, and what nobody asked for, are passed over.
+                // Skips answers to earlier requests that timed out, and unsolicited messages.
                 if !message.is_response() || message.transaction != number {
                     continue;
                 }
@@ -98,7 +98,8 @@ pub fn discover(server: &str, source: &str) -> Result<Vec<Found>, LinkError> {
     let mut link = Link::connect(server)?;
     match link.ask(|number| Some(query::targets(source, number))) {
         Ok(answer) => Ok(query::found(&answer)?),
-        // A server that answers no stranger: the initiator is registered for as long as it asks.
+        // The server only answers registered nodes: registers the initiator for the duration of the
+        // query.
         Err(LinkError::Refused(status))
             if matches!(
                 Status::from_code(status),
@@ -116,8 +117,8 @@ pub fn discover(server: &str, source: &str) -> Result<Vec<Found>, LinkError> {
     }
 }
 
-/// The portal's address as others reach it, which reach this machine at `local`: not the wildcard,
-/// and nothing that is good on this machine or on one link only.
+/// The portal's address for hosts that reach this machine at `local`. A wildcard becomes `local`;
+/// `None` for an address that is only valid on this machine or one link.
 pub fn reachable(portal: SocketAddr, local: IpAddr) -> Option<SocketAddr> {
     let ip = match portal.ip() {
         ip if ip.is_unspecified() => local,

@@ -9,7 +9,7 @@ use osd::security::credential::Credential;
 use super::error::OsdError;
 use crate::args::osd::Reach;
 
-/// Gives the device the credentials that were named, if any were.
+/// Gives the device the configured credentials, if any.
 ///
 /// # Errors
 /// A file that cannot be read or used.

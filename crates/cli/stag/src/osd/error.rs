@@ -31,16 +31,16 @@ pub enum OsdError {
     #[error("{what}\n      {instead}")]
     Wrong {
         what: String,
-        /// What to do instead.
+        /// Advice.
         instead: String,
     },
-    /// Some of many failed, and each was told.
+    /// Some of many files failed, each of which was reported.
     #[error("{0} could not be done")]
     Some(u64),
 }
 
 impl OsdError {
-    /// Something that cannot be, and what to do instead.
+    /// An impossible request, with advice.
     pub fn wrong(what: impl Into<String>, instead: impl Into<String>) -> Self {
         Self::Wrong { what: what.into(), instead: instead.into() }
     }
@@ -55,7 +55,7 @@ impl OsdError {
         move |error| Self::Io { place: place.display().to_string(), error }
     }
 
-    /// Whether going on with other files makes no sense.
+    /// Whether to stop, since other files would fail too.
     pub fn ends_all(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Output(_) | Self::Wrong { .. } | Self::Some(_) => true,
@@ -64,7 +64,7 @@ impl OsdError {
         }
     }
 
-    /// Tells the user, and what the process ends with.
+    /// Shows the error, and returns the exit status.
     pub fn show(&self) -> Exit {
         if let Self::Output(error) = self {
             return error.show();

@@ -30,14 +30,13 @@ use crate::work::{self, Jobs};
 const PIECE: u64 = 512 << 10;
 /// Commands of one object in flight.
 const WINDOW: usize = 4;
-/// Where its holes are is asked of objects of this size and more: smaller ones are read as they
-/// are.
+/// Smallest object that is asked for its holes, bytes. Smaller ones are read whole.
 const SPARSE: u64 = 64 << 10;
 
 /// Runs it.
 ///
 /// # Errors
-/// The first that ends it; those of single files are told as they come.
+/// The first error that ends it. Errors of single files are reported as they occur.
 pub async fn get(args: &Get) -> Result<String, OsdError> {
     let opened = Opened::new(&args.url, &args.reach).await?;
     let result = get_from(args, &opened).await;
@@ -256,7 +255,7 @@ impl Getting {
             };
             blocking(link).await.map_err(OsdError::io(other))?;
         }
-        // Links change a file's time of change only, which nobody can set.
+        // Hard links only change a file's ctime, which cannot be set.
         self.finish(first, &entry.meta).await
     }
 
@@ -288,7 +287,7 @@ impl Getting {
         Ok(())
     }
 
-    /// Where an object has data.
+    /// The ranges of an object that have data.
     async fn ranges(&self, id: Id, size: u64) -> Result<Vec<(u64, u64)>, ObjectError> {
         if size < SPARSE {
             return Ok(if size > 0 { vec![(0, size)] } else { Vec::new() });
@@ -370,8 +369,8 @@ impl Getting {
             return Ok(());
         }
         let path = if to.is_dir() { to.join(own) } else { to.to_owned() };
-        // A part, or an object that is no file of a tree, is a new file like any other; a whole
-        // file is made as it was.
+        // A part of an object, or an object that is no file of a tree, becomes a plain new file. A
+        // whole file gets its properties back.
         let whole = entry.filter(|_| args.offset == 0 && args.length.is_none());
         if let Some(mut entry) = whole {
             entry.meta.xattrs = self.tree.xattrs(&entry).await.map_err(OsdError::at(&place))?;
@@ -437,7 +436,7 @@ fn data_of(map: &[iscsi_client::objects::MapEntry], size: u64) -> Vec<(u64, u64)
     ranges
 }
 
-/// A file that is there gives way; a directory does not.
+/// Removes an existing file; a directory is an error.
 fn remove_existing(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

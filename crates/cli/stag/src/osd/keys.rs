@@ -1,6 +1,6 @@
-//! A security manager's side: `stag osd keys` agrees on keys with a device and keeps them in a
-//! file, `stag osd grant` signs capabilities with them (docs/src/objects/security.md). The file is
-//! a secret, readable by its owner only.
+//! A security manager's side (docs/src/objects/security.md). `stag osd keys` agrees on keys with a
+//! device and keeps them in a file, `stag osd grant` signs capabilities with them. The file is a
+//! secret, readable by its owner only.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ use crate::args::place::Object;
 const WHAT_IT_IS: &str = "the file is made by stag osd keys, one for each device";
 /// The algorithm of all that is made here.
 const ALGORITHM: Algorithm = Algorithm::HmacSha256;
-/// Which working key signs.
+/// The version of the working key that signs.
 const VERSION: u8 = 0;
 
 /// The keys of one device, as the file has them: lines of a name and hexadecimal.

@@ -1,10 +1,9 @@
-//! How a tree of files lies in a partition: which attributes say what a file is, and what of the
-//! standard they stand on. docs/src/objects/tree.md has it in words; both change together.
+//! The layout of a tree of files in a partition: the attributes of a file, and the parts of the OSD
+//! standard that it uses. docs/src/objects/tree.md describes it; change both together.
 //!
 //! Every file is a user object. A directory is a user object and a collection, whose members are
-//! the files in it; the object names the collection. A file that has several names is an object
-//! that is in no directory, and each of its names a user object of kind [`Kind::Link`] that points
-//! to it.
+//! the files in it; the object names the collection. A file that has several names is an object in
+//! no directory. Each of its names is a user object of kind [`Kind::Link`] that points to it.
 
 use iscsi_client::objects::{Attribute, Listed, number};
 use osd::attributes::numbers::user_information;
@@ -26,11 +25,12 @@ pub const KIND: AttributeId = AttributeId::new(FILE, 2);
 pub const MODE: AttributeId = AttributeId::new(FILE, 3);
 /// Its owner and group: 4 bytes each.
 pub const OWNER: AttributeId = AttributeId::new(FILE, 4);
-/// When its data changed: 8 bytes of seconds since 1970, two's complement, and 4 of nanoseconds.
+/// Time of the last modification: 8 bytes of seconds since 1970, two's complement, and 4 of
+/// nanoseconds.
 pub const MTIME: AttributeId = AttributeId::new(FILE, 5);
-/// When it was read, in the same way.
+/// Time of the last read, in the same form.
 pub const ATIME: AttributeId = AttributeId::new(FILE, 6);
-/// Where a symlink leads, as bytes.
+/// Target of a symlink, as bytes.
 pub const TARGET: AttributeId = AttributeId::new(FILE, 7);
 /// A device's major and minor number: 4 bytes each.
 pub const DEVICE: AttributeId = AttributeId::new(FILE, 8);
@@ -38,10 +38,10 @@ pub const DEVICE: AttributeId = AttributeId::new(FILE, 8);
 pub const COLLECTION: AttributeId = AttributeId::new(FILE, 9);
 /// The object that a link is a name of: 8 bytes.
 pub const LINK: AttributeId = AttributeId::new(FILE, 10);
-/// Of an object that is not whole yet, or has no name yet: when it was begun, 8 bytes of
-/// milliseconds since 1970. It goes with what ends that.
+/// On an object that is incomplete or has no name yet: the time at which it was begun, 8 bytes of
+/// milliseconds since 1970. Removed once the object is complete.
 pub const UNFINISHED: AttributeId = AttributeId::new(FILE, 11);
-/// How many extended attributes there are: 2 bytes; none if it is missing.
+/// Number of extended attributes: 2 bytes; 0 if it is missing.
 pub const XATTR_COUNT: AttributeId = AttributeId::new(XATTRS, 1);
 /// The user object of the tree's top directory: 8 bytes.
 pub const TOP: AttributeId = AttributeId::new(TREE, 1);
@@ -184,7 +184,7 @@ pub fn xattrs(attributes: &[Attribute]) -> Vec<(Vec<u8>, Vec<u8>)> {
                 current = number;
                 xattrs.push((value.to_vec(), Vec::new()));
             }
-            // A piece without a name before it is nobody's.
+            // A piece without a name before it is ignored.
             _ if number - number % XATTR_STEP == current && current != 0 => {
                 if let Some((_, whole)) = xattrs.last_mut() {
                     whole.extend_from_slice(value);
@@ -257,7 +257,7 @@ mod tests {
         let kept = attributes(&one);
         assert!(kept.iter().all(|one| one.value.len() <= XATTR_PIECE));
         assert_eq!(xattrs(&kept), one.xattrs);
-        // Pieces without a name are nobody's.
+        // Pieces without a name are ignored.
         let stray = [Attribute::new(AttributeId::new(XATTRS, 17), b"x".to_vec())];
         assert_eq!(xattrs(&stray), []);
     }

@@ -1,5 +1,5 @@
-//! One file of the local file system, whatever kind it is: all that has to be kept to make it
-//! again, where its data is, and how it is made. Knows nothing of objects. Every call blocks.
+//! One file of the local file system, of any kind: its properties, the places of its data, and its
+//! creation. Knows nothing of objects. Every call blocks.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Kinds of files. The numbers are what is kept of them.
+/// Kinds of files. Objects store the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -92,15 +92,15 @@ pub struct Meta {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// When its data changed.
+    /// Time of the last modification.
     pub mtime: Time,
-    /// When it was read.
+    /// Time of the last read.
     pub atime: Time,
     /// Bytes; of regular files only.
     pub size: u64,
     /// Of devices: major and minor number.
     pub device: (u32, u32),
-    /// Where a symlink leads.
+    /// Target of a symlink.
     pub target: Option<Vec<u8>>,
     /// Extended attributes, by name. ACLs are among them.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -171,7 +171,7 @@ fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
                 value.truncate(len);
                 found.push((name.to_bytes().to_vec(), value));
             }
-            // Gone meanwhile, or nobody's to read.
+            // Removed meanwhile, or not readable.
             Err(Errno::NODATA | Errno::PERM | Errno::NOTSUP) => {}
             Err(error) => return Err(error.into()),
         }
@@ -188,8 +188,8 @@ pub fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Where a file of `len` bytes has data: ranges of first byte and length. What is between them are
-/// holes. A file system that knows of no holes has data everywhere.
+/// Ranges of a file of `len` bytes that have data: first byte and length. Holes lie between them.
+/// On a file system without holes, one range covers the file.
 pub fn data_ranges(file: &File, len: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -243,11 +243,11 @@ pub struct Shortfall {
     pub owner: bool,
 }
 
-/// Gives a file that is there with its data everything else that `meta` says. `owners`: its owner
-/// and group too.
+/// Sets all other properties of a file that has its data already. `owners`: its owner and group
+/// too.
 ///
 /// # Errors
-/// The system's. What only another user or file system could be given is no error.
+/// The system's errors. A property that this user or file system cannot set is no error.
 pub fn finish(path: &Path, meta: &Meta, owners: bool) -> io::Result<Shortfall> {
     let mut shortfall = Shortfall::default();
     if owners {

@@ -11,7 +11,7 @@ use osd::{AttributeId, ObjectType, Page};
 use super::layout;
 use crate::shown::{ms as show_ms, text};
 
-/// How a value is shown.
+/// Form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Number,
@@ -78,7 +78,7 @@ const fn time(object: ObjectType, number: u32) -> AttributeId {
     AttributeId::new(timestamps::page(object), number)
 }
 
-/// All names, with what they stand for.
+/// All names, with their objects and numbers.
 pub fn list() -> String {
     let mut text = String::new();
     for (name, object, id, _) in NAMES {

@@ -38,7 +38,7 @@ const WINDOW: usize = 4;
 /// Runs it.
 ///
 /// # Errors
-/// The first that ends it; those of single files are told as they come.
+/// The first error that ends it. Errors of single files are reported as they occur.
 pub async fn put(args: &Put) -> Result<String, OsdError> {
     let opened = Opened::new(&args.url, &args.reach).await?;
     let result = put_into(args, &opened).await;
@@ -90,7 +90,7 @@ async fn put_into(args: &Put, opened: &Opened) -> Result<String, OsdError> {
             let id = made.map(|id| format!("{id:#x}"));
             format!("{:#}\n", json!({ "files": files, "bytes": bytes, "holes": holes, "id": id }))
         }
-        // Of a file that has a name nobody asks for the number.
+        // The number of an object that has a name is not needed.
         Some(id) if args.url.path() == Some(&[]) && stdin => format!("{id:#x}\n"),
         _ => String::new(),
     })
@@ -126,7 +126,7 @@ enum Job {
 }
 
 impl Putting {
-    /// A whole tree: what is in `from` comes to be in `to`.
+    /// Puts a whole tree: the contents of `from` become the contents of `to`.
     async fn tree(self: &Rc<Self>, from: &Path, to: &[Vec<u8>]) -> Result<(), OsdError> {
         let about = local::meta(from).map_err(OsdError::io(from))?;
         let about = match about.kind {
@@ -304,8 +304,8 @@ impl Putting {
         }
     }
 
-    /// Makes the object of a file here that is no directory. `place`: what puts it into its
-    /// directory, which it is when it is whole; without any it is not finished when it is.
+    /// Makes the object of a local file that is no directory. `place`: the attributes that put it
+    /// into its directory once it is complete. Without any, the object stays marked as unfinished.
     async fn make(&self, path: &Path, meta: &Meta, place: Vec<Attribute>) -> Result<Id, OsdError> {
         let at = || OsdError::at(path.display().to_string());
         let tree = &self.tree;
@@ -362,7 +362,7 @@ impl Putting {
             }
         };
         if let Err(error) = written.await {
-            // Half a file is nobody's. The first error is the one to tell.
+            // A partial object is useless. The first error is the one to report.
             let _ = tree.device.remove(id).await;
             return Err(error);
         }
@@ -405,7 +405,7 @@ impl Putting {
                         .map_err(place())?;
                 }
                 if read < len {
-                    // It was cut while it was read: what is there is there.
+                    // The file was truncated while it was read: keep the part that was there.
                     break;
                 }
                 at += len;

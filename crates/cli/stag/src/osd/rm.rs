@@ -104,8 +104,8 @@ async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> 
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(OsdError::at(id)(error)),
         }
-        // Names that link to it are made when it is whole: it is a file, though its put did not
-        // come to say so.
+        // Links to an object are made once it is complete: keep it, even if its put did not remove
+        // the mark.
         if tree.names_of(id.object).await.map_err(OsdError::at(id))? > 0 {
             tree.device.set_attributes(id, [layout::finished()]).await.map_err(OsdError::at(id))?;
             continue;
@@ -125,8 +125,7 @@ async fn remove_tree(tree: Tree, top: Entry, depth: u16, progress: &Rc<Progress>
     struct State {
         tree: Tree,
         progress: Rc<Progress>,
-        /// Those with directories in them, in an order in which none is before the one that it is
-        /// in.
+        /// Directories that have subdirectories, each after its parent.
         directories: RefCell<Vec<Entry>>,
         failed: RefCell<Option<OsdError>>,
     }

@@ -30,7 +30,7 @@ impl Opened {
         match opened {
             Ok(device) => Ok(Self { session, device, place: place.clone() }),
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = session.close().await;
                 Err(error)
             }

@@ -1,5 +1,5 @@
-//! The tree of files in a partition: its top, what a path means, what is in a directory, and how
-//! one is made.
+//! The tree of files in a partition: its top, the resolution of paths, the contents of directories,
+//! and the creation of files.
 
 use iscsi_client::objects::{Attribute, Listed, New, ObjectError, Objects, Operation, Query, Range, member};
 use osd::{Command, Id};
@@ -114,7 +114,7 @@ impl Tree {
             }
             children.extend(some.iter().filter_map(layout::entry));
         }
-        // Of two of a name the newer one counts; the other is about to go.
+        // Of two objects with one name the newer one counts; the older one is about to be removed.
         children.sort_by(|a, b| a.name.cmp(&b.name).then(b.id.cmp(&a.id)));
         children.dedup_by(|a, b| a.name == b.name);
         Ok(children)
@@ -146,7 +146,7 @@ impl Tree {
         let id = match made {
             Ok(id) => id,
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = self.device.remove_collection(collection, true).await;
                 return Err(error);
             }
@@ -169,7 +169,7 @@ impl Tree {
         self.device.create(self.partition, new).await
     }
 
-    /// How many names an object has by links, two at most.
+    /// Number of links that name an object, counted up to two.
     pub async fn names_of(&self, object: u64) -> Result<usize, ObjectError> {
         let query = Query::default().with(Range::exactly(LINK, object.to_be_bytes()));
         Ok(self.device.query(Id::partition(self.partition), &query).await?.len().min(2))
@@ -211,7 +211,7 @@ impl Tree {
     }
 }
 
-/// A directory of nobody's.
+/// Properties of a new directory of this process's user, mode 0755.
 fn new_directory() -> Meta {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now = super::local::Time { s: i64::try_from(now.as_secs()).unwrap_or(0), ns: now.subsec_nanos() };

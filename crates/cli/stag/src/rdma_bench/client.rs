@@ -14,9 +14,9 @@ use super::wire::{Hello, MESSAGE, Message, head};
 use super::{RdmaBenchError, options};
 use crate::args::rdma_bench::{Operation, RdmaBench};
 
-/// How often the way there and back is measured before the load.
+/// Round trips that are measured before the load.
 const PINGS: u64 = 5;
-/// So often in each depth of writes the other side is told of them.
+/// Notifications about writes to the other side, per queue depth.
 const TOLD: u32 = 16;
 /// Marks of the load, behind those of the pings.
 const FROM: u64 = PINGS;
@@ -56,9 +56,9 @@ fn said(why: &[u8]) -> String {
     if text.is_empty() { "no reason given".into() } else { text }
 }
 
-/// Whether the other side is told of write `number` out of a batch that ends with `last`. It
-/// answers what it is told only, and only an answer makes room for more: were it the last alone,
-/// all of the depth would go and come at once, and the way be empty in between.
+/// Whether the other side is notified of write `number` out of a batch that ends with `last`. It
+/// only acknowledges notifications, and only an acknowledgement makes room for more writes. With a
+/// notification of the last write alone, the path would be empty while it waits.
 fn is_told(number: u64, last: u64, depth: u32) -> bool {
     let every = u64::from(depth / TOLD).max(1);
     number == last || number % every == every - 1
@@ -204,9 +204,9 @@ impl<'a> Load<'a> {
         Ok(came)
     }
 
-    /// Loads, first without counting. What ends together with the moment at which counting begins
-    /// is not counted; the run ends with what ends first after its time, so that the bursts of a
-    /// long way are counted whole.
+    /// Runs the load, first without counting. Messages that end together with the start of counting
+    /// are not counted. The run ends with the first messages that end after its time, so that
+    /// bursts on a long path are counted whole.
     async fn measure(&mut self, args: &RdmaBench) -> Result<Found, RdmaBenchError> {
         let start = Instant::now();
         let from = start + seconds(args.load.warmup);

@@ -1,6 +1,6 @@
 //! `stag rdma-bench`: RDMA Reads, Writes and Sends between two sides, measured without any storage
 //! above them. This file runs the runs and prints; the two sides are in [`server`] and [`client`],
-//! and what they say to each other in [`wire`].
+//! and their protocol in [`wire`].
 
 mod client;
 mod report;
@@ -22,7 +22,7 @@ use crate::out::{self, OutError};
 /// Memory for buffers beside the clients', bytes.
 const POOL: usize = 128 << 20;
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum RdmaBenchError {
     /// The address cannot be had.

@@ -67,7 +67,7 @@ pub async fn serve(args: &RdmaBench) -> Result<(), RdmaBenchError> {
         let incoming = match incoming {
             Ok(incoming) => incoming,
             Err(error) => {
-                // Too many open files, perhaps: it may pass.
+                // Possibly too many open files, which may pass.
                 tracing::warn!(%error, "nobody could be let in");
                 runtime::sleep(std::time::Duration::from_millis(50)).await;
                 continue;
@@ -91,7 +91,7 @@ pub async fn serve(args: &RdmaBench) -> Result<(), RdmaBenchError> {
     }
 }
 
-/// One client, to its end.
+/// Serves one client until it disconnects.
 async fn client(incoming: Incoming, args: &RdmaBench) -> Result<(), RdmaBenchError> {
     let Some(hello) = Hello::parse(incoming.private_data()) else {
         let _ = incoming.reject(b"this is stag rdma-bench").await;
@@ -103,7 +103,8 @@ async fn client(incoming: Incoming, args: &RdmaBench) -> Result<(), RdmaBenchErr
         _ => MESSAGE as u32,
     };
     let limit = args.answer.memory;
-    // A device holds a buffer for each receive; software holds what has come and was not looked at.
+    // A device holds a buffer for each receive; software holds received messages until they are
+    // read.
     let needed = match hello.operation {
         Operation::Send => u64::from(receives) * u64::from(receive),
         _ => u64::from(hello.size),
@@ -131,7 +132,8 @@ async fn client(incoming: Incoming, args: &RdmaBench) -> Result<(), RdmaBenchErr
     answer(&pair, hello.operation, memory).await
 }
 
-/// Bytes that the client goes through: a place for each message in flight, as far as there is room.
+/// Bytes that the client's messages cover: a place for each message in flight, as far as there is
+/// room.
 fn area(hello: &Hello, limit: u64) -> u64 {
     let size = u64::from(hello.size);
     let places = u64::from(hello.depth).min(limit / size).max(1);
@@ -159,7 +161,7 @@ pub fn zeros(len: u64) -> Result<Chain, RdmaBenchError> {
     Ok(chain)
 }
 
-/// Takes what comes, and says so once for all that came together.
+/// Receives messages, and acknowledges all that arrived together at once.
 async fn answer(pair: &QueuePair, operation: Operation, memory: Message) -> Result<(), RdmaBenchError> {
     loop {
         let mut completion = Some(pair.next().await);

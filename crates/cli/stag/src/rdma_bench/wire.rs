@@ -1,6 +1,5 @@
-//! The protocol between the two sides of `stag rdma-bench`, beside the load: the request in the
-//! private data of the connection's request, and messages of 32 bytes. Parses hostile bytes; does
-//! no I/O.
+//! The protocol between the two sides of `stag rdma-bench`, beside the load. The request is private
+//! data of the connection request; messages have 32 bytes. Parses hostile bytes; does no I/O.
 
 use crate::args::rdma_bench::{MAX_LEN, Operation};
 

@@ -1,8 +1,8 @@
-//! seccomp: which system calls the daemon may still make.
+//! seccomp: the system calls that the daemon may still make.
 //!
-//! A call that is not listed answers ENOSYS, as if the kernel were older: libraries then fall back to
-//! one that is. Arguments are looked at where a call can do more than serving needs. System call
-//! numbers are the machine's own; the list names what its kernel has.
+//! A call that is not listed fails with ENOSYS, as on an older kernel, so libraries fall back to
+//! one that is. Arguments are checked if a call can do more than serving needs. System call numbers
+//! are the machine's own; the list names what its kernel has.
 //!
 //! io_uring_setup stays: a store of objects that `stag apply` adds or renames later needs a ring
 //! of its own. The filter does not see whether a ring is made with limits. What one without them
@@ -19,7 +19,7 @@ use seccompiler::{
     TargetArch,
 };
 
-/// Why calls are not filtered.
+/// The reason why calls are not filtered.
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
     /// The filter cannot be made.
@@ -28,7 +28,7 @@ pub enum CallsError {
     /// The kernel refuses it.
     #[error(transparent)]
     Kernel(#[from] seccompiler::Error),
-    /// Nobody has made a filter for this kind of machine.
+    /// There is no filter for this machine's architecture.
     #[error("there is no filter for {}", std::env::consts::ARCH)]
     Machine,
 }
@@ -128,7 +128,7 @@ fn rules() -> Result<Rules, seccompiler::BackendError> {
     rules.insert(SYS_socket, of(&mut FAMILIES.iter().map(|family| *family as u64), 0)?);
     rules.insert(SYS_ioctl, of(&mut IOCTLS.into_iter().chain([VERBS]), 1)?);
     rules.insert(SYS_prctl, of(&mut PRCTLS.into_iter(), 0)?);
-    // Threads, and no processes. The library falls back from clone3, whose flags a filter does not see.
+    // Threads, but no processes. libc falls back from clone3, whose flags a filter cannot see.
     let thread = CLONE_THREAD as u64;
     rules.insert(SYS_clone, vec![only(0, Dword, MaskedEq(thread), thread)?]);
     // Memory is writable or executable, never both.
@@ -157,7 +157,7 @@ fn program() -> Result<BpfProgram, CallsError> {
 /// Filters the system calls of all threads from now on. There is no way back.
 ///
 /// # Errors
-/// When they are not filtered.
+/// They are not filtered.
 pub fn filter() -> Result<(), CallsError> {
     Ok(seccompiler::apply_filter_all_threads(&program()?)?)
 }

@@ -1,4 +1,4 @@
-//! Landlock: which files and directories the daemon reaches.
+//! Landlock: the files and directories that the daemon can reach.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ use crate::unit::Backing;
 /// The newest rights that the rules name. Older kernels enforce those that they know.
 const RIGHTS: ABI = ABI::V5;
 
-/// What is read besides the configuration: libraries (RDMA's are loaded on demand), names of
-/// hosts and users, time zones, what the kernel tells of devices and processes.
+/// Paths that the daemon reads besides its configuration: libraries (RDMA's are loaded on demand),
+/// names of hosts and users, time zones, and sysfs and procfs.
 const READ: [&str; 19] = [
     "/usr",
     "/lib",
@@ -37,10 +37,10 @@ const READ: [&str; 19] = [
     "/var/lib/sss",
 ];
 
-/// What is written besides units: RDMA devices, and the ends of all data.
+/// Paths that the daemon writes besides units: RDMA devices, /dev/null and the like.
 const WRITE: [&str; 4] = ["/dev/infiniband", "/dev/null", "/dev/zero", "/dev/urandom"];
 
-/// Why nothing is enforced.
+/// The reason why nothing is enforced.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoriesError {
     /// The kernel has no Landlock, or it is switched off.
@@ -59,12 +59,12 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// What `config` names, and what the process itself writes to and reads.
+    /// The directories of `config`, and those that the process itself writes to and reads.
     pub fn of(config: &Config, own_write: &[PathBuf], own_read: &[PathBuf]) -> Self {
         let mut write: Vec<PathBuf> = WRITE.map(PathBuf::from).to_vec();
         write.extend_from_slice(own_write);
         write.extend(config.daemon.sandbox_directories.iter().cloned());
-        // A link and what it names: things are kept beside both.
+        // Both the symbolic link and its target: files are kept beside both.
         write.extend(paths(config).flat_map(|path| [room(path), room(&resolved(path))]));
         let mut read: Vec<PathBuf> = READ.map(PathBuf::from).to_vec();
         read.extend_from_slice(own_read);
@@ -76,7 +76,7 @@ impl Directories {
         Self { write, read }
     }
 
-    /// What is read and written.
+    /// Paths that may be read and written.
     pub fn writable(&self) -> &[PathBuf] {
         &self.write
     }
@@ -93,7 +93,7 @@ impl Directories {
     /// Confines the calling thread, and all that it starts from now on.
     ///
     /// # Errors
-    /// When nothing is enforced.
+    /// Nothing is enforced.
     pub fn enforce(&self) -> Result<(), DirectoriesError> {
         let all = AccessFs::from_all(RIGHTS) & !AccessFs::Execute;
         let mut rules = Ruleset::default()
@@ -106,7 +106,7 @@ impl Directories {
         for (path, rights) in
             lists.into_iter().flat_map(|(list, rights)| list.iter().map(move |p| (p, rights)))
         {
-            // What is not there cannot be reached, and needs no rule.
+            // A missing path needs no rule.
             let Ok(opened) = PathFd::new(path) else { continue };
             let rights = if path.is_dir() { rights } else { rights & of_files() };
             rules = rules.add_rule(PathBeneath::new(opened, rights))?;
@@ -136,8 +136,8 @@ fn paths(config: &Config) -> impl Iterator<Item = &Path> {
     units.chain(kept).chain(config.exports.iter().filter_map(|export| export.shown.below()))
 }
 
-/// What has to be reached for `path`: a device by itself, a file with its directory, since other
-/// files are kept beside it and it may have to be made.
+/// The path to permit for `path`. A device is permitted itself. A file is permitted with its
+/// directory, since other files are kept beside it and it may have to be created.
 fn room(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if path.starts_with("/dev") && !path.is_dir() || parent == Path::new("/") => {
@@ -149,7 +149,7 @@ fn room(path: &Path) -> PathBuf {
     }
 }
 
-/// `path` without symbolic links, as far as it is there.
+/// `path` with symbolic links resolved, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(whole) = path.canonicalize() {
         return whole;

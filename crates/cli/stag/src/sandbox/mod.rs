@@ -1,4 +1,4 @@
-//! The daemon's own sandbox: what a running `stag serve` can still do to the machine.
+//! The daemon's sandbox: limits what a running `stag serve` can do to the machine.
 //!
 //! Three walls, each of which the kernel enforces for every thread:
 //!
@@ -22,15 +22,15 @@ use crate::config::Config;
 /// The sandbox of a running daemon.
 #[derive(Debug, Default)]
 pub struct Sandbox {
-    /// What Landlock lets through; `None` where nothing is enforced.
+    /// The directories that Landlock permits; `None` if it is not enforced.
     directories: Option<Directories>,
     /// Whether system calls are filtered.
     filters_calls: bool,
 }
 
 impl Sandbox {
-    /// Confines this thread, and all that it starts from now on, to the directories that `config`
-    /// names, those that the process itself writes to (`write`) and reads (`read`).
+    /// Confines this thread, and all threads that it starts from now on, to certain directories:
+    /// those of `config`, and those that the process itself writes to (`write`) and reads (`read`).
     pub fn enter(config: &Config, write: &[PathBuf], read: &[PathBuf]) -> Self {
         if !config.daemon.sandbox {
             tracing::info!("no sandbox, as configured");
@@ -45,7 +45,7 @@ impl Sandbox {
         Self { directories: enforced.is_ok().then_some(wanted), filters_calls: false }
     }
 
-    /// Takes from all threads the system calls that serving does not need.
+    /// Denies all threads the system calls that serving does not need.
     pub fn close(&mut self, config: &Config) {
         if !config.daemon.sandbox {
             return;
@@ -56,12 +56,12 @@ impl Sandbox {
         }
     }
 
-    /// The first path of `config` that the sandbox keeps out of reach until the next start.
+    /// The first path of `config` that the sandbox denies until the next start.
     pub fn out_of_reach<'a>(&self, config: &'a Config) -> Option<&'a Path> {
         self.directories.as_ref()?.first_outside(config)
     }
 
-    /// What is enforced, for `stag status`.
+    /// The enforced mechanisms, for `stag status`.
     pub fn walls(&self) -> Vec<&'static str> {
         let landlock = self.directories.is_some().then_some("landlock");
         let seccomp = self.filters_calls.then_some("seccomp");

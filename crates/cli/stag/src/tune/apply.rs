@@ -1,5 +1,6 @@
-//! Writing what was chosen into a file that others read: a line that is there gets its new value, what is missing is added, and nothing
-//! else changes. A file is replaced whole or not at all, and a stag's configuration only by one that its own checks take.
+//! Writes the chosen settings into another program's file: changes the value of an existing line,
+//! and adds missing lines. The file is replaced atomically, and a stag configuration only if the
+//! new text passes its checks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::report::Report;
 use super::words;
 
-/// Why a file was not changed.
+/// The reason why a file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// It cannot be read or written.
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
-    /// It would be no configuration any more, or is none.
+    /// It is not a valid configuration, or would not be one any more.
     #[error("{0}")]
     Config(String),
 }
@@ -27,7 +28,7 @@ fn read(path: &Path) -> Result<String, ApplyError> {
     std::fs::read_to_string(path).map_err(|error| ApplyError::Io { path: path.to_owned(), error })
 }
 
-/// Writes the report's words into the file. What was done, in words.
+/// Writes the chosen settings into the file. Returns a text about what was done.
 pub fn apply(path: &Path, report: &Report) -> Result<String, ApplyError> {
     let text = read(path)?;
     let is_toml = path.extension().is_some_and(|extension| extension == "toml");
@@ -51,9 +52,9 @@ pub fn apply(path: &Path, report: &Report) -> Result<String, ApplyError> {
     Ok(format!("{} {what} are as chosen now", lines.len()))
 }
 
-/// Replaces a file by one with its permissions, whole or not at all.
+/// Replaces a file atomically by one with the same permissions.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // A link stays one.
+    // A symbolic link stays one.
     let path = std::fs::canonicalize(path)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -66,7 +67,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         std::fs::rename(&new, &path)
     })();
     if written.is_err() {
-        // What is left of it is of no use to anybody.
+        // The partial file is useless.
         let _ = std::fs::remove_file(&new);
     }
     written
@@ -89,7 +90,7 @@ fn set_lines(text: &str, values: &[(String, String)]) -> String {
         let wanted = format!("{name} = {value}");
         let mut found = false;
         for line in lines.iter_mut().filter(|line| key(line) == Some(name)) {
-            // The last of several counts; all say the same then.
+            // The last of several lines counts; so all get the new value.
             line.clone_from(&wanted);
             found = true;
         }

@@ -1,5 +1,5 @@
-//! `stag tune`: measures a path, chooses, measures what that gains, and tells. What is chosen is [`iscsi_client::tune::plan`]'s to say; here
-//! are the sessions that measure, and what is printed.
+//! `stag tune`: measures a path, chooses settings, measures their gain, and reports it.
+//! [`iscsi_client::tune::plan`] chooses; here are the sessions that measure, and the output.
 
 mod apply;
 mod nfs;
@@ -20,37 +20,39 @@ use crate::exit::Exit;
 use crate::out::{self, OutError};
 use report::Report;
 
-/// What most initiators do if nobody says anything: open-iscsi's queue depth.
+/// Default load of most initiators: bytes of a command, and open-iscsi's queue depth.
 const USUAL: (u32, usize) = (64 << 10, 32);
-/// What fills nearly any path, to find out how much goes through.
+/// Load that fills nearly any path, to find its throughput: bytes of a command, and queue depth.
 const PLENTY: (u32, usize) = (256 << 10, 64);
-/// Connections with which that is tried, since one may be what is in the way.
+/// Connections of that load, since a single one may be the bottleneck.
 const PLENTY_CONNECTIONS: u16 = 4;
-/// What of the path's own content the load has under way that looks for lost segments: nothing waits in a queue then.
+/// Load for the measurement of packet loss, as a fraction of the bandwidth-delay product: no queue
+/// builds up on the path then.
 const QUIET: f64 = 0.75;
-/// Segments sent again of which nothing follows: a last one whose answer was late is sent again too.
+/// Retransmissions that are ignored: a last segment whose acknowledgement was late is retransmitted
+/// too.
 const CHANCE: u64 = 2;
-/// Memory of the pool: what is written is the same for every command, and what is read is dropped.
+/// Memory of the pool: all writes send the same data, and data that is read is dropped.
 const POOL: usize = 128 << 20;
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 enum TuneError {
-    /// A session could not be made, or ended.
+    /// A session could not be opened, or has failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A server of NFS was not reached, or refused.
+    /// The NFS server could not be reached, or refused.
     #[error(transparent)]
     Files(#[from] nfs_client::Error),
-    /// What was asked for does not go together.
+    /// The arguments contradict each other.
     #[error("{0}")]
     Usage(&'static str),
-    /// The file to apply to.
+    /// The file to change cannot be read or written.
     #[error(transparent)]
     Apply(#[from] apply::ApplyError),
     #[error("{0}")]
     System(String),
-    /// stdout takes no more.
+    /// stdout is closed or full.
     #[error(transparent)]
     Output(#[from] OutError),
 }
@@ -94,7 +96,7 @@ fn run(args: &Tune) -> Result<(), TuneError> {
                 "--apply-to is of units: what is chosen of NFS are options of a mount",
             ));
         }
-        // Before anything is measured.
+        // Checked before the measurement.
         apply::readable(path)?;
     }
     let config = runtime::Config { pool_bytes: POOL, ..runtime::Config::default() };
@@ -117,7 +119,7 @@ fn run(args: &Tune) -> Result<(), TuneError> {
     Ok(())
 }
 
-/// Before and after, bytes a second.
+/// Throughput, bytes a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rates {
     read: f64,
@@ -127,10 +129,10 @@ struct Rates {
 async fn find_out(args: &Tune, asked: &Url) -> Result<Report, TuneError> {
     let system = SystemLimits::read();
     let base = connect::options(asked, &args.connect)?;
-    // What is measured must not change meanwhile.
+    // The session must not tune itself during the measurement.
     let base =
         Options { tune: Tuned::Off, reconnect_timeout: Duration::ZERO, ..asked.settings.applied(base) };
-    // From here on the options have what the URL says.
+    // The options have the URL's settings from here on.
     let url = Url { settings: Settings::default(), ..connect::place(asked) };
 
     let as_it_is = Options { queue_depth: USUAL.1, ..base.clone() };
@@ -175,7 +177,7 @@ async fn open(url: &Url, options: Options) -> Result<(Session, Disk), TuneError>
     match Disk::open(&session, url.lun.unwrap_or(0)).await {
         Ok(disk) => Ok((session, disk)),
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = session.close().await;
             Err(error.into())
         }
@@ -190,15 +192,15 @@ async fn closing<T>(session: &Session, result: Result<T, Error>) -> Result<T, Tu
     Ok(result?)
 }
 
-/// A load as the command line bounds it.
+/// A load within the limits of the command line.
 fn bounded(args: &Tune, write: bool, (io, depth): (u32, usize), rtt: &RoundTrips) -> Load {
-    // Congestion control needs some round trips to find the path's width.
+    // Congestion control needs some round trips to find the path's capacity.
     let warmup = (rtt.p50 * 30).clamp(Duration::from_millis(100), Duration::from_secs(3));
     let time = Duration::from_secs_f64(args.time);
     Load { write, io, depth, warmup, time, most_bytes: args.most, span: args.span }
 }
 
-/// Both directions, as far as they may be tried.
+/// Throughput of reads, and of writes if the command line permits them.
 async fn both(
     args: &Tune,
     session: &Session,
@@ -221,7 +223,7 @@ async fn first_look(
     disk: &Disk,
 ) -> Result<(RoundTrips, Duration, Rates), Error> {
     say(args, "round trips");
-    // The first one may wait for a path that has been asleep.
+    // The first round trip may have to wake an idle path.
     session.ping().await?;
     let rtt = measure::round_trips(session, args.pings.into(), Duration::from_secs(5)).await?;
     let alone = {
@@ -252,8 +254,8 @@ async fn most(
     Ok((allowed, rates, loss))
 }
 
-/// Of the segments that this side sends, the share that it sends again while less is under way than the path holds. With more, a queue
-/// on the way overflows in the end: what is lost there is not the path's doing.
+/// The share of segments that this side retransmits while fewer bytes are in flight than the path
+/// holds. With more in flight a queue on the path overflows, and that loss is not the path's own.
 async fn loss(
     args: &Tune,
     session: &Session,
@@ -278,12 +280,12 @@ async fn loss(
     Ok(share(after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)))
 }
 
-/// The share that was sent again, unless chance explains it.
+/// The share that was retransmitted; 0 if chance explains it.
 fn share(again: u64, sent: u64) -> f64 {
     if again <= CHANCE || sent == 0 { 0.0 } else { again as f64 / sent as f64 }
 }
 
-/// The loads again, as the plan says.
+/// The loads again, with the plan's settings.
 async fn with_plan(
     args: &Tune,
     url: &Url,
@@ -334,7 +336,7 @@ fn say(args: &Tune, what: &str) {
     }
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell if needed.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -356,7 +358,7 @@ fn mb(rate: f64) -> f64 {
     round(rate / 1e6)
 }
 
-/// To three digits.
+/// Rounds to three decimals.
 fn round(x: f64) -> f64 {
     (x * 1e3).round() / 1e3
 }

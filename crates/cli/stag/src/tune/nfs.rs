@@ -1,5 +1,6 @@
-//! `stag tune nfs://…`: the path to a file of an NFS server. A call of NFS takes one round trip, reads and writes alike, so the
-//! choice is bytes in flight alone: twice what the path holds, as calls of a length, as far as there are slots.
+//! `stag tune nfs://…`: the path to a file of an NFS server. An NFS call takes one round trip, for
+//! reads and writes alike. So the only choice is the bytes in flight: twice the bandwidth-delay
+//! product, as calls of a length, within the server's slots.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -15,28 +16,28 @@ use super::{Rates, TuneError, mb, ms, quoted, round, say, us};
 use crate::args::Tune;
 use crate::client::nfs;
 
-/// Counts up when a field changes its meaning or goes.
+/// Version of the format: increases when a field changes its meaning or is removed.
 const FORMAT: u32 = 1;
-/// What `stag cp` begins with: bytes of a call, and calls in flight.
+/// Initial load of `stag cp`: bytes of a call, and calls in flight.
 const USUAL: (u64, u64) = (256 << 10, 16);
-/// What fills nearly any path, to find out how much goes through: calls in flight.
+/// Calls in flight that fill nearly any path, to find its throughput.
 const PLENTY: u64 = 64;
-/// Calls in flight over which the bytes are spread.
+/// Preferred number of calls that the bytes in flight are divided into.
 const SPREAD: u64 = 16;
-/// The shortest call that is chosen, and the lone one that is timed.
+/// The shortest call that is chosen, and the length of the lone call that is timed.
 const SHORTEST: u64 = 64 << 10;
-/// Lengths for which the calls in flight are told.
+/// Lengths for which the report gives the calls in flight.
 const LENGTHS: [u64; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
-/// Connections that Linux makes at most (`nconnect`).
+/// Most connections of Linux's client (`nconnect`).
 const MOST_CONNECTIONS: u64 = 16;
-/// Linux's slots of a session, unless it is told otherwise (`nfs.max_session_slots`).
+/// Linux's default number of slots of a session (`nfs.max_session_slots`).
 const LINUX_SLOTS: u64 = 64;
-/// Mode of a file that is made.
+/// Mode of a new file.
 const MODE: u32 = 0o644;
-/// Bytes of the file that are needed at least.
+/// Smallest usable file, bytes.
 const LEAST: u64 = 1 << 20;
 
-/// What was measured.
+/// Measurements of the path.
 #[derive(Clone, Copy)]
 struct Measured {
     rtt: RoundTrips,
@@ -46,21 +47,21 @@ struct Measured {
     write: Option<f64>,
 }
 
-/// What the server and this machine allow.
+/// Limits of the server and this machine.
 #[derive(Clone, Copy)]
 struct Allowed {
     /// Bytes of one READ and of one WRITE.
     sizes: (u32, u32),
     /// Calls in flight.
     calls: u64,
-    /// Bytes that a connection's window grows to by itself: half of the buffer.
+    /// Largest window to which a connection grows by itself, bytes: half of the buffer.
     window: u64,
 }
 
-/// What is chosen.
+/// The choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    /// Bytes that the path holds, and that are to be in flight.
+    /// The bandwidth-delay product, and the bytes to have in flight.
     holds: u64,
     in_flight: u64,
     /// Bytes of a call, and calls in flight.
@@ -74,7 +75,7 @@ impl Plan {
     fn new(measured: &Measured, allowed: &Allowed) -> Self {
         let rate = measured.read.max(measured.write.unwrap_or(0.0));
         let holds = (rate * measured.rtt.least.as_secs_f64()) as u64;
-        // A slow medium counts like a long path.
+        // A slow medium has the same effect as a long path.
         let in_flight = (2.0 * rate * measured.alone.max(measured.rtt.p50).as_secs_f64()) as u64;
         let longest = u64::from(allowed.sizes.0.min(allowed.sizes.1)).max(4096);
         let longest = 1 << longest.ilog2();
@@ -84,12 +85,12 @@ impl Plan {
         Self { holds, in_flight, block, depth, connections }
     }
 
-    /// Calls of a length that put so many bytes in flight, and one more.
+    /// Calls of a length that keep so many bytes in flight, and one more.
     fn calls(in_flight: u64, block: u64, allowed: &Allowed) -> u64 {
         (in_flight.div_ceil(block) + 1).min(allowed.calls).max(1)
     }
 
-    /// The same for another length, of which the server takes pieces.
+    /// Calls in flight of another length.
     fn shape(&self, block: u64, allowed: &Allowed) -> u64 {
         Self::calls(self.in_flight, block, allowed)
     }
@@ -110,7 +111,7 @@ pub struct Report {
 /// Measures, chooses, and measures again.
 ///
 /// # Errors
-/// The server's.
+/// The server's errors.
 pub async fn find_out(args: &Tune, url: &Url) -> Result<Report, TuneError> {
     let client = nfs::connect(url, &args.connect).await?;
     let found = with(args, url, &client).await;
@@ -122,7 +123,7 @@ async fn with(args: &Tune, url: &Url, client: &Client) -> Result<Report, TuneErr
     let (file, bytes) = opened(args, url, client).await?;
     let file = Rc::new(file);
     say(args, "round trips");
-    // The first one may wait for a path that has been asleep.
+    // The first round trip may have to wake an idle path.
     file.attributes().await?;
     let mut times = Vec::new();
     for _ in 0..args.pings {
@@ -161,7 +162,7 @@ async fn with(args: &Tune, url: &Url, client: &Client) -> Result<Report, TuneErr
     Ok(Report { url: url.clone(), version, bytes, measured, allowed, plan, before, after })
 }
 
-/// The file, and its bytes. With --destroy it is made, and as long as --span says.
+/// The file, and its length in bytes. With --destroy it is created, and made --span long.
 async fn opened(args: &Tune, url: &Url, client: &Client) -> Result<(File, u64), TuneError> {
     let (file, size) = match client.find(url, true).await {
         Ok((_, of)) if of.kind == FileType::Directory => return Err(Error::Status(Status::IsDir).into()),
@@ -198,18 +199,19 @@ async fn both(
     Ok(Rates { read, write })
 }
 
-/// What a load counts.
+/// Counts of a load.
 struct Tally {
-    /// From when on it counts, and until when.
+    /// Start and end of the measured window.
     from: Instant,
     until: Instant,
     next: Cell<u64>,
-    /// Bytes of calls that were begun, and of those that ended while it counted.
+    /// Bytes of calls that were begun, and of those that ended in the window.
     begun: Cell<u64>,
     moved: Cell<u64>,
 }
 
-/// So many calls of a length at once, one after the other through the file, over and over. Bytes a second.
+/// Keeps so many calls of a length in flight, sequentially through the file, over and over. Returns
+/// bytes a second.
 async fn load(
     args: &Tune,
     file: &Rc<File>,
@@ -219,7 +221,7 @@ async fn load(
     write: bool,
 ) -> Result<f64, Error> {
     let block = block.min(bytes);
-    // Congestion control needs some round trips to find the path's width.
+    // Congestion control needs some round trips to find the path's capacity.
     let warmup = (rtt.p50 * 30).clamp(Duration::from_millis(100), Duration::from_secs(3));
     let from = Instant::now() + warmup;
     let until = from + Duration::from_secs_f64(args.time);
@@ -234,7 +236,7 @@ async fn load(
                 let at = tally.next.replace(tally.next.get() + 1) % blocks * block;
                 tally.begun.set(tally.begun.get() + block);
                 if write {
-                    // Stable at once: what is kept unstable could overlap a later write.
+                    // FILE_SYNC: unstable data could be sent again and overwrite a later write.
                     file.write_stable(at, data.clone()).await?;
                 } else {
                     file.read(at, block as usize).await?;
@@ -261,7 +263,7 @@ async fn load(
         return Err(error);
     }
     let now = Instant::now();
-    // --most ended it before it counted: all of it counts.
+    // --most ended it before the window: everything counts.
     if tally.moved.get() == 0 {
         return Ok(tally.begun.get() as f64 / started.elapsed().as_secs_f64());
     }
@@ -297,12 +299,12 @@ impl Report {
         format!("vers={},rsize={read},wsize={write}{connections}", self.version)
     }
 
-    /// KiB that Linux's client is to read ahead: /sys/class/bdi/MAJOR:MINOR/read_ahead_kb of the mount.
+    /// Readahead for Linux's client, KiB: /sys/class/bdi/MAJOR:MINOR/read_ahead_kb of the mount.
     fn read_ahead_kib(&self) -> u64 {
         (self.plan.in_flight >> 10).next_power_of_two().max(128)
     }
 
-    /// What the settings of a mount cannot do.
+    /// Advice beyond the settings of a mount.
     fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
         if self.plan.connections > 1 {
@@ -318,7 +320,8 @@ impl Report {
         if wanted > LINUX_SLOTS {
             advice.push(format!("Linux: options nfs max_session_slots={wanted} in /etc/modprobe.d"));
         }
-        // Less than a quarter more than the path holds leaves it idle whenever a call is late.
+        // With less than a quarter more than the bandwidth-delay product, a late call leaves the
+        // path idle.
         if SHORTEST * self.allowed.calls < self.plan.holds * 5 / 4 {
             advice.push(format!(
                 "{} calls may be in flight: calls of 64 KiB do not fill the path, those of {} KiB do",
@@ -329,7 +332,7 @@ impl Report {
         advice
     }
 
-    /// The names of the fields are a promise: scripts read them.
+    /// The report as JSON. Scripts read the fields, so their names are stable.
     pub fn json(&self) -> String {
         let (measured, allowed, plan) = (&self.measured, &self.allowed, &self.plan);
         let (read_gain, write_gain) = self.gain();

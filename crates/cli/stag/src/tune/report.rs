@@ -1,4 +1,5 @@
-//! What was found out and chosen, for people and for programs. The names of the JSON's fields are a promise: scripts read them.
+//! The measurements and the choice, as text and as JSON. Scripts read the JSON's fields, so their
+//! names are stable.
 
 use std::fmt::Write as _;
 
@@ -9,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::{Rates, USUAL, mb, ms, quoted, round, us, words};
 
-/// Counts up when a field changes its meaning or goes.
+/// Version of the format: increases when a field changes its meaning or is removed.
 const FORMAT: u32 = 1;
 
 pub struct Report {
     pub url: Url,
-    /// Bytes of the unit, and of a block.
+    /// Bytes of the unit, and of a logical block.
     pub about: (u64, u32),
     pub measured: Measured,
     pub allowed: Allowed,
@@ -26,7 +27,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Times what it was, for each direction that was measured.
+    /// Throughput relative to before, for each measured direction.
     fn gain(&self) -> (f64, Option<f64>) {
         let times = |after: f64, before: f64| if before > 0.0 { after / before } else { 0.0 };
         let write = self.after.write.zip(self.before.write).map(|(after, before)| times(after, before));

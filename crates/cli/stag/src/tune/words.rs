@@ -1,19 +1,21 @@
-//! What was chosen, as words of those who are to do it: a URL, options of `stag`, open-iscsi's names, a stag's `[limits]`.
+//! The chosen settings in the notation of each program: a URL, options of `stag`, open-iscsi's
+//! names, stag's `[limits]`.
 
 use iscsi_client::tune::plan::Plan;
 use iscsi_client::{Transport, Url};
 
-/// The URL with everything in it.
+/// The URL with all settings.
 pub fn url(url: &Url, plan: &Plan) -> String {
     Url { settings: plan.settings.clone(), ..url.clone() }.to_string()
 }
 
-/// What makes other sessions with the same target the same: for `stag bench`, `cp`, `read` and `write`.
+/// Options that give other sessions with the same target the same settings: for `stag bench`, `cp`,
+/// `read` and `write`.
 pub fn arguments(plan: &Plan) -> Vec<String> {
     vec!["--settings".to_owned(), plan.settings.to_string()]
 }
 
-/// The whole of a load, for `stag bench`.
+/// Options of `stag bench` for the chosen load.
 pub fn bench(plan: &Plan) -> Vec<String> {
     let mut words = arguments(plan);
     words.extend(["--bs".to_owned(), plan.io.to_string(), "--depth".to_owned(), plan.depth.to_string()]);
@@ -46,9 +48,9 @@ pub fn iscsid(plan: &Plan, transport: Transport) -> Vec<(String, String)> {
     lines.push(("node.session.iscsi.MaxBurstLength", settings.max_burst.map(|n| n.to_string())));
     let depth = u32::from(plan.depth).clamp(32, 1024);
     lines.push(("node.session.queue_depth", Some(depth.to_string())));
-    // A power of two, 2 to 2048, and some more for what is no command.
+    // A power of two, 2 to 2048, with room for requests that are not commands.
     lines.push(("node.session.cmds_max", Some((depth + 1).next_power_of_two().clamp(128, 2048).to_string())));
-    // It has no connections beside the first one: sessions stand for them, with multipath over them.
+    // open-iscsi has one connection per session: several sessions with multipath replace them.
     let sessions = u32::from(plan.sessions.max(1)) * u32::from(settings.connections.unwrap_or(1).max(1));
     lines.push(("node.session.nr_sessions", Some(sessions.to_string())));
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()

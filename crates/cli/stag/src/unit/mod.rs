@@ -1,4 +1,5 @@
-//! What a person says about one logical unit, on the command line or in a configuration file, as plain data.
+//! The description of one logical unit, from the command line or a configuration file, as plain
+//! data.
 //!
 //! Owns the options' names, values and contradictions. Must never open anything: that is `serve`'s.
 
@@ -15,10 +16,10 @@ use crate::config::settings::{Group, Media};
 pub use options::{OptionError, Options};
 pub use parse::parse;
 
-/// The least capacity of objects, bytes.
+/// The smallest capacity of objects, bytes.
 const MIN_CAPACITY: u64 = 1 << 20;
 
-/// Where what a unit holds is.
+/// The medium of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// In memory, this many bytes; gone when the daemon ends.
@@ -32,7 +33,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Where it is in the file system.
+    /// Its path, unless it is in memory.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Memory(_) | Self::ObjectMemory(_) => None,
@@ -53,29 +54,28 @@ impl std::fmt::Display for Backing {
     }
 }
 
-/// One logical unit as it was asked for. What is `None` was left to the daemon.
+/// A logical unit as configured. An option that is `None` was left to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitSpec {
-    /// Where its blocks are.
     pub backing: Backing,
-    /// How it shall behave.
     pub options: Options,
 }
 
-/// Two things that do not go together.
+/// An option that contradicts another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Contradiction {
-    /// The option to blame.
+    /// The option to change.
     pub option: &'static str,
-    /// What is wrong with it.
+    /// The contradiction.
     pub what: String,
-    /// What to write instead.
+    /// The advice: text to write instead.
     pub instead: String,
 }
 
 impl UnitSpec {
-    /// Reads `path` (a file's or device's path, `mem:SIZE` or `osd:DIR`) and joins it with `options`.
+    /// Reads `path` (a file's or device's path, `mem:SIZE` or `osd:DIR`) and combines it with
+    /// `options`.
     ///
     /// # Errors
     /// Every contradiction that can be seen without opening anything.
@@ -86,8 +86,8 @@ impl UnitSpec {
         }
     }
 
-    /// Whether initiators are told when the unit becomes `now` without another store: unless it is one of objects that calls itself
-    /// as before.
+    /// Whether initiators are told when the unit becomes `now` over the same store. A unit of
+    /// objects in a directory tells them only if its names change.
     pub fn is_told_anew(&self, now: &Self) -> bool {
         let called = |unit: &Self| {
             let Options { vendor, product, revision, serial, naa, identity, .. } = unit.options.clone();
@@ -231,7 +231,7 @@ impl UnitSpec {
         if found.is_empty() { Ok(Self { backing, options }) } else { Err(found) }
     }
 
-    /// How `check-config` shows it.
+    /// The unit in words, for `check-config`.
     pub fn describe(&self) -> String {
         let mut words = match &self.backing {
             Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
@@ -263,7 +263,7 @@ impl UnitSpec {
         self.say_others(words, &["capacity", "name"])
     }
 
-    /// `words`, and each option that none of them says.
+    /// `words`, and each option given whose name is not in `said`.
     fn say_others(&self, mut words: Vec<String>, said: &[&str]) -> String {
         words.extend(self.options.said(said));
         words.join(", ")

@@ -118,15 +118,15 @@ pub fn of_objects() -> impl Iterator<Item = &'static str> {
     all().filter(|setting| setting.media != Media::Disks).map(|setting| setting.name)
 }
 
-/// Why an option was not understood.
+/// The reason why an option was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// No option has that name.
     #[error("there is no option `{name}`")]
     Unknown {
-        /// What was written.
+        /// The unknown name.
         name: String,
-        /// What may have been meant, or what there is.
+        /// Advice: a similar name, or all names.
         instead: String,
     },
     /// The option was given before.
@@ -137,15 +137,15 @@ pub enum OptionError {
     Value {
         /// The option.
         name: &'static str,
-        /// What was written.
+        /// The value given.
         value: String,
-        /// What to write.
+        /// The advice: text to write instead.
         instead: String,
     },
 }
 
 impl OptionError {
-    /// What to write instead.
+    /// The advice: text to write instead.
     pub fn instead(&self) -> &str {
         match self {
             Self::Unknown { instead, .. } | Self::Value { instead, .. } => instead,
@@ -160,7 +160,7 @@ impl Options {
         self.bs.unwrap_or(512)
     }
 
-    /// Those that were given.
+    /// The options that were given.
     pub fn given(&self) -> Vec<&'static Setting> {
         let cells = self.cells().into_iter().chain(self.limits.cells());
         all().zip(cells).filter(|(_, cell)| cell.show().is_some()).map(|(setting, _)| setting).collect()
@@ -170,7 +170,7 @@ impl Options {
     /// yes or no.
     ///
     /// # Errors
-    /// [`OptionError`], which says what to write instead.
+    /// [`OptionError`], with advice.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
         let done = set(self, name, value).or_else(|| set(&mut self.limits, name, value));
         done.unwrap_or_else(|| {
@@ -201,7 +201,7 @@ pub fn set<G: Group>(group: &mut G, name: &str, value: &str) -> Option<Result<()
 }
 
 impl Naa {
-    /// Of digits (SPC-4 §7.8.6.6): the first one says how many there are.
+    /// From digits; the first one determines how many there must be (SPC-4 §7.8.6.6).
     pub fn new(value: &str) -> Option<Self> {
         let digits = value.strip_prefix("naa.").or_else(|| value.strip_prefix("0x")).unwrap_or(value);
         if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

@@ -1,13 +1,13 @@
-//! The command line's form of a unit: `PATH[,option[=value]...]`. A comma of the path itself is written `\,`.
+//! The command line's form of a unit: `PATH[,option[=value]...]`. A comma in the path is written
+//! `\,`.
 
 use super::{Contradiction, OptionError, Options, UnitSpec};
 
-/// Why a unit on the command line was not understood.
+/// The reason why a unit on the command line was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     #[error("{error}: {}", error.instead())]
     Option {
-        /// What is wrong with it.
         #[from]
         error: OptionError,
     },
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<UnitSpec, ParseError> {
     UnitSpec::new(&path, options).map_err(ParseError::Contradictions)
 }
 
-/// Splits at commas that no backslash precedes, and takes those backslashes away.
+/// Splits at commas without a backslash before them, and removes those backslashes.
 fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = text.chars().peekable();

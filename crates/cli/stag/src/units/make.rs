@@ -18,7 +18,7 @@ use crate::unit::{Backing, UnitSpec};
 /// Opens one unit. Blocks on its medium.
 ///
 /// # Errors
-/// Why it cannot be served.
+/// It cannot be served.
 pub fn open(
     spec: &UnitSpec,
     place: &Place,
@@ -80,7 +80,7 @@ fn open_disk(
     Ok((OpenKind::Disk(disk), settled))
 }
 
-/// What is left of a medium behind its last whole block is not served.
+/// Warns of bytes behind the last whole block, which are not served.
 fn tell_of_tail(spec: &UnitSpec, block: u32) {
     let Some(path) = spec.backing.path() else { return };
     let Ok(bytes) = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))) else { return };
@@ -93,7 +93,7 @@ fn tell_of_tail(spec: &UnitSpec, block: u32) {
 /// Another unit over the store of an open one, with its reservations.
 ///
 /// # Errors
-/// Why it cannot be served.
+/// It cannot be served.
 pub fn remake(
     open: &OpenUnit,
     spec: &UnitSpec,
@@ -119,7 +119,7 @@ pub fn remake(
 fn disk_options(spec: &UnitSpec, opened: &Opened, settled: &Settled) -> DiskOptions {
     let options = &spec.options;
     let physical = opened.geometry.physical_block.max(opened.block_size);
-    // A physical block that is no power of two blocks has no exponent: then it is not told.
+    // A physical block that is no power of two blocks has no exponent, so it is not reported.
     let exponent = physical.is_power_of_two().then(|| (physical / opened.block_size).ilog2() as u8);
     DiskOptions {
         block_size: opened.block_size,
@@ -135,7 +135,7 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, settled: &Settled) -> DiskOpti
     }
 }
 
-/// Where persistent reservations are kept: where `aptpl` says, else where the unit's identity has settled it.
+/// The store of persistent reservations: the file `aptpl`, else the one of the unit's identity.
 fn persist(spec: &UnitSpec, settled: &Settled) -> Option<Arc<dyn Persist>> {
     let path = spec.options.aptpl.as_ref().or(settled.reservations.as_ref())?;
     Some(Arc::new(FilePersist::new(path)))

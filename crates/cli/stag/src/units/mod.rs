@@ -1,5 +1,5 @@
-//! The units that the daemon has open, by where they are served: opened for a configuration, and taken over into the next one
-//! where that asks for the same. Opening can fail, and changes nothing of what is served.
+//! The open units of the daemon, by target and number. Units are opened for a configuration, and
+//! kept for the next one if it has the same unit. If opening fails, the served units do not change.
 
 mod make;
 mod objects;
@@ -31,9 +31,9 @@ pub use open::{OpenDisk, OpenKind, OpenUnit, Place, place};
 #[error("{target}{}: {reason}", .lun.map_or_else(String::new, |lun| format!(" LUN {lun}")))]
 pub struct UnitError {
     pub target: String,
-    /// Its number there; `None` where it is about the whole target.
+    /// Its number; `None` if the error concerns the whole target.
     pub lun: Option<u16>,
-    /// Why not.
+    /// The error.
     pub reason: String,
 }
 
@@ -41,36 +41,36 @@ pub struct UnitError {
 pub struct Units {
     pub open: HashMap<Place, OpenUnit>,
     pub registry: Registry,
-    /// Targets' port groups, by the targets' names in lower case, and what was asked for.
+    /// Targets' port groups and their configuration, by the targets' names in lower case.
     pub ports: HashMap<String, (Alua, Arc<PortGroups>)>,
-    /// What the daemon that this one replaces has served, until its units are open here.
+    /// Serial numbers served by the daemon that this one replaces, until its units are open here.
     pub carried: Carried,
 }
 
-/// What becomes of a unit.
+/// The effect of a new configuration on a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on, whatever place it had.
+    /// It continues, perhaps at another place.
     Same(Place),
-    /// Its file becomes this long, bytes; nothing else changes.
+    /// Its file gets this length, bytes; nothing else changes.
     Resized(u64),
-    /// It goes on, and serves so much at most.
+    /// It continues with other limits.
     Limited,
-    /// Its store goes on, under a unit that behaves otherwise.
+    /// Its store continues, under a new unit with other options.
     Changed,
     Opened,
-    /// What was asked for cannot be done while it is served.
+    /// The change is impossible while the unit is served.
     Refused(String),
 }
 
-/// A file that has grown for a configuration, to be cut again if that comes to nothing.
+/// A file that has grown for a configuration, to be truncated again if that fails.
 pub struct Grown {
     path: PathBuf,
     before: u64,
 }
 
 impl Grown {
-    /// Makes it as long as it was.
+    /// Restores its length.
     pub fn undo(self) {
         let file = OpenOptions::new().write(true).open(&self.path);
         if let Err(error) = file.and_then(|file| file.set_len(self.before)) {
@@ -80,7 +80,7 @@ impl Grown {
 }
 
 impl Units {
-    /// What becomes of each unit of `config`, beginning with what is open.
+    /// The fate of each unit of `config`, given the open units.
     pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
         let mut by_path: HashMap<&Path, &Place> = HashMap::new();
         for (place, unit) in &self.open {
@@ -102,14 +102,14 @@ impl Units {
     fn fate(&self, place: &Place, spec: &UnitSpec, by_path: &HashMap<&Path, &Place>, force: bool) -> Fate {
         let here = self.open.get(place);
         if let Some(open) = here.filter(|open| open.spec == *spec) {
-            // A file may have been made longer or shorter by others.
+            // Another program may have changed the file's length.
             return match (spec.options.size, open.disk()) {
                 (Some(wanted), Some(disk)) if wanted != disk.opened.store.size() => Fate::Resized(wanted),
                 _ => Fate::Same(place.clone()),
             };
         }
         let Some(path) = spec.backing.path() else {
-            // What is in memory is where it is served.
+            // Memory is identified by target and number.
             return match here {
                 Some(open) if open.spec.backing == spec.backing => changed(open, spec, force),
                 Some(open) if open.spec.backing.path().is_none() => Fate::Refused(
@@ -124,7 +124,7 @@ impl Units {
                 changed(open, spec, force)
             }
             Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
-            // Both only read it.
+            // Both are read-only.
             Some((_, open)) if open.spec.options.ro == Some(true) && spec.options.ro == Some(true) => {
                 Fate::Opened
             }
@@ -135,10 +135,11 @@ impl Units {
         }
     }
 
-    /// The units of `config`: those that go on, and the others opened, in the order of the configuration.
+    /// The units of `config`: open ones continue, and the others are opened, in the configuration's
+    /// order.
     ///
     /// # Errors
-    /// The first that cannot be served.
+    /// The first unit that cannot be served.
     pub fn next(&self, config: &Config, fates: &HashMap<Place, Fate>) -> Result<Self, UnitError> {
         let mut next = Self { registry: self.registry.clone(), ..Self::default() };
         let made = make_files(config, fates)?;
@@ -186,16 +187,16 @@ impl Units {
         Ok(next)
     }
 
-    /// Makes the files of units longer, or shorter, as `fates` say. Says which have grown.
+    /// Changes the length of units' files as `fates` demand. Returns those that have grown.
     ///
     /// # Errors
-    /// The first that cannot be; those before are as they were.
+    /// The first file that cannot be changed; those before it have their old length again.
     pub fn resize(&self, fates: &HashMap<Place, Fate>, force: bool) -> Result<Vec<Grown>, UnitError> {
         let mut grown: Vec<Grown> = Vec::new();
         for (place, fate) in fates {
             let (Fate::Resized(bytes), Some(open)) = (fate, self.open.get(place)) else { continue };
             let Backing::Path(path) = &open.spec.backing else { continue };
-            // A smaller file is what was asked for.
+            // The file is smaller on purpose.
             if let Some(health) = health::of(open) {
                 health.expect_size(*bytes);
             }
@@ -212,7 +213,7 @@ impl Units {
     }
 }
 
-/// Whether two units of one name may be: those of one file that is only read are the same.
+/// Whether two units may have one identity: only read-only ones of the same file.
 fn only_one(unit: &OpenUnit, other: &OpenUnit, (iqn, lun): &Place) -> Result<(), String> {
     let real = |unit: &OpenUnit| unit.spec.backing.path().and_then(|path| std::fs::canonicalize(path).ok());
     if real(unit).is_some() && real(unit) == real(other) {
@@ -225,7 +226,8 @@ fn only_one(unit: &OpenUnit, other: &OpenUnit, (iqn, lun): &Place) -> Result<(),
     ))
 }
 
-/// Makes the files of units that are to be opened, as far as that is asked for: all of them together, for there may be thousands.
+/// Creates the files of units to be opened, if so configured. All of them together, since there may
+/// be thousands.
 fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, UnitError> {
     let opened = |iqn: &str, lun: u16| matches!(fates.get(&place(iqn, lun)), None | Some(Fate::Opened));
     let wanted = config.targets.iter().flat_map(|target| {
@@ -256,7 +258,7 @@ fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, Uni
     })
 }
 
-/// What becomes of an open unit that shall be another, at the same place with the same bytes.
+/// The fate of an open unit with changed options, at the same place and with the same medium.
 fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
     match &open.kind {
         OpenKind::Disk(disk) => disk_changed(disk, &open.spec.options, &spec.options, force),
@@ -310,7 +312,7 @@ fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -
     Fate::Changed
 }
 
-/// Gives a file its size. The size before, if it has grown; a device is as large as it is.
+/// Sets the length of a file. Returns its old length if it has grown. A device keeps its size.
 fn set_size(path: &Path, bytes: u64, force: bool) -> Result<Option<u64>, String> {
     let failed = |error: std::io::Error| format!("{} cannot be resized: {error}", path.display());
     let about = std::fs::metadata(path).map_err(failed)?;
@@ -437,7 +439,7 @@ mod tests {
     #[test]
     fn an_existing_files_name_is_durable_before_it_is_served() {
         let dir = tempfile::tempdir().unwrap();
-        // As a daemon leaves it that is killed as soon as it has made it.
+        // As left by a daemon that was killed just after it created the file.
         std::fs::File::create(dir.path().join("a")).unwrap().set_len(1 << 20).unwrap();
         let file = |more: &str| config(&[(0, &format!("{}{more}", dir.path().join("a").display()))]);
         let made = |config: &Config| make_files(config, &Units::default().fates(config, false)).unwrap();
@@ -459,7 +461,7 @@ mod tests {
         let all = config(&units);
         let fates = Units::default().fates(&all, false);
         let made = make_files(&all, &fates).unwrap();
-        // What takes long waits for the medium: once for the directory, whatever the number of files.
+        // The slow step is syncing the directory to the medium: once, for any number of files.
         assert_eq!((made.len(), made.directory_syncs(), files()), (600, 1, 600));
         drop(made);
         assert_eq!(files(), 0);

@@ -16,7 +16,7 @@ use crate::unit::{Backing, UnitSpec};
 /// Opens its store. Blocks on its medium.
 ///
 /// # Errors
-/// Why it cannot be served.
+/// It cannot be opened.
 pub fn open(spec: &UnitSpec) -> Result<Arc<dyn ObjectStore>, String> {
     let store: Arc<dyn ObjectStore> = match &spec.backing {
         Backing::ObjectMemory(bytes) => {
@@ -35,7 +35,7 @@ pub fn open(spec: &UnitSpec) -> Result<Arc<dyn ObjectStore>, String> {
 /// The unit over an open store.
 ///
 /// # Errors
-/// Why it cannot be served.
+/// It cannot be served.
 pub fn unit(
     store: Arc<dyn ObjectStore>,
     spec: &UnitSpec,
@@ -45,11 +45,11 @@ pub fn unit(
     OsdUnit::new(store, options(spec, names, persist)).map_err(|error| error.to_string())
 }
 
-/// What an open unit becomes: itself where no initiator was told anything that is another now, else another unit over its store,
-/// with its reservations.
+/// The unit with its changed options: the same one if its identity does not change, else another
+/// unit over its store, with its reservations.
 ///
 /// # Errors
-/// Why it cannot be served.
+/// It cannot be served.
 pub fn remake(
     before: &Arc<OsdUnit>,
     spec: &UnitSpec,
@@ -73,7 +73,7 @@ fn options(spec: &UnitSpec, names: &Names, persist: Option<Arc<dyn Persist>>) ->
     OsdOptions { identity: identity::names(&spec.options, own.identity), ..own }
 }
 
-/// Gives the device the name that it is configured to have. One that a client gives it later holds until the next start.
+/// Sets the device's configured name. A name that a client sets later holds until the next start.
 fn settle(store: &Arc<dyn ObjectStore>, spec: &UnitSpec) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("its attributes cannot be kept: {error}");
     let Some(name) = spec.options.name.as_ref().map(String::as_bytes) else { return Ok(()) };
@@ -89,7 +89,7 @@ fn settle(store: &Arc<dyn ObjectStore>, spec: &UnitSpec) -> Result<(), String> {
     runtime.block_on(store.apply(change, Commit::Durable)).map(drop).map_err(|error| failed(&error))
 }
 
-/// A store works on the ring of whoever asks it; the thread that opens one has none of its own.
+/// A ring for the store's operations: the thread that opens units has none of its own.
 fn small_ring() -> std::io::Result<Runtime> {
     let small = runtime::Config {
         entries: 64,

@@ -1,4 +1,4 @@
-//! An open unit: what it is, who it is, and where it is served.
+//! An open unit: its description, its identity, and its place.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use objects::unit::OsdUnit;
 use crate::identity::Settled;
 use crate::unit::UnitSpec;
 
-/// Where a unit is served: its target's name, in lower case, and its number.
+/// The place of a unit: its target's name, in lower case, and its number.
 pub type Place = (String, u16);
 
 pub fn place(iqn: &str, lun: u16) -> Place {
@@ -18,7 +18,7 @@ pub fn place(iqn: &str, lun: u16) -> Place {
 
 #[derive(Clone)]
 pub struct OpenUnit {
-    /// As it was asked for.
+    /// As configured.
     pub spec: UnitSpec,
     pub kind: OpenKind,
     pub settled: Settled,
@@ -32,13 +32,13 @@ pub enum OpenKind {
 
 #[derive(Clone)]
 pub struct OpenDisk {
-    /// Its store, and what was found out about it.
+    /// Its store, and the properties of its medium.
     pub opened: Opened,
     pub unit: Arc<DiskUnit>,
 }
 
 impl OpenUnit {
-    /// The disk that it is, if it is one.
+    /// The disk, if it is one.
     pub fn disk(&self) -> Option<&OpenDisk> {
         match &self.kind {
             OpenKind::Disk(disk) => Some(disk),
@@ -54,7 +54,7 @@ impl OpenUnit {
         }
     }
 
-    /// As a server takes it.
+    /// The unit as a server takes it.
     pub fn served(&self) -> iscsi_server::Unit {
         match &self.kind {
             OpenKind::Disk(disk) => iscsi_server::Unit::Disk(disk.unit.clone()),

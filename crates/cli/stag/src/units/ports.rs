@@ -1,4 +1,4 @@
-//! A target's port groups (ALUA), with the states that were kept of them.
+//! A target's port groups (ALUA), with their saved states.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use scsi::data::target_port_groups::{TargetPortGroup, supported};
 
 use crate::config::{Alua, AluaGroup};
 
-/// Makes a target's port groups, with the states that were kept of them.
+/// Makes a target's port groups, with their saved states.
 ///
 /// # Errors
-/// Why there are none.
+/// They cannot be made.
 pub fn port_groups(alua: &Alua) -> Result<Arc<PortGroups>, String> {
     let group = |group: &AluaGroup| TargetPortGroup {
         id: group.id,

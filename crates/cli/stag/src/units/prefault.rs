@@ -1,4 +1,5 @@
-//! `prefault`: a unit's memory, or its file's blocks, are there before the first initiator is, so that no write has to wait for them.
+//! `prefault`: allocates a unit's memory, or its file's blocks, before it is served, so that no
+//! write has to wait for them.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -10,16 +11,17 @@ use rustix::fs::FallocateFlags;
 use super::open::OpenDisk;
 use crate::unit::{Backing, UnitSpec};
 
-/// Bytes between two looks at the clock: what a memory unit zeroes at once, and what a file is given at once.
+/// Bytes between two checks of the clock: of a memory unit zeroed at once, of a file allocated at
+/// once.
 const OF_MEMORY: u64 = 4 << 20;
 const OF_FILE: u64 = 256 << 20;
-/// It takes longer than this before anything is said, and as long between two words.
+/// Time before the first progress message, and between two of them.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// Has all of a unit that nobody uses yet. Says on stderr how it goes.
+/// Allocates all of a unit that is not in use yet. Reports progress on stderr.
 ///
 /// # Errors
-/// Why not all of it can be had.
+/// Not all of it can be allocated.
 pub fn prefault(spec: &UnitSpec, disk: &OpenDisk) -> Result<(), String> {
     let (size, name) = (disk.opened.store.size(), spec.backing.to_string());
     let failed =
@@ -36,7 +38,7 @@ pub fn prefault(spec: &UnitSpec, disk: &OpenDisk) -> Result<(), String> {
     while done < size {
         let len = if file.is_some() { OF_FILE } else { OF_MEMORY }.min(size - done);
         match &file {
-            // Where there is data it stays.
+            // Existing data stays.
             Some(file) => rustix::fs::fallocate(file, FallocateFlags::empty(), done, len)
                 .map_err(|error| failed(&error))?,
             None => match disk.opened.store.write_zeros(done, len, false) {

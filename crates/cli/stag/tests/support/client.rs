@@ -1,6 +1,6 @@
-//! A blocking iSCSI client of one connection with many commands on their way: the protocol crate's
-//! state machine over a socket. It never logs in again by itself: the tests want to see connections
-//! end.
+//! A blocking iSCSI client of one connection with many commands in flight: the protocol crate's
+//! state machine over a socket. It never logs in again by itself, since tests want to see
+//! connections end.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::{Bhs, Isid, Lun, PduRef, ResponseCode, TaskAttribute};
 use iscsi::stream::{Assembler, Limits};
 
-/// How long an answer may take.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const READ_SEGMENT: u32 = 262_144;
 
@@ -23,7 +23,7 @@ pub const CHECK_CONDITION: u8 = 0x02;
 pub const RESERVATION_CONFLICT: u8 = 0x18;
 const UNIT_ATTENTION: u8 = 6;
 
-/// A command on its way.
+/// A command in flight.
 pub struct Task {
     id: u64,
     data: Vec<u8>,
@@ -35,10 +35,10 @@ impl Place<&[u8]> for Task {
     }
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// What [`Client::submit`] said.
+    /// The id that [`Client::submit`] returned.
     pub id: u64,
     /// SAM status.
     pub status: u8,
@@ -143,7 +143,7 @@ impl Client {
         self.next_id
     }
 
-    /// Commands that were not answered yet.
+    /// Commands in flight.
     pub fn outstanding(&self) -> usize {
         self.session.len()
     }
@@ -158,7 +158,7 @@ impl Client {
     /// Sends what is queued, and waits for an answer.
     ///
     /// # Errors
-    /// When the connection ends or says nothing for too long.
+    /// The connection ends, or nothing arrives within the timeout.
     pub fn answer(&mut self) -> io::Result<Answer> {
         loop {
             if let Some(answer) = self.answers.pop_front() {
@@ -169,14 +169,13 @@ impl Client {
         }
     }
 
-    /// Reads the answers that had been sent when the connection ended, without sending anything
-    /// more.
+    /// Reads the answers that were sent before the connection ended, without sending anything more.
     pub fn last_words(&mut self) -> Vec<Answer> {
         while self.hear().is_ok() {}
         self.answers.drain(..).collect()
     }
 
-    /// One command, alone. A unit attention is taken note of, and the command sent again.
+    /// Runs one command, alone. After a unit attention, sends the command again.
     pub fn run(&mut self, cdb: &[u8], write: Option<Vec<u8>>, read_len: Option<u32>) -> io::Result<Answer> {
         loop {
             let id = self.submit(cdb, write.clone(), read_len);
@@ -222,7 +221,7 @@ fn next_pdu(stream: &mut TcpStream, pdus: &mut Assembler) -> io::Result<(Bhs, Ve
     }
 }
 
-/// Bytes on their way to the socket.
+/// Bytes to be sent.
 struct Wire(Vec<u8>);
 
 impl iscsi::target::Sink<Vec<u8>> for Wire {

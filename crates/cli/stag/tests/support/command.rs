@@ -1,5 +1,5 @@
-//! The `stag` command as a process: a server that ends with its test, and commands whose end is
-//! looked at.
+//! The `stag` command as a process: a server that ends with its test, and commands whose result is
+//! checked.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Server {
         Self::start_logging("warn", Stdio::inherit(), args, units)
     }
 
-    /// The same, with what it logs and where.
+    /// The same, with its log filter and its stderr.
     pub fn start_logging(filter: &str, stderr: Stdio, args: &[&str], units: usize) -> Self {
         Self::spawn(
             Command::new(STAG).args(["--log", filter]).stderr(stderr).env("STATE_DIRECTORY", STATE),
@@ -46,7 +46,7 @@ impl Server {
         let mut child = command
             .arg("serve")
             .args(args)
-            // Those that want to be managed say where.
+            // Servers that are to be managed name their socket.
             .env("STAG_CONTROL", "none")
             .stdout(Stdio::piped())
             .spawn()
@@ -115,7 +115,7 @@ impl Drop for Server {
     }
 }
 
-/// How often the units of the daemon with this control socket were read, and written.
+/// Number of reads and of writes of all units of the daemon with this control socket.
 pub fn reads_and_writes(socket: &str) -> (u64, u64) {
     let status: serde_json::Value =
         serde_json::from_str(&said(&["status", "--control", socket, "--json"])).unwrap();
@@ -135,9 +135,9 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A portal for a server that is to come back to it: nobody listens there, no other test of this
-/// process gets it, and no connection is given its port for its own end while the server is away,
-/// as it may those above 32767.
+/// A portal for a server that is to restart at the same address. No server listens there, and no
+/// other test of this process gets it. While the server is away, the kernel does not use its port
+/// for outgoing connections, as it may use those above 32767.
 pub fn free_portal() -> String {
     format!("127.0.0.1:{}", ports::free())
 }
@@ -165,7 +165,7 @@ pub fn stag(args: &[&str]) -> Output {
     stag_with(args, b"")
 }
 
-/// Runs `stag`, which has to do well; what it printed.
+/// Runs `stag`, which must succeed. Returns its stdout.
 pub fn done(args: &[&str]) -> Vec<u8> {
     let output = stag(args);
     assert!(output.status.success(), "stag {args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -177,7 +177,7 @@ pub fn said(args: &[&str]) -> String {
     String::from_utf8(done(args)).unwrap()
 }
 
-/// Runs `stag`, which has to fail with `status`; what it complained of.
+/// Runs `stag`, which must fail with `status`. Returns its stderr.
 pub fn fails(args: &[&str], status: i32) -> String {
     let output = stag(args);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();

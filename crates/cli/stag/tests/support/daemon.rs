@@ -7,8 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// Where the daemons of this test process keep their state: what an earlier run kept of a device
-/// that failed must not fail this one.
+/// The state directory of this test process's daemons. An earlier run's mark of a device that
+/// failed must not make this run fail.
 fn state() -> &'static Path {
     static STATE: OnceLock<PathBuf> = OnceLock::new();
     STATE.get_or_init(|| {
@@ -18,13 +18,12 @@ fn state() -> &'static Path {
     })
 }
 
-/// How long the daemon may take to get ready, or to end when asked to.
+/// Time for the daemon to get ready, or to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running daemon. Killed when dropped.
 pub struct Daemon {
     child: Child,
-    /// Where it listens.
     pub portal: SocketAddr,
     pub target: String,
 }
@@ -36,8 +35,8 @@ impl Daemon {
         Self::serve_under(&[], units).unwrap_or_else(|| panic!("stag serve {units:?} ended at once"))
     }
 
-    /// The same, started by `wrapper`: a command that runs the rest of its arguments in its own
-    /// place. `None` if it ended before anything was served.
+    /// The same, started by `wrapper`: a command that executes its further arguments. `None` if it
+    /// ended before anything was served.
     pub fn serve_under(wrapper: &[&str], units: &[&str]) -> Option<Self> {
         let words = [wrapper, &[env!("CARGO_BIN_EXE_stag")]].concat();
         let mut child = Command::new(words[0])
@@ -81,13 +80,13 @@ impl Daemon {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it, as SIGKILL does: at once, whatever it is at.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it has ended");
     }
 
-    /// Asks it to end, as SIGTERM does, and waits until it has.
+    /// Asks it to end with SIGTERM, and waits until it has ended.
     pub fn terminate(mut self) -> ExitStatus {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());

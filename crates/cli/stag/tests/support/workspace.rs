@@ -1,4 +1,4 @@
-//! Where the crates of the workspace lie, for tests that read the sources.
+//! The folders of the workspace's crates, for tests that read the sources.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -9,7 +9,8 @@ use runtime::{Chain, File, OpenOptions, blocking};
 
 use super::{CopyError, Disk, Sink, Source};
 
-/// Something that is read or written from its beginning to its end: stdin, stdout, a pipe, a terminal.
+/// Something that is read or written from its beginning to its end: stdin, stdout, a pipe, a
+/// terminal.
 pub struct Stream {
     place: String,
     ends: Arc<Mutex<Ends>>,
@@ -25,7 +26,7 @@ impl Stream {
         Self { place: place.to_owned(), ends: Arc::new(Mutex::new(Ends::Read(Box::new(from)))) }
     }
 
-    /// What is written to.
+    /// A stream that is written to.
     pub fn writer(place: &str, to: impl Write + Send + 'static) -> Self {
         Self { place: place.to_owned(), ends: Arc::new(Mutex::new(Ends::Write(Box::new(to)))) }
     }
@@ -67,7 +68,7 @@ impl Stream {
     }
 }
 
-/// Opens what `path` names as a source.
+/// Opens the file, device or pipe at `path` as a source.
 pub fn open_input<D: Disk>(path: &Path) -> Result<Source<D>, CopyError> {
     let place = path.display().to_string();
     let open = || -> io::Result<Source<D>> {
@@ -85,7 +86,7 @@ pub fn open_input<D: Disk>(path: &Path) -> Result<Source<D>, CopyError> {
     open().map_err(|error| CopyError::Io { place: place.clone(), error })
 }
 
-/// Opens what `path` names as a sink. A file is made, or emptied if it is there.
+/// Opens the file, device or pipe at `path` as a sink. A file is created or truncated.
 pub fn open_output<D: Disk>(path: &Path) -> Result<Sink<D>, CopyError> {
     let place = path.display().to_string();
     let open = || -> io::Result<Sink<D>> {

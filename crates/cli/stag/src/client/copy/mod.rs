@@ -1,5 +1,6 @@
-//! Moves bytes between units, files and stdio: a window of chunks under way at once, zeros that become holes, and what was
-//! written read back if that is wanted. Runs on one ring; knows units only by [`Disk`].
+//! Copies bytes between units, files and stdio: keeps a window of chunks in flight, turns zeros
+//! into holes, and on request reads back what it wrote. Runs on one ring; knows units only by
+//! [`Disk`].
 
 mod file;
 mod side;
@@ -14,31 +15,31 @@ use runtime::Chain;
 pub use file::{Stream, open_input, open_output};
 pub use side::{Sink, Source};
 
-/// What went wrong, with the place that it went wrong at.
+/// An error of a copy, and the place where it happened.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// A unit's, or a file's of NFS.
+    /// An error of a unit or an NFS file.
     #[error("{place}: {error}")]
     Remote {
         /// Its URL.
         place: String,
-        /// What its server said.
+        /// The server's error.
         error: RemoteError,
     },
-    /// A file's or a stream's.
+    /// An error of a local file or a stream.
     #[error("{place}: {error}")]
     Io {
         place: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The two do not fit together.
+    /// Source and sink do not fit together.
     #[error("{0}")]
     Misfit(String),
-    /// What was read back is not what was written.
+    /// The data that were read back differ from the data written.
     #[error("{place}: bytes {at} to {} are not what was written", at + len)]
     Differs {
-        /// Where it was written to.
+        /// The sink.
         place: String,
         /// First byte of the chunk.
         at: u64,
@@ -47,7 +48,7 @@ pub enum CopyError {
     },
 }
 
-/// What the server of a unit, or of a file, said.
+/// An error from the server of a unit or file.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     #[error("{0}")]
@@ -57,7 +58,7 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// Whether the server was not reached, or let nobody in.
+    /// Whether the server could not be reached, or refused the login.
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Unit(error) => error.is_unreachable(),
@@ -66,7 +67,7 @@ impl RemoteError {
     }
 }
 
-/// A unit, or a file of NFS, as far as copying needs it. Offsets and lengths are bytes, and multiples of a block.
+/// A unit or NFS file as a copy uses it. Offsets and lengths are bytes, and multiples of a block.
 pub trait Disk: 'static {
     /// Its URL.
     fn place(&self) -> String;
@@ -74,28 +75,28 @@ pub trait Disk: 'static {
     fn block_bytes(&self) -> u32;
     /// Bytes of it all.
     fn bytes(&self) -> u64;
-    /// How many bytes fit, if that is bounded.
+    /// Bytes that it can hold; `None` if that is not bounded.
     fn room(&self) -> Option<u64> {
         Some(self.bytes())
     }
     fn read(&self, at: u64, len: usize) -> impl Future<Output = Result<Chain, RemoteError>>;
     fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), RemoteError>>;
-    /// Makes a range zeros without being sent them, and without keeping blocks for them; false if it cannot.
+    /// Makes a range zeros without sending zeros, and frees its blocks. False if it cannot.
     fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, RemoteError>>;
-    /// Bytes of reads or of writes to have under way, as far as is known by now: what the path holds, and as much again, for each round
-    /// trip that they take. 0 if nothing is known.
+    /// Wanted bytes of reads or writes in flight; 0 while unknown. Twice the path's bandwidth-delay
+    /// product for each round trip of an I/O.
     fn under_way(&self, _write: bool) -> u64 {
         0
     }
     /// Brings everything written to the medium.
     fn sync(&self) -> impl Future<Output = Result<(), RemoteError>>;
-    /// What was written last ends at `end`, zeros included.
+    /// Called once at the end of a copy: it has written up to `end`, zeros included.
     fn end(&self, _end: u64) -> impl Future<Output = Result<(), RemoteError>> {
         async { Ok(()) }
     }
 }
 
-/// What to copy, and how.
+/// The ranges to copy, and the options.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// First byte of the source; of a stream, 0.
@@ -106,17 +107,17 @@ pub struct Plan {
     pub length: Option<u64>,
     /// Bytes of a chunk.
     pub chunk: u64,
-    /// Chunks under way at once.
+    /// Chunks in flight.
     pub depth: usize,
-    /// Zeros become holes and unmapped blocks.
+    /// Turns zeros into holes and unmapped blocks.
     pub sparse: bool,
-    /// What was written is read back and compared.
+    /// Reads back and compares what was written.
     pub verify: bool,
-    /// At the end everything is brought to the medium.
+    /// Flushes everything to the medium at the end.
     pub sync: bool,
 }
 
-/// What was copied, bytes.
+/// Bytes that were copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub bytes: u64,
@@ -124,10 +125,10 @@ pub struct Copied {
     pub holes: u64,
 }
 
-/// Copies; tells `progress` of each piece as it is done.
+/// Copies, and reports each finished piece to `progress`.
 ///
 /// # Errors
-/// The first error ends the copy; what was under way is waited for.
+/// Stops at the first error, after all pieces in flight have ended.
 pub async fn copy<D: Disk>(
     source: Source<D>,
     sink: Sink<D>,
@@ -167,7 +168,7 @@ pub async fn copy<D: Disk>(
     let mut under_way = VecDeque::new();
     let mut failed = None;
     loop {
-        // What is asked for at least; more where the path turns out to hold more.
+        // At least the requested depth; more if the path can hold more.
         let wanted = source.under_way().max(sink.under_way()).div_ceil(plan.chunk.max(1));
         let depth = plan.depth.max(usize::try_from(wanted).unwrap_or(MOST_PIECES).min(MOST_PIECES)).max(1);
         while failed.is_none() && under_way.len() < depth {
@@ -210,7 +211,7 @@ pub async fn copy<D: Disk>(
 struct Piece {
     at: u64,
     len: u64,
-    /// What a stream yielded; `None` if it has yet to be read from its place.
+    /// Data from a stream; `None` if it is still to be read at its offset.
     data: Option<Chain>,
     /// The source has a hole here.
     hole: bool,
@@ -238,7 +239,8 @@ impl Claims {
         if self.done || left == 0 {
             return Ok(None);
         }
-        // Up to the next multiple of a chunk in the sink, so that commands after the first are aligned.
+        // Ends at a multiple of a chunk in the sink, so that all commands but the first are
+        // aligned.
         let mut len = (plan.chunk - (plan.to_at + self.at) % plan.chunk).min(left);
         let (mut data, mut hole) = (None, false);
         if let Some(read) = source.stream(len as usize).await? {
@@ -254,7 +256,7 @@ impl Claims {
                 return Err(CopyError::Misfit(what));
             }
         } else if self.skip_holes {
-            // A hole is one piece however long it is, up to a bound that keeps the progress bar moving.
+            // A hole is one piece, up to a bound that keeps the progress bar moving.
             let known = source.hole(plan.from_at + self.at, left.min(HOLE)).await?;
             hole = known > 0;
             len = if hole { known } else { len };
@@ -265,7 +267,7 @@ impl Claims {
     }
 }
 
-/// Pieces under way that a path is given at most without being asked for, whose data is in memory.
+/// Most pieces in flight, unless more are requested. Each holds its data in memory.
 const MOST_PIECES: usize = 128;
 
 /// The longest hole that is taken as one piece, bytes.
@@ -284,7 +286,7 @@ async fn carry<D: Disk>(
     let mut data = piece.data;
     let mut done = Carried { bytes: piece.len, holes: 0, for_stream: None };
     let mut at = 0;
-    // One round, but for a hole that the sink cannot have: that is written in chunks.
+    // One iteration, except for a hole that the sink cannot make: its zeros are written in chunks.
     while at < piece.len {
         let len = (piece.len - at).min(plan.chunk);
         let chunk = match data.take() {

@@ -1,4 +1,5 @@
-//! The two sides of a copy. A unit is written in whole blocks, so a piece that ends within one reads it first.
+//! The two sides of a copy. Units are written in whole blocks, so a piece that ends within a block
+//! reads that block first.
 
 use std::io;
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use runtime::{Chain, File, pool};
 use super::file::Stream;
 use super::{CopyError, Disk, RemoteError};
 
-/// Where bytes come from.
+/// The side that bytes are read from.
 pub enum Source<D> {
     /// A unit, or a file of NFS.
     Unit(Rc<D>),
@@ -18,7 +19,7 @@ pub enum Source<D> {
     Stream(Stream),
 }
 
-/// Where bytes go to.
+/// The side that bytes are written to.
 pub enum Sink<D> {
     /// A unit, or a file of NFS.
     Unit(Rc<D>),
@@ -77,7 +78,7 @@ impl<D: Disk> Source<D> {
         if let Self::Unit(disk) = self { disk.under_way(false) } else { 0 }
     }
 
-    /// What people call it.
+    /// Its name for messages.
     pub fn place(&self) -> String {
         match self {
             Self::Unit(disk) => disk.place(),
@@ -86,7 +87,7 @@ impl<D: Disk> Source<D> {
         }
     }
 
-    /// Its bytes, if it has an end that is known.
+    /// Its length in bytes, if known.
     pub fn bytes(&self) -> Option<u64> {
         match self {
             Self::Unit(disk) => Some(disk.bytes()),
@@ -95,13 +96,13 @@ impl<D: Disk> Source<D> {
         }
     }
 
-    /// Of a stream, its next bytes: `len`, or fewer at its end. `None` of what is read by its place.
+    /// The next `len` bytes of a stream, or fewer at its end. `None` if the source is not a stream.
     pub(super) async fn stream(&self, len: usize) -> Result<Option<Chain>, CopyError> {
         let Self::Stream(stream) = self else { return Ok(None) };
         stream.read(len).await.map(Some).map_err(file(stream.place()))
     }
 
-    /// How many bytes at `at`, up to `most`, are a hole.
+    /// Length of the hole at `at`, up to `most` bytes; 0 if there is none.
     pub(super) async fn hole(&self, at: u64, most: u64) -> Result<u64, CopyError> {
         let Self::File(place, from, bytes, true) = self else { return Ok(0) };
         let data = from.seek_data(at).await.map_err(file(place))?.unwrap_or(*bytes);
@@ -124,7 +125,7 @@ impl<D: Disk> Sink<D> {
         if let Self::Unit(disk) = self { disk.under_way(true) } else { 0 }
     }
 
-    /// What people call it.
+    /// Its name for messages.
     pub fn place(&self) -> String {
         match self {
             Self::Unit(disk) => disk.place(),
@@ -133,7 +134,7 @@ impl<D: Disk> Sink<D> {
         }
     }
 
-    /// How many bytes fit, if that is bounded.
+    /// Bytes that it can hold; `None` if that is not bounded.
     pub fn room(&self) -> Option<u64> {
         match self {
             Self::Unit(disk) => disk.room(),
@@ -142,7 +143,7 @@ impl<D: Disk> Sink<D> {
         }
     }
 
-    /// Bytes that are written as a whole.
+    /// Length of a block, which is always written whole.
     pub(super) fn block_bytes(&self) -> u64 {
         match self {
             Self::Unit(disk) => disk.block_bytes().into(),
@@ -170,7 +171,7 @@ impl<D: Disk> Sink<D> {
                 }
                 disk.zero(at, len).await.map_err(unit(&**disk))
             }
-            // It was empty: what is not written is a hole, once the file has its length.
+            // The file was empty: an unwritten range becomes a hole when the file gets its length.
             Self::NewFile(..) => Ok(true),
             Self::Device(_, to, _) => Ok(to.zero(at, len).await.is_ok()),
             Self::Stream(_) => Ok(false),

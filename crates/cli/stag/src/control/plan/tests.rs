@@ -1,4 +1,5 @@
-//! What a plan says of each setting that there is. The settings are asked of the reader itself, so that a new one cannot be forgotten.
+//! A plan reports each setting that changes. The list of settings comes from the reader itself, so
+//! these tests cover new settings too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +8,7 @@ use super::*;
 use crate::config::settings::{Form, Setting};
 use crate::config::{self, Daemon, Place as Files, reference};
 
-/// A table: its header, and what stands in it in any case.
+/// A table: its header, and the keys that it always has.
 type Table = (&'static str, &'static [(&'static str, &'static str)]);
 
 const TABLES: [Table; 13] = [
@@ -28,11 +29,11 @@ const TABLES: [Table; 13] = [
 /// Users that an ACL can name.
 const USERS: &str = "{ users = [{ name = \"a\", secret = \"one-one-one-one\" }, { name = \"b\", secret = \"two-two-two-two\" }] }";
 
-/// Only where it is asked for: it says which portal groups there have to be.
+/// Only for tests of ALUA: it requires certain portal groups.
 const ALUA: [Table; 2] =
     [("[target.alua]", &[]), ("[[target.alua.group]]", &[("id", "1"), ("portal-groups", "[1]")])];
 
-/// Keys that are tables of their own, and those of a unit that are no options.
+/// Keys that are tables of their own, and those of a unit that are not options.
 const TABLE_KEYS: [&str; 15] = [
     "portal",
     "limits",
@@ -54,7 +55,7 @@ const TABLE_KEYS: [&str; 15] = [
 /// Two values of a setting, and other keys with theirs.
 type Values = (String, String, &'static [(&'static str, &'static str)]);
 
-/// Two values of a setting of a table, and what else has to stand there for them.
+/// Two values of a setting of a table, and other keys that these need.
 fn values(header: &str, setting: &Setting) -> Option<Values> {
     let (a, b) = match (setting.name, setting.form) {
         ("auth", _) => (
@@ -112,7 +113,8 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
     Some((a, b, more))
 }
 
-/// The whole configuration, with `lines` in the table `header` instead of what stands there under the same keys.
+/// The whole configuration, with `lines` in the table `header` instead of its lines of the same
+/// keys.
 fn text(header: &str, lines: &[(&str, &str)]) -> String {
     let mut text = String::new();
     let mut tables = TABLES.to_vec();
@@ -124,7 +126,7 @@ fn text(header: &str, lines: &[(&str, &str)]) -> String {
         text += &format!("{name}\n");
         let here = if name == header { lines } else { &[] };
         let left = usual.iter().filter(|(key, _)| !here.iter().any(|(other, _)| other == key));
-        // Without a value it is left out.
+        // An empty value leaves the key out.
         for (key, value) in left.chain(here).filter(|(_, value)| !value.is_empty()) {
             text += &format!("{key} = {value}\n");
         }
@@ -138,7 +140,7 @@ fn read(text: &str) -> Result<Config, String> {
     read.map(|(config, _)| config).map_err(|errors| format!("{:?}\n{text}", miette::Report::new(errors)))
 }
 
-/// The keys that the reader takes in the table `header`: it names them when it meets one that it does not know.
+/// The keys of the table `header`: the reader lists them when it meets an unknown key.
 fn keys(header: &str) -> BTreeSet<String> {
     let place = Files::new(Path::new("/nowhere"));
     let text = text(header, &[("zzzzzzzzzz", "1")]);
@@ -168,7 +170,7 @@ fn every_setting_that_changes_is_told() {
     for (header, _) in TABLES.iter().chain(&ALUA) {
         for setting in reference::keys(Some(header)) {
             let key = setting.name;
-            // The place of the unit, and what the table below them is for.
+            // Not tested here: a unit's path, and the keys that define ALUA's groups.
             if matches!(
                 (*header, key),
                 ("[[target.unit]]", "path") | ("[target.alua]", "group") | (_, "portal-groups")
@@ -188,7 +190,7 @@ fn every_setting_that_changes_is_told() {
             let told = plan.text();
             assert!(!told.is_empty(), "{header} {key}: {a} to {b} is not told");
             assert!(!told.contains("length"), "{header} {key}: a secret is told: {told}");
-            // Names of tables' own places stand in the line itself.
+            // Keys that identify a table are part of its line.
             let by_place = ["listen", "verbs", "iqn", "lun", "initiator", "id", "ro", "network"]
                 .contains(&key)
                 || (*header, key) == ("[[export]]", "name");

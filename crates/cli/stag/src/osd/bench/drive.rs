@@ -1,4 +1,4 @@
-//! Clients that load, and what they measured.
+//! The clients of the load, and their measurements.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::args::osd_bench::{OsdBench, What};
 use crate::client::connect;
 use crate::osd::error::OsdError;
 
-/// Errors after which a client gives up.
+/// Errors after which a client stops.
 const MOST_ERRORS: u64 = 100;
 /// The first client's object; the others' follow.
 const OBJECT: u64 = 0x7000_0000;
@@ -57,12 +57,12 @@ async fn in_partition(args: &OsdBench, url: &Url) -> Result<Value, LoadError> {
         Ok(found)
     };
     let found = measured.await;
-    // The first error is the one to tell.
+    // The first error is the one to report.
     let _ = session.close().await;
     found
 }
 
-/// One session, and what it does over and over.
+/// One session, which repeats one kind of command.
 struct Client {
     session: Session,
     lun: Lun,
@@ -72,14 +72,14 @@ struct Client {
     /// Ids of the partition, for what picks one.
     ids: Rc<Vec<u64>>,
     random: Random,
-    /// Where it is in its object, bytes.
+    /// Offset of the next transfer in its object, bytes.
     at: u64,
     size: u32,
     span: u64,
     durable: bool,
     get: Buf,
     data: Buf,
-    /// The objects that it has made.
+    /// Objects that it has created.
     made: Vec<u64>,
     /// The next one's id.
     next: u64,
@@ -132,7 +132,7 @@ impl Client {
         at
     }
 
-    /// Loads until `clock` says that it is over; counts what ends while it says that it counts.
+    /// Loads until `clock` ends the run; counts commands that end in the window.
     async fn load(mut self, clock: Rc<Clock>) -> (Self, Tally) {
         let mut tally = Tally::default();
         while clock.goes_on(Instant::now()) && tally.errors <= MOST_ERRORS {
@@ -142,7 +142,7 @@ impl Client {
         (self, tally)
     }
 
-    /// Removes what it has made, until `clock` says that it is over.
+    /// Removes the objects that it has created, until `clock` ends the run.
     async fn unload(mut self, clock: Rc<Clock>) -> (Self, Tally) {
         let mut tally = Tally::default();
         while clock.goes_on(Instant::now()) {
@@ -173,7 +173,7 @@ struct Clock {
     window: Cell<Option<Window>>,
     /// Whether anything has ended in the window.
     any: Cell<bool>,
-    /// When the last one that counts ended.
+    /// Time at which the last counted command ended.
     ended: Cell<Option<Instant>>,
     /// Processor time when counting began, and when it was over.
     before: Cell<Option<Sample>>,
@@ -187,7 +187,7 @@ impl Clock {
         Rc::new(Self { warmup, time, window: Cell::default(), any, ended, before, after, target })
     }
 
-    /// When it counts; `now` is when the first client begins, if it is the first.
+    /// The measured window. It is set when the first client begins, at `now`.
     fn window(&self, now: Instant) -> Window {
         let window = self.window.get().unwrap_or_else(|| Window::new(now, self.warmup, Some(self.time)));
         self.window.set(Some(window));
@@ -204,8 +204,8 @@ impl Clock {
         !window.is_over(now)
     }
 
-    /// Whether the command that ended at `end` counts. What takes longer than the whole time counts
-    /// where nothing else does, so that every run has a figure.
+    /// Whether the command that ended at `end` counts. A command that takes longer than the whole
+    /// run counts if no other does, so that every run has a result.
     fn counts(&self, end: Instant) -> bool {
         let window = self.window(end);
         let within = window.counts(end);
@@ -217,8 +217,8 @@ impl Clock {
         counts
     }
 
-    /// The seconds in which what counts has ended: the whole time, or until the end of what took
-    /// longer.
+    /// Seconds in which the counted commands ended: the whole time, or until the end of a longer
+    /// command.
     fn seconds(&self) -> f64 {
         if self.any.get() { self.time } else { self.seconds_of_work() }
     }
@@ -253,7 +253,7 @@ async fn connect(args: &OsdBench, url: &Url, number: u16) -> Result<(Session, Lu
     match ready.await {
         Ok(lun) => Ok((session, lun)),
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = session.close().await;
             Err(error)
         }
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn commands_that_take_longer_than_the_time_count_over_what_they_took() {
         let (clock, start) = (Clock::new(0.0, 0.01, None), Instant::now());
-        // One client begins later than the first; neither is within.
+        // One client begins later than the first; the commands of both end after the time is over.
         assert!(clock.goes_on(start) && clock.goes_on(start + 2 * MS));
         assert!(clock.counts(start + 30 * MS) && clock.counts(start + 40 * MS));
         assert!(!clock.goes_on(start + 40 * MS));

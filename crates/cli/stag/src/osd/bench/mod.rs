@@ -18,7 +18,7 @@ use super::error::OsdError;
 use crate::args::osd_bench::OsdBench;
 use crate::client::connect::ConnectError;
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 enum LoadError {
     /// The target or the way to it.
@@ -60,7 +60,7 @@ pub fn bench(args: &OsdBench) -> Result<String, OsdError> {
     Ok(if args.json { format!("{found}\n") } else { table(&found) })
 }
 
-/// For who reads it: a line for each kind of command.
+/// The result as text: a line for each kind of command.
 fn table(found: &Value) -> String {
     let mut text = String::new();
     for part in [Some(found), found.get("remove")].into_iter().flatten() {

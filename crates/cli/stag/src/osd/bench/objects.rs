@@ -8,17 +8,17 @@ use runtime::Buf;
 use super::LoadError;
 use super::requests::{self, LIST_HEADER};
 
-/// How many objects one CREATE makes at most.
+/// Most objects of one CREATE.
 const MANY: u64 = 10_000;
-/// How many ids one LIST brings when all are wanted.
+/// Most ids of one LIST when all are wanted.
 const WINDOW: u64 = 60_000;
 
-/// Runs a command that has to end well.
+/// Runs a command that must succeed.
 pub async fn run(session: &Session, command: iscsi_client::Command) -> Result<iscsi_client::Response, Error> {
     session.execute(command).await?.ok()
 }
 
-/// Runs one that may find that there is such an object already, or none.
+/// Runs a command that may fail because the object exists already, or does not exist.
 async fn try_run(session: &Session, command: iscsi_client::Command) -> Result<(), Error> {
     match run(session, command).await {
         Ok(_) | Err(Error::Scsi(_)) => Ok(()),
@@ -31,7 +31,7 @@ pub async fn partition(session: &Session, lun: Lun, partition: u64) -> Result<()
     try_run(session, requests::command(lun, create, false)).await
 }
 
-/// An object with the attribute that is got and set.
+/// Creates an object with the attribute that the load gets and sets.
 pub async fn object(session: &Session, lun: Lun, id: Id) -> Result<(), Error> {
     try_run(session, requests::create(lun, id, false)).await?;
     run(session, requests::set(lun, id, &requests::set_list(1), false)).await.map(drop)
@@ -70,7 +70,7 @@ pub async fn ids(session: &Session, lun: Lun, partition: u64) -> Result<Vec<u64>
     }
 }
 
-/// Creates objects until the partition has `wanted`; how many that were.
+/// Creates objects until the partition has `wanted`. Returns how many it created.
 pub async fn fill(session: &Session, lun: Lun, partition: u64, wanted: u64) -> Result<u64, LoadError> {
     let have = ids(session, lun, partition).await?.len() as u64;
     let mut left = wanted.saturating_sub(have);

@@ -1,4 +1,4 @@
-//! The commands that load: each a CDB with what it writes and how much it reads.
+//! The commands of the load: CDBs, with the data they write and the length they read.
 
 use iscsi_client::{Command as Scsi, Lun};
 use osd::attributes::list;
