@@ -107,7 +107,7 @@ impl Pattern {
         matches!(self, Self::Rr | Self::Rw | Self::Rm)
     }
 
-    /// How many of 100 commands read, where `mixed` of them do in a mixed pattern.
+    /// Percentage of commands that read; `mixed` for a mixed pattern.
     pub fn read_percent(self, mixed: u8) -> u8 {
         match self {
             Self::Rr | Self::Sr => 100,
@@ -130,7 +130,7 @@ fn parse_bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "write a multiple of 512 from 512 to 1M, for example 4K".into())
 }
 
-/// Where a unit is.
+/// Address of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Host and port as `ToSocketAddrs` takes them.

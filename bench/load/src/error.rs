@@ -5,11 +5,11 @@ use std::io;
 /// Why a run ended without a result.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The socket said so.
+    /// An error of the socket.
     Io(&'static str, io::Error),
     /// The target refused the login with this status class and detail (RFC 7143 §11.13.5).
     Refused(u8, u8),
-    /// The target said something that the RFC does not allow, or that this client cannot follow.
+    /// The target sent a message that the RFC does not allow, or that this client does not support.
     Protocol(String),
     /// A command line that makes no sense.
     Usage(String),

@@ -3,8 +3,8 @@
 //! A request is 48 bytes, an answer 48 bytes and the payload; for writes the payload goes with the
 //! request. The server's payload lies anywhere in 1 GiB of memory (`--floor-mib`), as a disk's
 //! does, so that it comes from memory and not from a cache. Both sides do what is best for TCP and
-//! nothing else: no header is read, payload is scattered to its place by the receive itself,
-//! answers go out in chunks, so that both sides work at the same time.
+//! nothing else: no header is read, and the receive itself scatters payload to its place. Answers
+//! go out in chunks, so that both sides work at the same time.
 //!
 //! Any cost of a target beyond this is its own. [`many`] serves many connections.
 
@@ -32,8 +32,8 @@ const CHUNK: usize = 32;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// The first bytes of a connection.
 const MAGIC: &[u8; 8] = b"floor 1\n";
-/// The longest that the server asks its socket over and over before it sleeps, so that it is no
-/// wake-up that is measured.
+/// The longest time for which the server polls its socket before it sleeps, so that no wake-up is
+/// measured.
 pub(crate) const AWAKE: Duration = Duration::from_micros(100);
 
 /// The request of a client, in its first 48 bytes.
@@ -43,7 +43,7 @@ pub(crate) struct Hello {
     pub(crate) depth: u16,
     read: bool,
     random: bool,
-    /// How many connections there are to be, each of which begins so.
+    /// Number of connections, each of which begins with this message.
     pub(crate) connections: u16,
 }
 
@@ -84,8 +84,8 @@ pub struct Served {
     pub working_us: f64,
 }
 
-/// Listens on `address`, tells `ready` where that is, and serves one connection after the other for
-/// ever; tells `done` of each. Payload lies in `memory` bytes.
+/// Listens on `address`, passes the bound address to `ready`, and serves one connection after the
+/// other for ever; reports each to `done`. Payload lies in `memory` bytes.
 pub fn listen(
     address: SocketAddr,
     memory: usize,
@@ -97,10 +97,10 @@ pub fn listen(
         socket::unpaced(&listener);
     }
     let mut memory = MmapMut::map_anon(memory).map_err(|e| LoadError::Io("getting memory", e))?;
-    // Large pages, as a target that cares has them: it is no miss of a TLB that is measured. A
-    // kernel without them refuses.
+    // Large pages, as a careful target uses them: TLB misses are not to be measured. A kernel
+    // without them refuses.
     let _ = memory.advise(Advice::HugePage);
-    // Every page is there and none is the shared page of zeros.
+    // Every page is allocated and none is the shared page of zeros.
     memory.fill(0xa5);
     ready(listener.local_addr().map_err(|e| LoadError::Io("listening", e))?);
     for stream in listener.incoming() {
@@ -143,7 +143,7 @@ fn serve_one(stream: TcpStream, hello: Hello, memory: &mut [u8]) -> Result<Serve
     let mut server = Server::new(stream, hello, memory.len(), 1);
     let served = if hello.read { server.reads(memory) } else { server.writes(memory) };
     match served {
-        // A client that has what it wants just closes, with I/Os in flight.
+        // A client that is done closes the connection with I/Os in flight.
         Err(LoadError::Io(_, e))
             if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
         Err(other) => return Err(other),
@@ -154,7 +154,7 @@ fn serve_one(stream: TcpStream, hello: Hello, memory: &mut [u8]) -> Result<Serve
     Ok(Served { ios: server.ios, working_us })
 }
 
-/// Which places of the memory come next.
+/// Sequence of offsets in the memory.
 struct Places {
     slots: u64,
     random: Option<Random>,
@@ -178,7 +178,7 @@ impl Places {
     }
 }
 
-/// How many I/Os of `block` bytes go into one call.
+/// Number of I/Os of `block` bytes in one call.
 fn chunk(block: usize) -> usize {
     (CHUNK_BYTES / block).clamp(2, CHUNK)
 }
@@ -188,7 +188,7 @@ pub(crate) struct Server {
     hello: Hello,
     places: Places,
     pub(crate) ios: u64,
-    /// Time in which it did nothing, awake.
+    /// Time in which it polled without work.
     waited: Duration,
 }
 
@@ -198,7 +198,7 @@ impl Server {
         Self { stream, hello, places, ios: 0, waited: Duration::ZERO }
     }
 
-    /// Answers so many reads.
+    /// Answers `due` reads.
     pub(crate) fn answer(&mut self, mut due: usize, memory: &[u8]) -> Result<(), LoadError> {
         let block = self.hello.block;
         let header = [0; BHS];
@@ -236,7 +236,7 @@ impl Server {
         let answers = [0; BHS * CHUNK];
         let most = chunk(block);
         loop {
-            // In ascending order, so that they can be lent out all at once; a place drawn twice is
+            // In ascending order, so that all can be borrowed at once; a place drawn twice is
             // received into once.
             let mut drawn = [usize::MAX; CHUNK];
             drawn[..most].fill_with(|| self.places.draw());
@@ -293,7 +293,7 @@ impl Server {
     }
 }
 
-/// Sends everything, sleeping where the socket is full; calls that it took.
+/// Sends everything, sleeping while the socket is full. Returns the number of calls.
 fn send_all(stream: &TcpStream, mut slices: &mut [IoSlice<'_>]) -> Result<u64, LoadError> {
     IoSlice::advance_slices(&mut slices, 0);
     let mut calls = 0;
@@ -308,10 +308,10 @@ fn send_all(stream: &TcpStream, mut slices: &mut [IoSlice<'_>]) -> Result<u64, L
     Ok(calls)
 }
 
-/// Loads the server at `portal` (`HOST:PORT`) as `args` say.
+/// Loads the server at `portal` (`HOST:PORT`) with the options `args`.
 ///
 /// # Errors
-/// The socket's, and patterns that a floor has no meaning for.
+/// The socket's, and patterns that have no meaning for a floor.
 pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
     let mixed = matches!(args.pattern, Pattern::Rm | Pattern::Sm);
     let read = args.pattern.read_percent(0) == 100;
@@ -329,7 +329,7 @@ pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
     load.measure(args, |load, limit| client.until(load, limit, args.spin))
 }
 
-/// Connects and asks for `hello`.
+/// Connects and sends `hello`.
 pub(crate) fn connect(portal: &str, hello: Hello) -> Result<TcpStream, LoadError> {
     let io = |what| move |e| LoadError::Io(what, e);
     let mut stream = socket::connect(portal)?;
@@ -340,7 +340,7 @@ pub(crate) fn connect(portal: &str, hello: Hello) -> Result<TcpStream, LoadError
     Ok(stream)
 }
 
-/// What all connections of a client share: where answers are received, and what was counted.
+/// State shared by all connections of a client: the receive buffer, and the counts.
 pub(crate) struct Load {
     buffer: Vec<u8>,
     pub(crate) tally: Tally,
@@ -352,9 +352,9 @@ pub(crate) struct Client {
     hello: Hello,
     /// A window of requests, for writes with their payload.
     requests: Vec<u8>,
-    /// Bytes of the next answer that are there.
+    /// Bytes of the next answer that have arrived.
     partial: usize,
-    /// Answers come in order, so that slots go round.
+    /// Answers come in order, so that slots are used in turn.
     engine: Engine,
     /// The slot of the next answer.
     next: u16,
@@ -365,7 +365,7 @@ impl Load {
         Self { buffer: vec![0; args.receive()], tally: Tally::default() }
     }
 
-    /// Measures what `until` does, which runs the load for a time, after a warm-up.
+    /// Measures `until`, which runs the load for a time, after a warm-up.
     pub(crate) fn measure(
         mut self,
         args: &Args,
@@ -415,7 +415,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes answers, those that are there or after waiting for some, and asks for as many again.
+    /// Receives answers, those available or after waiting for some, and sends as many requests
+    /// again.
     pub(crate) fn receive(&mut self, load: &mut Load, at_once: bool) -> Result<(), LoadError> {
         let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
         let flags = if at_once { RecvFlags::DONTWAIT } else { RecvFlags::empty() };

@@ -1,4 +1,4 @@
-//! Sessions that do nothing: how many a target holds, and what it costs to hold them.
+//! Idle sessions: the number that a target holds, and their cost.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::{LoadError, run, socket};
 pub struct Held {
     /// Sessions that are logged in.
     pub sessions: u32,
-    /// How long their logins took, one after the other, in seconds.
+    /// Total time of their logins, one after the other, in seconds.
     pub seconds: f64,
 }
 
@@ -28,8 +28,8 @@ pub struct Answered {
     pub pings: u64,
 }
 
-/// Logs in `count` sessions, tells `ready`, and answers the target's NOP-Ins until `asked` has
-/// nothing more to say. For each line of it `answered` learns how many there were.
+/// Logs in `count` sessions, calls `ready`, and answers the target's NOP-Ins until the end of
+/// `asked`. For each line of `asked`, passes the number of answered NOP-Ins to `answered`.
 ///
 /// # Errors
 /// A login that fails, and a connection that the target closes.

@@ -1,10 +1,10 @@
 //! A batching iSCSI load generator that does not hide the target's cost.
 //!
-//! Most clients spend more processor time on an I/O than a good target does, so whatever they are
-//! pointed at looks alike. This one takes as many responses as one receive yields, answers them all
-//! with new commands in one send, and looks at no payload byte: well under a microsecond of its own
-//! for a 4 KiB read at depth 32. The loop, its clocks and what is counted are crate `load`'s, as
-//! those of `stag bench` are.
+//! Most clients spend more processor time on an I/O than a good target does, so all targets look
+//! alike to them. This one takes as many responses as one receive yields, answers them all with new
+//! commands in one send, and looks at no payload byte. It takes well under a microsecond of its own
+//! for a 4 KiB read at depth 32. The loop, its clocks and its counts are crate `load`'s, as those
+//! of `stag bench` are.
 //!
 //! It must never use the project's own iSCSI crate: it is a second opinion of the wire, written
 //! from RFC 7143 alone.

@@ -22,15 +22,15 @@ pub struct Negotiated {
     pub immediate: bool,
     /// Most unsolicited bytes of a command.
     pub first_burst: usize,
-    /// Most bytes that one R2T asks for.
+    /// Most bytes that one R2T requests.
     pub max_burst: usize,
 }
 
-/// Data bytes of one PDU that this client takes.
+/// Data bytes of one PDU that this client accepts.
 pub const MAX_RECV: usize = 256 * 1024;
 const MAX_TEXT: usize = 64 * 1024;
 
-/// Logs in as `initiator` to `target`. `isid` tells sessions of one initiator apart.
+/// Logs in as `initiator` to `target`. `isid` distinguishes sessions of one initiator.
 ///
 /// # Errors
 /// The socket's, the target's refusal, and answers that make no sense.

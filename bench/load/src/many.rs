@@ -1,5 +1,5 @@
-//! The floor with many connections, reads only: one thread on each side, which takes from epoll
-//! what is ready and serves it with the same calls as the floor of one connection.
+//! The floor with many connections, reads only: one thread on each side, which takes ready sockets
+//! from epoll and serves them with the same calls as the floor of one connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,8 +17,8 @@ use crate::report::Report;
 use crate::run::PATIENCE;
 use crate::wire::BHS;
 
-/// Accepts the others of a client that has connected once and asked for `hello`, and serves all
-/// until one ends.
+/// Accepts the other connections of a client that has connected once and sent `hello`, and serves
+/// all until one ends.
 pub(crate) fn serve(
     first: TcpStream,
     hello: Hello,
@@ -40,7 +40,7 @@ pub(crate) fn serve(
     let before = cpu::own();
     let mut waited = Duration::ZERO;
     match answer(&mut servers, hello, memory, &mut waited) {
-        // A client that has what it wants just closes, with I/Os in flight.
+        // A client that is done closes the connection with I/Os in flight.
         Err(LoadError::Io(_, e))
             if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
         other => other?,
@@ -51,8 +51,7 @@ pub(crate) fn serve(
     Ok(Served { ios, working_us })
 }
 
-/// Answers until a connection ends; adds up the time in which there was nothing to do and it was
-/// awake.
+/// Answers until a connection ends; adds up the time in which it polled without work.
 fn answer(
     servers: &mut [Server],
     hello: Hello,
@@ -87,7 +86,7 @@ fn answer(
     }
 }
 
-/// Loads the server at `portal` as `args` say, with the connections of `hello`.
+/// Loads the server at `portal` with the options `args` and the connections of `hello`.
 pub(crate) fn run(args: &Args, portal: &str, hello: Hello) -> Result<Report, LoadError> {
     let mut clients = Vec::new();
     for _ in 0..hello.connections {

@@ -1,7 +1,7 @@
-//! A target that stores nothing: it answers READ with bytes that it never fetched and throws away
-//! what WRITE sends.
+//! A target that stores nothing: it answers READ with bytes that it never fetched and discards the
+//! data of WRITE.
 //!
-//! It is the floor (what iSCSI over TCP costs here when the target does nothing) and the check of
+//! It is the floor (the cost of iSCSI over TCP here when the target does nothing) and the check of
 //! this tool's own cost. It is no target for anything else: one unit of 1 GiB, no authentication,
 //! no digests, no error recovery.
 
@@ -20,7 +20,8 @@ const WINDOW: u32 = 1024;
 const MAX_DATA: usize = 256 * 1024;
 const MAX_IO: usize = 1 << 20;
 
-/// Listens on `address`, tells `ready` where that is, and serves for ever, one thread a connection.
+/// Listens on `address`, passes the bound address to `ready`, and serves for ever, one thread a
+/// connection.
 pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(), LoadError> {
     let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
     if address.ip().is_loopback() {
@@ -150,7 +151,7 @@ impl NullUnit {
         self.outbox.push(&bhs, payload);
     }
 
-    /// Agrees to everything: what was offered stands, since every answer would be the offer or the
+    /// Agrees to everything: the offers stand, since every answer would be the offer or the
     /// default.
     fn login(&mut self, bhs: &Bhs) {
         self.exp_cmd_sn = wire::get32(bhs, 24);
@@ -246,7 +247,7 @@ impl NullUnit {
         Ok(())
     }
 
-    /// Asks for the next burst of write number `index`, or ends it.
+    /// Requests the next burst of write number `index`, or ends it.
     fn go_on_writing(&mut self, index: usize) {
         let PendingWrite { command, got, length } = self.writes[index];
         if got == length {

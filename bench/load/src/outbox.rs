@@ -28,7 +28,7 @@ impl Segment {
 pub struct Outbox {
     headers: Vec<u8>,
     segments: Vec<Segment>,
-    /// Segments that are gone, and bytes of the next one that are.
+    /// Segments that were sent, and bytes sent of the next one.
     sent: (usize, usize),
 }
 
@@ -61,7 +61,7 @@ impl Outbox {
         }
     }
 
-    /// Fills `slices` with what is next and says how many there are; `block` is the common block.
+    /// Fills `slices` with the next data and returns their number; `block` is the common block.
     pub fn slices<'a>(&'a self, block: &'a [u8], slices: &mut [IoSlice<'a>; SLICES]) -> usize {
         let mut count = 0;
         let mut skip = self.sent.1;

@@ -10,20 +10,20 @@ use rustix::io::Errno;
 
 use crate::LoadError;
 
-/// A queue of sockets that are ready, each told by its number.
+/// A queue of ready sockets, each reported by its number.
 pub(crate) struct Ready {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
 }
 
 impl Ready {
-    /// An empty one that tells of at most so many at once.
+    /// An empty queue that reports at most so many sockets at once.
     pub(crate) fn new(most: usize) -> Result<Self, LoadError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waiting)?;
         Ok(Self { epoll, events: Vec::with_capacity(most) })
     }
 
-    /// Of these sockets, numbered from 0.
+    /// A queue of these sockets, numbered from 0.
     pub(crate) fn of<'a>(streams: impl ExactSizeIterator<Item = &'a TcpStream>) -> Result<Self, LoadError> {
         let ready = Self::new(streams.len())?;
         for (number, stream) in streams.enumerate() {
@@ -32,13 +32,13 @@ impl Ready {
         Ok(ready)
     }
 
-    /// From now on tells when `socket` can be read.
+    /// Starts to report when `socket` can be read.
     pub(crate) fn add(&self, socket: impl AsFd, number: u64) -> Result<(), LoadError> {
         let data = epoll::EventData::new_u64(number);
         epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN).map_err(waiting)
     }
 
-    /// From now on tells of `socket` too when it can be written, or no longer does.
+    /// Starts to report also when `socket` can be written, or stops that.
     pub(crate) fn watch(&self, socket: impl AsFd, number: u64, writing: bool) -> Result<(), LoadError> {
         let mut wanted = epoll::EventFlags::IN;
         wanted.set(epoll::EventFlags::OUT, writing);

@@ -31,7 +31,7 @@ pub struct Report {
     pub max_us: f64,
     /// This client's processor microseconds per I/O.
     pub client_us: f64,
-    /// Of the time measured, how many percent of a core this client used.
+    /// This client's use of a core over the measured time, percent.
     pub client_busy: f64,
     /// This client's system calls per I/O.
     pub calls: f64,
@@ -39,7 +39,7 @@ pub struct Report {
     /// as working.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_us: Option<f64>,
-    /// Of the time measured, how many percent of a core the target used, if it was named.
+    /// The target's use of a core over the measured time, percent, if it was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_busy: Option<f64>,
     /// I/Os that ended in anything but GOOD and all their bytes.
@@ -70,7 +70,7 @@ impl Default for Tally {
 }
 
 impl Report {
-    /// Puts together what `args` asked for, what was counted, and the clocks since `start`.
+    /// Builds the report of the options `args`, the counts, and the clocks since `start`.
     ///
     /// # Errors
     /// If the target's process was named and is not there.

@@ -18,18 +18,18 @@ use crate::session::{Plan, Session};
 use crate::wire::{self, BHS, FINAL, op};
 use crate::{LoadError, socket};
 
-/// How long a target may say nothing while it has commands.
+/// Longest silence of a target that has commands.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 struct Link {
     stream: TcpStream,
     session: Session,
-    /// Whether the queue of events is to tell when it can be written.
+    /// Whether `ready` reports when it can be written.
     blocked: bool,
 }
 
 impl Link {
-    /// Has `ready` tell when it can be written, while something waits to be sent on it.
+    /// Makes `ready` report when it can be written, while data waits to be sent on it.
     fn watch(&mut self, index: usize, ready: &Ready) -> Result<(), LoadError> {
         let blocked = !self.session.outbox.is_empty();
         if blocked != self.blocked {
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<Report, LoadError> {
     .measure(args)
 }
 
-/// Connects, logs in and brings the unit to the point where it takes reads and writes.
+/// Connects, logs in and brings the unit to the point where it accepts reads and writes.
 fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
     let mut stream = socket::connect(&unit.portal)?;
     let set = |result: std::io::Result<()>| result.map_err(|e| LoadError::Io("setting a socket option", e));
@@ -155,7 +155,7 @@ pub(crate) fn payload(len: usize) -> Vec<u8> {
 }
 
 struct Runner {
-    /// Where there are several connections; one alone needs none.
+    /// Only for several connections; a single one needs none.
     ready: Option<Ready>,
     links: Vec<Link>,
     block: Vec<u8>,
@@ -191,8 +191,8 @@ impl Runner {
         Ok(report)
     }
 
-    /// Lets what is in flight end and logs out; a target that has gone away meanwhile is no error
-    /// of the run.
+    /// Waits for the commands in flight and logs out; a target that has gone away meanwhile is no
+    /// error of the run.
     fn finish(&mut self) {
         for link in &mut self.links {
             link.session.stop();

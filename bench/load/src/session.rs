@@ -18,7 +18,7 @@ pub struct Plan {
     pub block: usize,
     pub depth: u16,
     pub random: bool,
-    /// Of 100 commands, how many read.
+    /// Percentage of commands that read.
     pub read_percent: u8,
     pub lun: u16,
     /// The unit's logical block size in bytes.
@@ -55,8 +55,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session after its login and the commands before the load. `number` tells connections
-    /// apart.
+    /// A session after its login and the commands before the load. `number` distinguishes
+    /// connections.
     pub fn new(plan: Plan, negotiated: Negotiated, number: u16) -> Self {
         let depth = plan.depth;
         Self {
@@ -85,7 +85,7 @@ impl Session {
         }
     }
 
-    /// How many I/Os cover the unit.
+    /// Number of I/Os that cover the unit.
     pub fn slots(&self) -> u64 {
         self.plan.slots
     }

@@ -1,5 +1,6 @@
-//! Sockets as the targets have theirs within a machine: unpaced. A congestion control that paces,
-//! as the system's may, arms a timer for every 64 KiB, and would be measured in the target's place.
+//! Sockets like those of the targets within a machine: unpaced. A congestion control that paces, as
+//! the system's may, arms a timer for every 64 KiB, and that would be measured instead of the
+//! target.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -8,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::error::LoadError;
 
-/// Connects to `portal` (`HOST:PORT`): to the first of its addresses that takes it.
+/// Connects to `portal` (`HOST:PORT`): to the first of its addresses that accepts.
 ///
 /// # Errors
 /// The last address's, and that of a name that has none.
@@ -33,10 +34,9 @@ pub fn connect(portal: &str) -> Result<TcpStream, LoadError> {
     Err(io(failed))
 }
 
-/// Has what `socket` sends leave as it comes. Before it connects or accepts: pacing that has begun
-/// does not end.
+/// Disables pacing of `socket`. Before it connects or accepts: pacing that has begun does not end.
 pub fn unpaced(socket: impl AsFd) {
-    // `reno` is in every kernel, and allowed to everybody; without it the system's pace is measured
-    // too.
+    // `reno` is in every kernel, and any process may use it. If it cannot be set, the system's
+    // pacing is measured too.
     let _ = sockopt::set_tcp_congestion(socket, "reno");
 }

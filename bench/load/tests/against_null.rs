@@ -29,7 +29,7 @@ fn reads_of_every_size_are_counted_alike_on_both_sides() {
         let (report, served) = load(&["--warmup", "0", "rr", block, "8", "0.1"]);
         assert_eq!(report.errors, 0, "{:?}", report.first_error);
         assert!(report.ios > 0);
-        // What was in flight at the end is served too, and counted by the target alone.
+        // The target also serves commands that were in flight at the end; only it counts them.
         assert!((report.ios..=report.ios + 8).contains(&served[0].reads), "{} {served:?}", report.ios);
         assert_eq!(served[0].pongs, 1, "the target's NOP-In was answered");
         assert!(served[0].logged_out);
@@ -51,7 +51,7 @@ fn a_write_larger_than_the_first_burst_goes_on_with_r2ts() {
 fn filling_writes_every_block() {
     let (report, served) = load(&["--fill", "rr", "1M", "8"]);
     assert_eq!(report.errors, 0, "{:?}", report.first_error);
-    // 1024 cover the unit; the last receive may bring some more, and a window of them was under way
+    // 1024 cover the unit; the last receive may bring some more, and a window of them was in flight
     // then.
     assert!((1024..1024 + 8).contains(&report.ios), "{}", report.ios);
     assert!((1024..=1024 + 16).contains(&served[0].writes), "{served:?}");

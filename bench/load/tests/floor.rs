@@ -1,4 +1,4 @@
-//! The floor and its client: what is asked for is what goes over the wire, and its end is no hang.
+//! The floor and its client: the requested bytes go over the wire, and its end does not hang.
 
 use std::net::TcpListener;
 use std::sync::mpsc;
@@ -51,7 +51,7 @@ fn writes_reach_their_places_whole() {
         let written: Vec<_> =
             memory.chunks(block).filter(|place| place.iter().any(|byte| *byte != 0)).collect();
         assert!(written.len() >= 3, "{words:?}");
-        // The last one under way when the client left may be cut short.
+        // The last one in flight when the client left may be cut short.
         let odd = written.iter().filter(|place| **place != written[0]).count();
         assert!(odd <= usize::from(written.len() > 1), "{words:?}: {odd} of {} differ", written.len());
     }

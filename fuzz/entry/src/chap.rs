@@ -1,4 +1,5 @@
-//! Both ends of CHAP against a peer that says anything, and against each other over a line that changes what they say.
+//! Both ends of CHAP against a peer that sends anything, and against each other over a line that
+//! modifies messages.
 
 use crate::input::{Input, Seed};
 use iscsi::chap::{ChapError, ChapKeys, Credential, Hash, InitiatorEnd, Secret, TargetEnd, TargetProgress};
@@ -28,8 +29,9 @@ fn keys<'a>(text: &'a [u8]) -> Option<ChapKeys<'a>> {
     Some(keys)
 }
 
-/// Byte 0 says which end is under test and whether CHAP is mutual; then chunks, each what the peer says. Byte 0 with bit 2
-/// runs both ends against each other, with the rest of the input XORed into what passes.
+/// Byte 0 selects the end under test and whether CHAP is mutual; then chunks, each a message of the
+/// peer. Byte 0 with bit 2 runs both ends against each other, with the rest of the input XORed into
+/// the messages.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let flags = input.u8();

@@ -1,6 +1,7 @@
-//! A target's connection in full-feature phase between a hostile initiator and an erratic driver. Every PDU that it sends is
-//! cut and held against RFC 7143: StatSN, the command window, the bounds and the order of data in both directions. Over RDMA
-//! ([`run_rdma`]) data moves beside the PDUs, and what the connection says of it is held to the same bounds.
+//! A target's connection in full-feature phase between a hostile initiator and an erratic driver.
+//! Every PDU that it sends is cut and checked against RFC 7143: StatSN, the command window, the
+//! bounds and the order of data in both directions. Over RDMA ([`run_rdma`]) data moves beside the
+//! PDUs, and the connection's requests for it are checked against the same bounds.
 
 use crate::input::{Input, Seed};
 use iscsi::frame::Digests;
@@ -21,10 +22,11 @@ const DEPTH: u32 = 16;
 /// Tasks at most: the window's and the immediate ones.
 const MAX_TASKS: usize = DEPTH as usize + 16;
 const STEPS: usize = 400;
-/// RDMA Reads under way at most.
+/// RDMA Reads in flight at most.
 const MAX_READS: usize = 64;
 
-/// What the outside may know of a task: what its command announced, and what was sent for it.
+/// A task as the initiator may know it: the lengths that its command announced, and the data and
+/// R2Ts sent for it.
 #[derive(Debug, Default)]
 struct Seen {
     expected_in: u32,
@@ -33,7 +35,7 @@ struct Seen {
     data_sn: u32,
     r2t_sn: u32,
     asked: u32,
-    /// Its task, and the RDMA Reads of it that are under way.
+    /// Its task, and its RDMA Reads in flight.
     task: Option<TaskKey>,
     reads: usize,
 }
@@ -42,7 +44,7 @@ struct Harness {
     connection: Connection<Vec<u8>>,
     limits: WriteLimits,
     expects: stream::Limits,
-    /// Bytes that the connection has sent and that were not looked at.
+    /// Bytes that the connection has sent and that were not examined yet.
     sent: Vec<u8>,
     stat_sn: u32,
     max_cmd_sn: u32,
@@ -52,7 +54,7 @@ struct Harness {
     /// Target Transfer Tags that the connection gave out, the youngest last.
     tags: Vec<u32>,
     rdma: bool,
-    /// RDMA Reads under way: they are done in the order in which they were posted.
+    /// RDMA Reads in flight: they complete in the order in which they were posted.
     reads: VecDeque<(TaskKey, u32, u32)>,
     now: Instant,
     dead: bool,
@@ -109,8 +111,8 @@ impl Harness {
         }
     }
 
-    /// A PDU whose numbers are made likely: its opcode, tags and CmdSN come from small bytes. `early`: if it is one that may be begun
-    /// before its data has come, it is.
+    /// A PDU whose numbers are made likely: its opcode, tags and CmdSN come from small bytes.
+    /// `early`: if it is one that may be begun before its data has come, it is.
     fn pdu(&mut self, early: bool, input: &mut Input<'_>) {
         let opcodes = Opcode::ALL;
         let mut bhs = Bhs::from(iscsi::pdu::NopOut::ping(0));
@@ -169,7 +171,7 @@ impl Harness {
         match self.connection.handle(&bhs, area, data, self.now, &mut self.sent) {
             Ok(event) => {
                 if let Some((key, before)) = before {
-                    // What a driver has put where it belongs must be taken.
+                    // The connection must take data that a driver has received in place.
                     assert_eq!(self.connection.data_available(key), before + len, "{bhs}");
                 }
                 self.event(event);
@@ -210,7 +212,8 @@ impl Harness {
         self.held();
     }
 
-    /// Where a well-behaved initiator would go on: unknown to the outside, so near what was asked for.
+    /// Offset of a well-behaved initiator's next data: not known here, so one near the requested
+    /// offset.
     fn next_offset(&self, itt: u32, hint: u32) -> u32 {
         self.seen.get(&itt).map_or(hint, |seen| seen.asked.saturating_sub(hint % 4096))
     }
@@ -230,7 +233,7 @@ impl Harness {
     }
 
     fn event(&mut self, event: Option<Event>) {
-        // What was sent so far belongs to the tasks known so far.
+        // The PDUs sent so far belong to the tasks known so far.
         self.look();
         match event {
             Some(Event::Command(command)) => self.command(command),
@@ -379,7 +382,7 @@ impl Harness {
     /// The oldest RDMA Read is done.
     fn read_done(&mut self) {
         let Some((key, at, len)) = self.reads.pop_front() else { return };
-        // What a driver puts where it belongs is what the unit gets next, of a task that is there.
+        // Data that a driver places is delivered to the unit next, for a task that still exists.
         let awaited = self.connection.awaits_reads(key).then(|| {
             let seen = self
                 .seen
@@ -469,7 +472,8 @@ impl Harness {
             PduRef::ScsiResponse(response) => {
                 let residuals = [response.residual(), response.bidi_residual()];
                 assert!(residuals.iter().all(Option::is_some), "{bhs}");
-                // A refused command was never delivered; only a delivered one can have an underflow of what it announced.
+                // A refused command was never delivered. Only a delivered one can have an underflow
+                // of its announced length.
                 if let Some(seen) = self.seen.remove(&bhs.itt()) {
                     assert_eq!(seen.reads, 0, "a response while RDMA Reads are under way: {bhs}");
                     let most = seen.expected_in.max(seen.expected_out);
@@ -497,7 +501,8 @@ fn put(bhs: &mut Bhs, numbers: &[u32; 7]) {
     }
 }
 
-/// A byte of settings, the first sequence number, then steps: a PDU, or something that the driver does.
+/// A byte of settings, the first sequence number, then steps: a PDU, or something that the driver
+/// does.
 pub fn run(data: &[u8]) {
     run_on(data, false);
 }
@@ -533,7 +538,8 @@ fn run_on(data: &[u8], rdma: bool) {
     assert!(harness.sent.is_empty(), "aborted tasks are silent");
 }
 
-/// A PDU step: opcode index and flags as bytes, tags, a CmdSN offset, five words, the data's length.
+/// A PDU step: opcode index and flags as bytes, tags, a CmdSN offset, five words, the data's
+/// length.
 fn pdu(seed: Seed, opcode: Opcode, flags: u8, tags: [u8; 2], ahead: u8, words: [u16; 5], len: u16) -> Seed {
     fields(seed.bytes([0]), opcode, flags, tags, ahead, words, len)
 }
@@ -628,7 +634,8 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// Reads and writes whose data moves by RDMA, ends that wait for RDMA Reads, aborts, and memory that is not named.
+/// Reads and writes whose data moves by RDMA, ends that wait for RDMA Reads, aborts, and memory
+/// that is not named.
 pub fn rdma_seeds() -> Vec<(&'static str, Seed)> {
     let start = || Seed::new().bytes([0, 0]);
     let read = |seed| pdu(seed, Opcode::ScsiCommand, 0xc1, [1, 0], 0, [4096, 0x2800, 0, 0, 0], 0);

@@ -1,5 +1,5 @@
-//! What other processes of the machine say to a daemon: lines of the control socket, and what the daemon that is replaced tells
-//! the one that takes over.
+//! Input from other processes of the machine: lines of the control socket, and the state that a
+//! replaced daemon sends to its successor.
 
 use crate::input::Seed;
 use device::Nexuses;
@@ -46,7 +46,8 @@ pub fn requests_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// Lines as the daemon that is replaced sends them: its offer, and its state. Reservations that it tells of are put into force.
+/// Lines as the replaced daemon sends them: its offer, and its state. The reservations in it are
+/// put into force.
 pub fn takeover(data: &[u8]) {
     let Ok(kept) = stag::read_takeover(data) else { return };
     for (saved, aptpl, generation) in kept {
@@ -62,7 +63,7 @@ pub fn takeover(data: &[u8]) {
     }
 }
 
-/// A takeover with reservations and access states, and what is not one.
+/// A takeover with reservations and access states, and inputs that are none.
 pub fn takeover_seeds() -> Vec<(&'static str, Seed)> {
     let mut reservations = Reservations::new();
     let initiator = TransportId::iscsi_port("iqn.a", 1).expect("a short name");

@@ -1,5 +1,6 @@
-//! What devices answer: INQUIRY and its vital product data, capacity, LUNs, mode, log and other parameter data, as the
-//! initiator reads them. What can be said again is read the same again.
+//! Answers of devices: INQUIRY and its vital product data, capacity, LUNs, mode, log and other
+//! parameter data, as the initiator decodes them. Data that can be encoded again decodes to the
+//! same.
 
 use crate::input::{Input, Seed};
 use scsi::data::{capacity, inquiry, lba_status, log, luns, opcodes, target_port_groups, tmfs, vpd};
@@ -18,7 +19,7 @@ const MODE_6: u8 = 9;
 const MODE_10: u8 = 10;
 const KINDS: u8 = 11;
 
-/// Byte 0 says what the rest is taken for.
+/// Byte 0 selects the type of data of the rest.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.u8() % KINDS;

@@ -1,12 +1,13 @@
-//! FPDUs of an input: segments that are right but for what the input changes, with CRCs and markers that are right, which no mutation
-//! would make.
+//! FPDUs of an input: segments that are right but for what the input changes, with CRCs and markers
+//! that are right, which no mutation would make.
 
 use crate::input::{Input, Seed};
 use iwarp::crc::crc32c;
 
-/// Makes the CRC of each FPDU right, and what each marker points to: no mutation would get past them.
+/// Makes the CRC of each FPDU right, and what each marker points to: no mutation would get past
+/// them.
 pub fn repair(wire: &mut [u8], markers: bool) {
-    // Where the bytes that are no markers lie.
+    // Positions of the bytes that belong to no marker.
     let at: Vec<usize> = (0..wire.len()).filter(|at| !markers || at % 512 >= 4).collect();
     let (mut first, mut start) = (0, 0);
     while let [high, low, ..] = at[first..] {
@@ -25,8 +26,8 @@ pub fn repair(wire: &mut [u8], markers: bool) {
     }
 }
 
-/// Up to 16 segments as a stream of FPDUs, behind an empty Send if `hello`. For each: control bytes, which STag or queue, a twist,
-/// offset, payload. `stag` is what a number means.
+/// Up to 16 segments as a stream of FPDUs, behind an empty Send if `hello`. For each: control
+/// bytes, which STag or queue, a twist, offset, payload. `stag` is what a number means.
 pub fn wire(input: &mut Input<'_>, markers: bool, hello: bool, stag: impl Fn(u8) -> u32) -> Vec<u8> {
     let mut msn = [1u32; 4];
     let mut mo = 0u32;

@@ -1,5 +1,6 @@
-//! How an input is taken apart, and its counterpart that builds seeds: numbers are big-endian, a chunk is a length of two
-//! bytes and so many bytes. What the input lacks is zero or empty, so that every input means something.
+//! Decoding of a fuzz input, and its counterpart that builds seeds: numbers are big-endian, a chunk
+//! is a length of two bytes and so many bytes. Missing input reads as zero or empty, so that every
+//! input is valid.
 
 /// Reads an input from its start.
 #[derive(Debug, Clone)]

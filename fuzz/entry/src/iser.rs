@@ -37,7 +37,8 @@ pub fn message(data: &[u8]) {
     }
 }
 
-/// A read, a write with immediate data, a bidirectional command with AHSs, a Hello and its answer, lengths that lie.
+/// A read, a write with immediate data, a bidirectional command with AHSs, a Hello and its answer,
+/// lengths that lie.
 pub fn message_seeds() -> Vec<(&'static str, Seed)> {
     let place = |n: u32| Some(Remote { stag: n << 8, offset: u64::from(n) << 40 });
     let pdu = |control: Control, ahs_words: u8, data_len: u8, body: usize| {

@@ -1,4 +1,4 @@
-//! iSNS: a stream of messages from a server, cut anywhere, and what is read out of them.
+//! iSNS: a stream of messages from a server, cut anywhere, and their contents.
 
 use crate::input::{Input, Seed};
 use isns::attribute::{Tag, Writer};
@@ -28,7 +28,7 @@ pub fn message(data: &[u8]) {
 }
 
 fn read(message: &Message) {
-    // What is written again is read as the same.
+    // A message that is encoded again decodes to the same.
     let mut joiner = Joiner::new();
     if joiner.feed(&message.encode()).is_ok()
         && let Ok(Some(again)) = joiner.next_message()

@@ -1,5 +1,6 @@
-//! iWARP: startup frames, streams of bytes, streams of segments that are right but for what the input changes, and two
-//! streams that talk. An owner behind each stream checks that no step names a byte that was not posted or registered.
+//! iWARP: startup frames, streams of bytes, streams of segments that are right but for what the
+//! input changes, and two streams that talk. An owner behind each stream checks that no step names
+//! a byte that was not posted or registered.
 
 use std::collections::VecDeque;
 
@@ -83,7 +84,7 @@ pub fn startup(data: &[u8]) {
 const RECEIVE: u32 = 600;
 const LEN: usize = 1024;
 
-/// What became of a stream.
+/// Outcome of a stream.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     events: Vec<Event>,
@@ -96,11 +97,11 @@ struct Outcome {
 struct Owner {
     stream: Stream,
     stags: Vec<Stag>,
-    /// Of what is registered, by index; `None` where nobody may write.
+    /// Whether each registered memory may be written, by index.
     writable: Vec<bool>,
     reads: VecDeque<(u64, u32)>,
     answers: VecDeque<Option<u32>>,
-    /// Requests that wait for their turn go out by themselves, to nobody.
+    /// Requests that wait for their turn are flushed separately, and not sent to a peer.
     flushes: bool,
     /// Payload is taken without being shown: only without a CRC.
     unseen: bool,
@@ -256,8 +257,8 @@ fn agreed(flags: u8) -> Agreed {
     }
 }
 
-/// An owner of a stream. A requester has reads outstanding, and waiting ones: bit 4 of `flags` has the last land in registered
-/// memory, bit 5 puts an atomic behind them.
+/// An owner of a stream. A requester has reads outstanding, and waiting ones: bit 4 of `flags` has
+/// the last land in registered memory, bit 5 puts an atomic behind them.
 fn asking(flags: u8, seed: u8, out: &mut impl iwarp::stream::Sink<Vec<u8>>) -> Owner {
     let mut owner = Owner::new(&agreed(flags), seed);
     if flags & 1 != 0 {
@@ -327,8 +328,8 @@ impl iwarp::stream::Sink<Vec<u8>> for Ignored {
     fn payload(&mut self, _: Vec<u8>) {}
 }
 
-/// Any bytes to a stream. Byte 0 is what was agreed upon, byte 1 the size of the pieces. CRCs and markers are made right, unless
-/// bit 6 of byte 0 is set.
+/// Any bytes to a stream. Byte 0 has the negotiated options, byte 1 the size of the pieces. CRCs
+/// and markers are made right, unless bit 6 of byte 0 is set.
 pub fn stream(data: &[u8]) {
     let mut input = Input::new(data);
     let (flags, cut) = (input.u8(), usize::from(input.u8()));
@@ -339,8 +340,8 @@ pub fn stream(data: &[u8]) {
     both_ways(flags, cut, &bytes, 3);
 }
 
-/// Segments with their lengths, CRCs, markers and message numbers right, unless the input says otherwise. Byte 0 and 1 as in
-/// [`stream`]; then [`fpdus::wire`]'s.
+/// Segments with their lengths, CRCs, markers and message numbers right, unless the input says
+/// otherwise. Byte 0 and 1 as in [`stream`]; then [`fpdus::wire`]'s.
 pub fn segments(data: &[u8]) {
     let mut input = Input::new(data);
     let (flags, cut) = (input.u8(), usize::from(input.u8()));
@@ -353,14 +354,15 @@ pub fn segments(data: &[u8]) {
     both_ways(flags, cut, &fpdus::wire(&mut input, flags & 4 != 0, false, stag), seed);
 }
 
-/// Two sides agree as bytes 0 and 1 say, then do what the rest asks for, cut in pieces of byte 2: nothing is ever refused.
+/// Two sides with the options of bytes 0 and 1, which then do the work that the rest requests, cut
+/// in pieces of byte 2: nothing is ever refused.
 pub fn pair(data: &[u8]) {
     let mut input = Input::new(data);
     let (ours, theirs) = (mpa(input.u8()), mpa(input.u8()));
     let cut = usize::from(input.u8()).max(1);
     let mut asks = Requester::new(ours, b"a").expect("it fits");
     let request = Responder::new().receive(&mut asks.request()).expect("a good frame").expect("it is whole");
-    // Revision 1 says nothing of depths, so that both must know.
+    // Revision 1 carries no depths, so both sides must know them.
     let theirs = if ours.revision == 1 { Mpa { ird: ours.ord, ord: ours.ird, ..theirs } } else { theirs };
     let (reply, responder) = request.accept(&theirs, b"b").expect("it fits");
     let Ok(Some(Reply::Accepted { agreed: requester, .. })) = asks.receive(&mut &reply[..]) else {

@@ -1,8 +1,10 @@
-//! What the fuzz targets run: one function for each parser and state machine that reads what a peer or a user wrote, and
-//! the seeds they start from. The functions check properties where there are any, and panic when one does not hold.
+//! Code that the fuzz targets run: one function for each parser and state machine that reads input
+//! of a peer or a user, and its seeds. The functions check properties where there are any, and
+//! panic when one does not hold.
 //!
-//! `fuzz/fuzz_targets` gives them to libFuzzer; `tests/replay.rs` gives them every seed and mutations of it on the stable
-//! toolchain. `cargo run -p stag-fuzz-entry` writes the seeds to `fuzz/corpus`.
+//! `fuzz/fuzz_targets` gives them to libFuzzer; `tests/replay.rs` gives them every seed and
+//! mutations of it on the stable toolchain. `cargo run -p stag-fuzz-entry` writes the seeds to
+//! `fuzz/corpus`.
 #![forbid(unsafe_code)]
 
 pub mod chap;
@@ -39,7 +41,7 @@ pub mod user;
 
 use input::Seed;
 
-/// A fuzz target: its name, what it runs on an input, and its named seeds.
+/// A fuzz target: its name, its function, and its named seeds.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// Its name, and that of its file and of its corpus.

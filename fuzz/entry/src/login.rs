@@ -1,5 +1,6 @@
-//! Login: the target against any initiator, the initiator against any target, and one against the other over a line that
-//! changes what they say. Nobody gets in without the secret, whatever he says.
+//! Login: the target against any initiator, the initiator against any target, and one against the
+//! other over a line that modifies messages. No initiator logs in without the secret, whatever it
+//! sends.
 
 use crate::input::{Input, Seed};
 use iscsi::chap::{ChapError, Credential, Hash, Secret};
@@ -97,7 +98,8 @@ fn check_reply(reply: &Reply, stat_sn: u32) {
     assert!(!(reply.header.transit() && reply.header.continues()));
 }
 
-/// A byte with the target's demands; then requests: flags, a byte of deviations from the first header, the text as a chunk.
+/// A byte with the target's demands; then requests: flags, a byte of deviations from the first
+/// header, the text as a chunk.
 pub fn target(data: &[u8]) {
     let mut input = Input::new(data);
     let house = House(input.u8());
@@ -245,7 +247,8 @@ fn check_request(request: &initiator::Request) {
     assert!(!(request.header.transit() && request.header.continues()));
 }
 
-/// A byte with what the initiator wants; then responses: flags, class, detail, a byte of deviations, the text as a chunk.
+/// A byte with what the initiator wants; then responses: flags, class, detail, a byte of
+/// deviations, the text as a chunk.
 pub fn initiator(data: &[u8]) {
     let mut input = Input::new(data);
     let config = initiator_config(input.u8());
@@ -284,7 +287,7 @@ pub fn initiator(data: &[u8]) {
     panic!("a login takes more responses than the limit");
 }
 
-/// What targets answer, with and without CHAP, redirections and refusals.
+/// Answers of targets, with and without CHAP, redirections and refusals.
 pub fn initiator_seeds() -> Vec<(&'static str, Seed)> {
     let seed = |bits: u8, responses: &[(u8, u16, u8, &str)]| {
         responses.iter().fold(Seed::new().bytes([bits]), |seed, (flags, status, deviation, pairs)| {
@@ -341,7 +344,8 @@ pub fn initiator_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// Both machines against each other: a byte each with their wishes, then noise that is XORed into what passes.
+/// Both machines against each other: a byte each with their wishes, then noise that is XORed into
+/// what passes.
 pub fn pair(data: &[u8]) {
     let mut input = Input::new(data);
     let house = House(input.u8());

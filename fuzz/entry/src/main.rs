@@ -1,5 +1,6 @@
-//! Without arguments: writes the seeds of all fuzz targets to `fuzz/corpus`, removing seeds that are no more. With TARGET
-//! and files: runs the target on each, showing what passes if `FUZZ_TRACE` is set.
+//! Without arguments: writes the seeds of all fuzz targets to `fuzz/corpus`, removing seeds that
+//! are no more. With TARGET and files: runs the target on each, showing what passes if `FUZZ_TRACE`
+//! is set.
 
 use std::path::Path;
 

@@ -28,7 +28,8 @@ impl Rng {
 /// Bytes that break length checks and codes.
 const EDGES: [u8; 10] = [0x00, 0x01, 0x03, 0x04, 0x10, 0x7f, 0x80, 0xfe, 0xff, b'='];
 
-/// A changed copy of `input`, with one to eight changes; `other` is what a splice takes its end from.
+/// A changed copy of `input`, with one to eight changes; `other` is what a splice takes its end
+/// from.
 pub fn mutate(input: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = input.to_vec();
     for _ in 0..=rng.below(8) {

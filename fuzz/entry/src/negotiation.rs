@@ -1,4 +1,4 @@
-//! A whole negotiation against a peer that says anything, in every role and phase.
+//! A whole negotiation against a peer that sends anything, in every role and phase.
 
 use crate::input::{Input, Seed};
 use iscsi::keys::{Digest, DigestChoice, Key, Negotiator, Offer, Params, Phase, Role};
@@ -75,7 +75,8 @@ fn check(params: &Params, offer: &Offer, phase: Phase) {
     assert!(Key::from_name("HeaderDigest").is_some());
 }
 
-/// What initiators and targets in use send, ranges at their ends, answers that were never asked for.
+/// Texts of initiators and targets in use, ranges at their ends, and answers to keys that were
+/// never offered.
 pub fn seeds() -> Vec<(&'static str, Seed)> {
     let linux = "HeaderDigest=None,CRC32C\0DataDigest=None,CRC32C\0DefaultTime2Wait=2\0DefaultTime2Retain=0\0IFMarker=No\0\
                  OFMarker=No\0ErrorRecoveryLevel=0\0InitialR2T=No\0ImmediateData=Yes\0MaxBurstLength=16776192\0\

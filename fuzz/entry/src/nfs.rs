@@ -16,15 +16,15 @@ fn procedure(byte: u8) -> Result<Procedure, mount::Procedure> {
     Procedure::ALL.get(number).copied().ok_or_else(|| mount::Procedure::ALL[number - Procedure::ALL.len()])
 }
 
-/// What `write` writes, and the payload behind it.
+/// Output of `write`, and the payload behind it.
 fn written(payload: &[u8], write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut Writer::new(&mut out));
     [&out, payload, padding(payload.len())].concat()
 }
 
-/// Byte 0: the procedure; then its arguments. What is read is written with as many bytes, and read
-/// as the same.
+/// Byte 0: the procedure; then its arguments. Decoded arguments encode to as many bytes, and decode
+/// to the same.
 pub fn arguments(data: &[u8]) {
     let mut input = Input::new(data);
     let (procedure, wire) = (procedure(input.u8()), input.rest());
@@ -70,8 +70,8 @@ pub fn results(data: &[u8]) {
     }
 }
 
-/// Lists the entries in a reply of every limit up to what they need: it holds the limit, and leaves
-/// no entry out.
+/// Lists the entries in replies of every limit up to the length that they need: each holds the
+/// limit, and leaves no entry out.
 fn list(read: &ReadDirPlusOk<'_>) {
     let entries = read.entries.iter().count();
     let mut max_count = 0;

@@ -6,7 +6,7 @@ use nfs::v4::readdir::{Entry, Listing};
 use nfs::v4::*;
 use rpc::xdr::{Chained, List, Opaque, Reader, Writer, Xdr, decode, encode, padding};
 
-/// What is read is written, and read as the same.
+/// Checks that a decoded item encodes to bytes that decode to the same.
 fn check<'a, 'b, A: Item<'a>, B: Item<'b>>(item: &A, wire: &'b [u8]) {
     let (number, body) = wire.split_first_chunk().expect("an item has a number");
     let mut from = Reader::new(body);
@@ -74,8 +74,8 @@ pub fn results(data: &[u8]) {
     }
 }
 
-/// Lists the entries in a reply of every limit up to what they need: it holds the limit, and leaves
-/// no entry out.
+/// Lists the entries in replies of every limit up to the length that they need: each holds the
+/// limit, and leaves no entry out.
 fn list(read: &ReadDirOk<'_>) {
     let entries = read.entries.iter().count();
     let mut max_count = 0;

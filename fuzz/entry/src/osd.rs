@@ -1,4 +1,5 @@
-//! Object-based storage: CDBs, attribute lists, CDB continuations and parameter data, from either side.
+//! Object-based storage: CDBs, attribute lists, CDB continuations and parameter data, from either
+//! side.
 
 use crate::input::{Input, Seed};
 use osd::attributes::list::{self, GetList, ValueList};
@@ -15,7 +16,7 @@ fn version(input: &mut Input<'_>) -> Version {
     if input.bool() { Version::Osd1 } else { Version::Osd2 }
 }
 
-/// A CDB: what is read can be written, and is then read as the same.
+/// A CDB: a decoded one can be encoded, and then decodes to the same.
 pub fn cdb(data: &[u8]) {
     match Cdb::decode(data) {
         Ok(cdb) => {
@@ -124,7 +125,7 @@ pub fn lists_seeds() -> Vec<(&'static str, Seed)> {
     out
 }
 
-/// A CDB continuation; what is read can be written, and is then read as the same.
+/// A CDB continuation: a decoded one can be encoded, and then decodes to the same.
 pub fn continuation(data: &[u8]) {
     for action in [Action::Read, Action::Query, Action::CopyUserObjects] {
         if let Ok(found) = Continuation::parse(data, action) {
@@ -152,7 +153,8 @@ pub fn continuation_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// Byte 0: which version; then parameter data as an initiator gets it, sense descriptors, and a credential.
+/// Byte 0: which version; then parameter data as an initiator gets it, sense descriptors, and a
+/// credential.
 pub fn data(data: &[u8]) {
     let mut input = Input::new(data);
     let version = version(&mut input);

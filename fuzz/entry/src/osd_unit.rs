@@ -1,6 +1,7 @@
-//! A whole object-based unit on a store of plain maps: commands of every form from three nexuses, with continuations, lists of attributes
-//! and data that may lie. A refused command leaves the store as it was, what is retrieved can be read, the store's sums are those
-//! of its objects, and no command waits for ever.
+//! A whole object-based unit on a store of plain maps: commands of every form from three nexuses,
+//! with continuations, lists of attributes and data that may lie. A refused command leaves the
+//! store as it was, retrieved lists can be decoded, the store's sums are those of its objects, and
+//! no command waits for ever.
 
 use crate::input::{Input, Seed};
 use crate::served::{MAX_OUT, Mover, execute, nexus};
@@ -28,7 +29,7 @@ const STEPS: usize = 24;
 /// The first id that a partition or an object may have.
 const FIRST: u64 = objects::store::FIRST_ID;
 
-/// Time that passes when the input says so.
+/// A clock that the input advances.
 struct Steps(AtomicU64);
 
 impl Clock for Steps {
@@ -153,7 +154,7 @@ fn filled(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// Attribute parameters, and what they take of Data-Out.
+/// Attribute parameters; appends their part of Data-Out to `out`.
 fn attributes(input: &mut Input<'_>, cdb: &mut [u8], out: &mut Vec<u8>, version: Version) {
     let how = input.u8();
     let format = if how & 3 == 0 { 3 } else { how & 3 };
@@ -216,7 +217,7 @@ fn region(cdb: &mut [u8], at: usize, len: u32, begin: u64, version: Version) {
     cdb[at + 4..at + 8].copy_from_slice(&field.to_be_bytes());
 }
 
-/// What the store says of all that it holds, which is what its partitions hold.
+/// The store's totals, which must equal the sums over its partitions.
 fn sums(store: &dyn ObjectStore) -> (u64, u64, u64) {
     let root = store.root();
     assert!(root.used <= root.capacity, "{root:?}");
@@ -231,8 +232,8 @@ fn sums(store: &dyn ObjectStore) -> (u64, u64, u64) {
     (root.partitions, root.objects, root.used)
 }
 
-/// A byte of options; then steps: which nexus and how, then a command that [`build`] makes, or the CDB as a chunk, the room in
-/// units that `how` says, and Data-Out as [`filled`] has it.
+/// A byte of options; then steps: a nexus and `how`, then a command that [`build`] makes, or the
+/// CDB as a chunk, the room in units of `how`, and Data-Out as [`filled`] has it.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let bits = input.u8();
@@ -340,7 +341,7 @@ fn retrieved(cdb: &osd::Cdb, data_in: &[u8], room: u64) {
     );
 }
 
-/// A seed's command: what it brings, and what it gets and sets.
+/// A seed's command: its continuation, its data, and the attributes that it gets and sets.
 #[derive(Default)]
 struct Ask<'a> {
     descriptors: Vec<Descriptor>,
@@ -388,7 +389,8 @@ fn ask(seed: Seed, form: Form, command: Command, with: Ask<'_>) -> Seed {
     seed.bytes([4]).chunk(cdb).bytes([0x10, 0, 0]).chunk(out)
 }
 
-/// Data, attributes, collections, queries, copies, snapshots, keys and tunnels, each on an object that is there.
+/// Data, attributes, collections, queries, copies, snapshots, keys and tunnels, each on an object
+/// that is there.
 pub fn seeds() -> Vec<(&'static str, Seed)> {
     use osd::attributes::numbers::{collections, user_information};
     use osd::cdb::{FlushScope, KeyToSet, ListCollection, SetKey};
@@ -483,7 +485,8 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         Command::FlushOsd { scope: FlushScope::RangeOrAll },
         Command::ObjectStructureCheck(osd::cdb::StructureScope::Partition(p)),
     ];
-    // What `build` makes: CREATE PARTITION, then CREATE AND WRITE with attributes of each format.
+    // Commands that `build` makes: CREATE PARTITION, then CREATE AND WRITE with attributes of each
+    // format.
     let position = |wanted| Action::ALL.iter().position(|action| *action == wanted).unwrap_or(0) as u8;
     let built = |format: &[u8]| {
         let partition =

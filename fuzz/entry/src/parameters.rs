@@ -1,5 +1,5 @@
-//! Parameter lists that initiators send: MODE SELECT in sequences with MODE SENSE and saved values; UNMAP, SANITIZE OVERWRITE
-//! and FORMAT UNIT.
+//! Parameter lists that initiators send: MODE SELECT in sequences with MODE SENSE and saved values;
+//! UNMAP, SANITIZE OVERWRITE and FORMAT UNIT.
 
 use crate::input::{Input, Seed};
 use scsi::SenseKey;
@@ -9,7 +9,8 @@ use scsi::mode::{Config, Medium, ModeData, Pages, select_list};
 
 const MEDIUM: Medium = Medium { blocks: 2048, block_len: 512, write_protected: false };
 
-/// A byte of settings; then lists as flags and a chunk, each one MODE SELECT, or saved values to restore.
+/// A byte of settings; then lists as flags and a chunk, each one MODE SELECT, or saved values to
+/// restore.
 pub fn mode_select(data: &[u8]) {
     let mut input = Input::new(data);
     let bits = input.u8();
@@ -57,7 +58,7 @@ pub fn mode_select(data: &[u8]) {
     }
 }
 
-/// What MODE SENSE tells of all pages' current values, as an initiator reads it.
+/// MODE SENSE's data for all pages' current values, as an initiator decodes it.
 fn current(pages: &Pages, flags: u8) -> ModeData {
     let request = ModeSense {
         no_block_descriptor: flags & 0x20 != 0,
@@ -117,7 +118,7 @@ pub fn mode_select_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// Byte 0 says which command the rest is the list of.
+/// Byte 0 selects the command of the parameter list in the rest.
 pub fn lists(data: &[u8]) {
     let mut input = Input::new(data);
     let bits = input.u8();

@@ -14,8 +14,8 @@ fn limits(flags: u8) -> Limits {
     }
 }
 
-/// A stream of PDUs, read to its end: at once, and in pieces of several lengths. Byte 0 says which
-/// digests and limits are on.
+/// A stream of PDUs, read to its end: at once, and in pieces of several lengths. Byte 0 selects
+/// digests and limits.
 pub fn cut(data: &[u8]) {
     let mut input = Input::new(data);
     let limits = limits(input.u8());
@@ -147,7 +147,8 @@ fn accessors(view: PduRef<'_>) {
     }
 }
 
-/// A READ(10), a WRITE(10) with immediate data, a command with a CDB of 32 bytes and bidirectional, a Data-Out, a NOP-Out.
+/// A READ(10), a WRITE(10) with immediate data, a command with a CDB of 32 bytes and bidirectional,
+/// a Data-Out, a NOP-Out.
 fn stream(digests: Digests) -> Vec<u8> {
     let mut out = Vec::new();
     let mut read =

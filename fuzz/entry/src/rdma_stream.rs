@@ -1,6 +1,7 @@
-//! A queue pair in software on a real socket, whose peer sends segments that are right but for what the input changes. The queue pair
-//! exposes memory, has reads and an atomic of its own under way, and is ended by its peer: each of its posts has one completion,
-//! and memory that the peer may not write stays as it was.
+//! A queue pair in software on a real socket. Its peer sends segments that are valid except for the
+//! input's changes. The queue pair exposes memory, has reads and an atomic of its own in flight,
+//! and is ended by its peer. Each of its posts has one completion, and memory that the peer may not
+//! write stays as it was.
 
 use crate::fpdus::{joined, segment, wire};
 use crate::input::{Input, Seed};
@@ -9,17 +10,17 @@ use runtime::{Chain, Gather, ListenOptions, Runtime, TcpListener, TcpStream, poo
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-/// How long anything may take; longer is a hang.
+/// Time limit of any operation; longer is a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of each exposed memory.
 const LEN: usize = 1024;
 /// Bytes of the FPDU that asks for a read: length, untagged header, request, CRC.
 const READ_REQUEST: usize = 2 + 18 + 28 + 4;
 
-/// What the peer may name.
+/// Memory that the peer may name.
 struct Exposed {
     stags: Vec<Stag>,
-    /// Those that the peer has invalidated.
+    /// STags that the peer has invalidated.
     gone: Vec<Stag>,
 }
 
@@ -102,7 +103,7 @@ async fn talk(listener: &mut TcpListener, data: &[u8]) {
     pair.post_read(remote, 50, 2);
     pair.post_atomic(remote, Atomic::FetchAdd { add: 1, mask: 0 }, 3);
     pair.post_send(b"hello", Chain::new(), Flags::default(), Some(4));
-    // What was posted goes out when the peer has spoken.
+    // Posted work goes out after the peer's first message.
     let markers = bits & 4 != 0;
     let hello = wire(&mut Input::new(&[]), markers, true, |_| 0);
     assert!(put(&peer, &hello).await);
@@ -115,7 +116,7 @@ async fn talk(listener: &mut TcpListener, data: &[u8]) {
     let bytes = wire(&mut input, markers, true, |which| exposed.stag(which, sink));
     let mut sent = true;
     for piece in bytes[hello.len()..].chunks(cut) {
-        // It may have been closed for what came before.
+        // The queue pair may have closed it because of an earlier piece.
         sent = sent && put(&peer, piece).await;
     }
     let _ = peer.shutdown(Shutdown::Write);
@@ -146,11 +147,12 @@ async fn talk(listener: &mut TcpListener, data: &[u8]) {
     }
 }
 
-/// Byte 0: what was agreed upon, byte 1: the size of pieces, in units of 16 bytes; then [`wire`]'s. STags 0 to 4 are memory for
-/// everything, to read and write, to write, to read, and a sink; 255 is that of the queue pair's own reads.
+/// Byte 0: the negotiated options, byte 1: the size of pieces, in units of 16 bytes; then
+/// [`wire`]'s. STags 0 to 4 are memory for everything, to read and write, to write, to read, and a
+/// sink; 255 is that of the queue pair's own reads.
 ///
 /// # Panics
-/// When the queue pair does, hangs, or says what cannot be.
+/// When the queue pair does, hangs, or reports an impossible completion.
 pub fn run(data: &[u8]) {
     thread_local! {
         static RING: Runtime = Runtime::new(runtime::Config::default()).expect("a ring");

@@ -1,6 +1,7 @@
-//! Two connections of a session at ErrorRecoveryLevel 2 between an initiator that loses, repeats and asks again for anything, and a driver
-//! that may move tasks from the first to the second. Whatever happens, the account of what is kept comes out even in the end, and
-//! every place in the command window is given back.
+//! Two connections of a session at ErrorRecoveryLevel 2, between an initiator that loses, repeats
+//! and requests anything again, and a driver that may reassign tasks from the first to the second.
+//! Whatever happens, the count of kept data is zero in the end, and every place in the command
+//! window is free again.
 
 use crate::input::{Input, Seed};
 use iscsi::pdu::{
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 const DEPTH: u32 = 8;
 const STEPS: usize = 400;
 const KEEP: usize = 16 << 10;
-/// What one step of a unit puts at most, bytes.
+/// Most bytes that one step of a unit sends.
 const PIECE: usize = 5000;
 
 struct Harness {
@@ -236,7 +237,7 @@ impl Harness {
         }
     }
 
-    /// Learns the tags of what was sent.
+    /// Learns the tags of the PDUs sent.
     fn look(&mut self) {
         let limits = stream::Limits { max_data_segment: 1 << 16, ..stream::Limits::LOGIN };
         let sent = std::mem::take(&mut self.sent);
@@ -253,7 +254,8 @@ impl Harness {
         }
     }
 
-    /// All units finish, all sequences are over, all statuses are acknowledged, and nothing is left.
+    /// All units finish, all sequences are over, all statuses are acknowledged, and nothing is
+    /// left.
     fn end(&mut self) {
         for (at, connection) in self.connections.iter_mut().enumerate() {
             let tasks: Vec<TaskKey> = connection.tasks().map(|(key, _)| key).collect();
@@ -288,7 +290,7 @@ pub fn run(bytes: &[u8]) {
     harness.end();
 }
 
-/// Bytes of one step that says a PDU.
+/// Bytes of one step that sends a PDU.
 fn say(kind: u8, tag: u8, flags: u8, one: u8, two: u8, exp_stat_sn: u8, nth_tag: u8) -> Vec<u8> {
     vec![0, 0, 0, 0, kind, tag, flags, one, two, exp_stat_sn, nth_tag]
 }

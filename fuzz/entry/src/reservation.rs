@@ -1,4 +1,5 @@
-//! Persistent reservations: sequences of PERSISTENT RESERVE OUT from several nexuses, and the saved state.
+//! Persistent reservations: sequences of PERSISTENT RESERVE OUT from several nexuses, and the saved
+//! state.
 
 use crate::input::{Input, Seed};
 use scsi::reservation::{Access, Environment, InAction, ItPort, OutAction, Reservations, TransportId};
@@ -11,8 +12,8 @@ fn ports() -> [ItPort; 3] {
     [port("iqn.a", 1, 1), port("iqn.b", 2, 1), port("iqn.b", 2, 2)]
 }
 
-/// Commands as nexus, service action, scope and type, and the parameter list as a chunk; action 0x80 and up loses the nexus,
-/// reserves or releases by RESERVE(6), or resets.
+/// Commands as nexus, service action, scope and type, and the parameter list as a chunk; action
+/// 0x80 and up loses the nexus, reserves or releases by RESERVE(6), or resets.
 pub fn out(data: &[u8]) {
     let ports = ports();
     let initiators: Vec<_> = ports.iter().map(|port| port.initiator.clone()).collect();
@@ -131,7 +132,8 @@ pub fn out_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// Saved state as a file has it, and as bytes whose checksum is made right when bit 0 of byte 0 is set.
+/// Saved state as a file has it, and as bytes whose checksum is made right when bit 0 of byte 0 is
+/// set.
 pub fn saved(data: &[u8]) {
     let mut input = Input::new(data);
     let repair = input.bool();

@@ -36,7 +36,7 @@ pub fn records(data: &[u8]) {
     assert!(found.iter().all(|record| record.len() <= LIMITS.record));
     // The records do not depend on how they arrive.
     assert_eq!(cut(stream, stream.len().max(1)), (found.clone(), error));
-    // What is written as records is read as the same.
+    // Data written as records decodes to the same.
     let mut out = Vec::new();
     for record in &found {
         let mut to = Writer::new(&mut out);
@@ -53,7 +53,7 @@ fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     out
 }
 
-/// What can be read is read as the same when it is written again.
+/// Checks that a decoded value encodes to bytes that decode to the same.
 fn again<'a, T: PartialEq + std::fmt::Debug>(
     bytes: &'a [u8],
     buffer: &'a mut Vec<u8>,

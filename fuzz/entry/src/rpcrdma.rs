@@ -1,5 +1,5 @@
-//! RPC over RDMA: a header with its chunks, the call that is put together of them, and a reply that is
-//! placed where they say.
+//! RPC over RDMA: a header with its chunks, the call that is assembled from them, and a reply that
+//! is placed in them.
 
 use crate::input::{Input, Seed};
 use rpc::xdr::{Chained, List, Reader, Writer};

@@ -1,10 +1,11 @@
-//! What SCSI devices and initiators say: sense data, and the parameter lists of commands.
+//! Input of SCSI devices and initiators: sense data, and the parameter lists of commands.
 
 use crate::input::Seed;
 use scsi::copy::CopyList;
 use scsi::{AdditionalSense, Sense, SenseKey};
 
-/// Sense data of either format. What is understood is said again in descriptor format and understood the same.
+/// Sense data of either format. The descriptor format keeps all that was parsed; the fixed format
+/// may lose some, but only once.
 pub fn sense(data: &[u8]) {
     let Some(sense) = Sense::parse(data) else { return };
     let _ = format!("{sense:?}");
@@ -130,7 +131,8 @@ pub fn copy_list_lid4_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// The parameter lists of POPULATE TOKEN and WRITE USING TOKEN, and the token in the latter; the first byte says of what blocks.
+/// The parameter lists of POPULATE TOKEN and WRITE USING TOKEN, and the token in the latter; the
+/// first byte gives the block size.
 pub fn rod_tokens(data: &[u8]) {
     use scsi::copy::rod::{BlockRange, MAX_BYTES, MAX_RANGES, PopulateList, WriteList, present};
     let Some((first, list)) = data.split_first() else { return };
@@ -209,7 +211,8 @@ pub fn cdb(data: &[u8]) {
     }
 }
 
-/// One CDB of every command that an initiator builds, and each entry of the command table with nothing set.
+/// One CDB of every command that an initiator builds, and each entry of the command table with
+/// nothing set.
 pub fn cdb_seeds() -> Vec<(&'static str, Seed)> {
     use scsi::cdb::build::{self, Flags};
     let seed = |cdb: build::CdbBytes| Seed::new().bytes(cdb);

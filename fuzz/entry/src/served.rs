@@ -1,5 +1,6 @@
-//! A logical unit served without a ring: nexuses, a mover whose waits the input decides, and one command from its beginning to its
-//! end. What holds for commands of every unit is checked here.
+//! A logical unit served without a ring: nexuses, a mover whose waits the input decides, and one
+//! command from its beginning to its end. Checks the properties that hold for commands of every
+//! unit.
 
 use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
@@ -20,9 +21,9 @@ const MAX_POLLS: usize = 100_000;
 /// A command's way to its initiator.
 #[derive(Debug, Default)]
 pub struct Mover {
-    /// What the initiator still has to send.
+    /// Data that the initiator still has to send.
     pub data_out: Vec<u8>,
-    /// What it was sent, without what passes its room.
+    /// Data sent to the initiator, without the part beyond its room.
     pub data_in: Vec<u8>,
     /// Bytes of data-in that there is room for.
     pub room: usize,
@@ -80,7 +81,7 @@ impl DataMover for Mover {
     }
 }
 
-/// Runs a future that nobody else wakes.
+/// Runs a future that no other task wakes.
 ///
 /// # Panics
 /// When it does not end.
@@ -110,7 +111,8 @@ pub fn nexus(id: u64, read_only: bool) -> Arc<ItlNexus> {
     Arc::new(ItlNexus::new(Arc::new(nexus), read_only))
 }
 
-/// Runs one command; what its server would see, and what its initiator got. `None` when its connection was lost, for then nobody looks.
+/// Runs one command. Returns its outcome as its server sees it, and the data that its initiator
+/// got. `None` if its connection was lost, since no one sees the outcome then.
 pub fn execute<U: LogicalUnit>(
     unit: &Arc<U>,
     nexus: &Arc<ItlNexus>,
@@ -139,7 +141,7 @@ pub fn execute<U: LogicalUnit>(
         assert!(!sense.emit(false).is_empty() && !sense.emit(true).is_empty());
     }
     if outcome.status == Status::Good {
-        // A server drops what passes the room; short data is told by the residual.
+        // A server drops data beyond the room; the residual reports short data.
         assert!(mover.put <= outcome.wanted_in && mover.put >= outcome.wanted_in.min(room), "{}", shown());
     }
     Some((outcome, mover.data_in))

@@ -1,6 +1,6 @@
-//! An initiator's session between a hostile target and a driver that submits, pings, logs out and loses its connections.
-//! What is placed stays within what was asked for and comes in order, what is sent is well-formed, in the window, and never
-//! more than the commands hold.
+//! An initiator's session between a hostile target and a driver that submits, pings, logs out and
+//! loses its connections. Placed data stays within the requested length and comes in order. PDUs
+//! sent are well-formed, within the window, and never carry more data than the commands hold.
 
 use crate::input::{Input, Seed};
 use iscsi::initiator::{Command, ConnectionId, Event, Place, Segment, Session, SessionConfig};
@@ -17,7 +17,7 @@ const MAX_TASKS: usize = 24;
 const READ_MAX: u16 = 2048;
 const WRITE_MAX: u16 = 4096;
 
-/// Where a read goes; checks what the session promises of [`Place::place`].
+/// Destination of a read; checks the session's promises for [`Place::place`].
 #[derive(Debug)]
 struct Area {
     expected: usize,
@@ -32,7 +32,7 @@ impl Place<&[u8]> for Area {
     }
 }
 
-/// What was sent of a command's data.
+/// Data sent for a command.
 #[derive(Debug, Default)]
 struct Sent {
     write_len: u32,
@@ -122,7 +122,7 @@ impl Harness {
         Area { expected: 0, received: 0 }
     }
 
-    /// Cuts what a connection sends and holds it against what was agreed.
+    /// Cuts a connection's output into PDUs and checks it against the negotiated parameters.
     fn transmit(&mut self, index: usize) {
         let limits = stream::Limits {
             max_data_segment: self.params.peer_max_recv_data_segment_length,
@@ -205,7 +205,7 @@ impl Harness {
             self.session.handle(on, &bhs, Segment::Here(data))
         };
         let Ok(event) = outcome else { return false };
-        // Only what was accepted counts.
+        // Only accepted values count.
         if max.wrapping_sub(exp.wrapping_sub(1)) < 0x8000_0000 {
             (self.exp_cmd_sn, self.max_cmd_sn) = (exp, max);
         }
@@ -250,7 +250,7 @@ pub fn run(data: &[u8]) {
                 h.session.disconnect(h.exp_cmd_sn);
                 assert!(h.session.is_disconnected());
                 h.max_cmd_sn = h.exp_cmd_sn.wrapping_add(7);
-                // What is sent again is placed from the start.
+                // Data of commands that are sent again is placed from the start.
                 let keys: Vec<_> = h.tags.drain(..).collect();
                 for key in keys {
                     h.sent.remove(&key);

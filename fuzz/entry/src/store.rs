@@ -1,6 +1,7 @@
-//! Object stores whose files are damaged: bytes of the arena, of the journal or of the database are other ones, missing, or those
-//! of another place. Opening such a store gives an error, or a store of which every question has an answer or an error, and
-//! which shows no object the bytes of another. There is no panic, and nothing is done without an end.
+//! Object stores whose files are damaged: bytes of the arena, of the journal or of the database are
+//! changed, missing, or taken from another place. Opening such a store gives an error, or a store
+//! that answers every query or reports an error, and that shows no object the bytes of another. It
+//! never panics, and every operation ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
@@ -19,7 +20,7 @@ const FILES: [&str; 3] = ["arena", "journal", "metadata.redb"];
 const ARENA: usize = 0;
 /// Bytes that are moved by one edit at most.
 const BLOCK: usize = 4096;
-/// What is looked at of one kind, and bytes of an object.
+/// Most entries read of one kind, and most bytes read of an object.
 const MOST: usize = 256;
 const READ: usize = 64 << 10;
 /// User objects of a whole store, each with data of one byte of its own and holes.
@@ -38,8 +39,8 @@ fn options(create: bool) -> Options {
 /// The files of a store.
 type Files = [Vec<u8>; 3];
 
-/// redb panics on damage that it does not expect. The store catches that and calls its database damaged, but libFuzzer would end
-/// the process before.
+/// redb panics on damage that it does not expect. The store catches that and calls its database
+/// damaged, but libFuzzer would end the process before.
 fn expect_panics_of_redb() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -68,7 +69,8 @@ fn id(n: u64) -> Id {
     Id::new(FIRST_ID, FIRST_ID + n)
 }
 
-/// The files of a store that is at work, its latest changes in the journal alone, and of the same when it was closed.
+/// The files of a store that is at work, its latest changes in the journal alone, and of the same
+/// when it was closed.
 fn whole() -> &'static [Files; 2] {
     static WHOLE: OnceLock<[Files; 2]> = OnceLock::new();
     WHOLE.get_or_init(|| {
@@ -108,7 +110,8 @@ fn files(directory: &Path) -> Files {
     FILES.map(|name| std::fs::read(directory.join(name)).expect("a file of the store"))
 }
 
-/// Which whole store (a byte); then edits, each as its kind and file (a byte), a place (four), and what its kind wants.
+/// Byte 0: the whole store to use; then edits, each as its kind and file (a byte), a position
+/// (four), and the operands of its kind.
 pub fn run(data: &[u8]) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +169,8 @@ pub fn run(data: &[u8]) {
     let _ = std::fs::remove_dir_all(&directory);
 }
 
-/// Asks a store everything, and has it change. How many objects there were, or what it said at last.
+/// Queries everything in a store, and changes it. Returns the number of objects, or the error that
+/// it ended with.
 async fn look(store: &EmbeddedStore, own: bool) -> Result<usize, Error> {
     let mut seen = 0;
     let _ = store.root();

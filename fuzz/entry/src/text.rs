@@ -35,7 +35,7 @@ pub fn keys(data: &[u8]) {
         }
         let _ = iscsi::name::check_received(pair.value);
     }
-    // What was read can be written and read again.
+    // Decoded pairs can be encoded and decoded again.
     let again: Vec<_> = Pairs::new(written.as_bytes()).collect();
     let first = Pairs::new(whole).take_while(Result::is_ok);
     assert!(first.eq(again.iter().copied()));

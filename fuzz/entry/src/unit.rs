@@ -1,5 +1,6 @@
-//! A whole disk on a memory store: any CDBs with any data from three nexuses, whatever room they have. A refused command leaves
-//! the medium as it was; what is said of a command is consistent; no command waits for ever.
+//! A whole disk on a memory store: any CDBs with any data from three nexuses, whatever room they
+//! have. A refused command leaves the medium as it was; the reports on a command are consistent; no
+//! command waits for ever.
 
 use crate::input::{Input, Seed};
 use crate::served::{MAX_OUT, Mover, block_on, execute, nexus};
@@ -18,7 +19,8 @@ fn medium(unit: &DiskUnit) -> Vec<u8> {
     read.expect("a memory store reads").to_vec()
 }
 
-/// A byte of options; then steps: which nexus and how, the CDB as a chunk, room, and data-out as a chunk or a repeated byte.
+/// A byte of options; then steps: which nexus and how, the CDB as a chunk, room, and data-out as a
+/// chunk or a repeated byte.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let bits = input.u8();
@@ -90,7 +92,8 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Every command once with what it needs, reservations between nexuses, and data that is too short or too long.
+/// Every command once with the data that it needs, reservations between nexuses, and data that is
+/// too short or too long.
 pub fn seeds() -> Vec<(&'static str, Seed)> {
     let step = |seed: Seed, how: u8, cdb: &[u8], room: u16, out: &[u8]| {
         seed.bytes([how & !4]).chunk(cdb).bytes(room.to_be_bytes()).chunk(out)

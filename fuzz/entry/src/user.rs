@@ -1,11 +1,11 @@
-//! What users write: the configuration file, and URLs of portals, targets and units.
+//! Input of users: the configuration file, and URLs of portals, targets and units.
 
 use crate::input::Seed;
 use iscsi_client::Url;
 #[cfg(feature = "config")]
 use std::path::Path;
 
-/// A configuration: every mistake is shown, and what is accepted can be summed up.
+/// A configuration: every mistake is shown, and an accepted one can be summed up.
 #[cfg(feature = "config")]
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -15,7 +15,8 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// A file with every key (a copy of an example in docs/, which may change without this), and files with one mistake each.
+/// A file with every key (a copy of an example in docs/, which may change without this), and files
+/// with one mistake each.
 #[cfg(feature = "config")]
 pub fn config_seeds() -> Vec<(&'static str, Seed)> {
     let seed = |text: &str| Seed::new().bytes(text);
@@ -46,7 +47,7 @@ pub fn config_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// A URL: what is read can be written and is read the same.
+/// A URL: a parsed one can be printed, and then parses to the same.
 pub fn url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match text.parse::<Url>() {

@@ -1,5 +1,6 @@
-//! Gives every fuzz target its seeds, mutations of them, and what guided fuzzing found, on any toolchain. What fails here is printed as an input.
-//! `FUZZ_TARGET` names one target to look at alone, `FUZZ_SEED` is a number that makes other mutations.
+//! Gives every fuzz target its seeds, mutations of them, and the inputs found by guided fuzzing, on
+//! any toolchain. An input that fails is printed. `FUZZ_TARGET` selects one target, and `FUZZ_SEED`
+//! is a number that changes the mutations.
 
 use stag_fuzz_entry::mutate::{Rng, mutate};
 use stag_fuzz_entry::{TARGETS, Target};
@@ -11,7 +12,8 @@ use std::time::Instant;
 /// Mutations for each target; `FUZZ_MUTATIONS` asks for more.
 const MUTATIONS: u64 = 20_000;
 
-/// Targets whose every input is a connection, or files that are opened: they get one mutation of so many.
+/// Targets whose every input is a connection, or files that are opened: they get one mutation of so
+/// many.
 const SLOW: (&[&str], u64) = (&["rdma_stream", "object_store"], 20);
 
 fn fuzz_dir() -> PathBuf {
@@ -52,7 +54,8 @@ fn every_seed_and_thousands_of_mutations_are_survived() {
     }
 }
 
-/// What campaigns of guided fuzzing have found for a target: inputs, each as its length (four bytes) and itself.
+/// Inputs found by guided fuzzing for a target. In the file each is its length (four bytes) and its
+/// bytes.
 fn merged(target: &Target) -> Vec<Vec<u8>> {
     let file = std::fs::read(fuzz_dir().join("merged").join(target.name)).unwrap_or_default();
     let mut rest = &file[..];
@@ -87,7 +90,8 @@ fn the_merged_corpus_is_at_most_20_megabytes() {
     assert!(sizes.sum::<u64>() <= 20_000_000);
 }
 
-/// Seeds' names must not look like libFuzzer's own, which start with hexadecimal digits and stay uncommitted.
+/// Seeds' names must not look like libFuzzer's own, which start with hexadecimal digits and stay
+/// uncommitted.
 fn is_libfuzzers(name: &str) -> bool {
     name.len() >= 5 && name.bytes().take(5).all(|byte| byte.is_ascii_hexdigit())
 }

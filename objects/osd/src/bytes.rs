@@ -49,7 +49,7 @@ pub(crate) fn six(value: u64) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
-/// Constants of one type: each with its value and what it means.
+/// Constants of one type: each with its value and its meaning.
 macro_rules! constants {
     ($type:ty: $($name:ident = $value:expr => $says:literal,)*) => {
         $(
@@ -60,7 +60,7 @@ macro_rules! constants {
 }
 pub(crate) use constants;
 
-/// A field of codes of which some are reserved: each with its value and what it means.
+/// A field of codes of which some are reserved: each with its value and its meaning.
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident: $code:ty {
         $($(#[$about:meta])* $variant:ident = $value:literal $says:literal,)*

@@ -179,11 +179,11 @@ impl Capability {
         }
     }
 
-    /// Reads the capability of a CDB of `version`. What is missing at the end reads as zero.
+    /// Reads the capability of a CDB of `version`. Bytes missing at the end read as zero.
     pub fn decode(bytes: &[u8], version: Version) -> Self {
         let f = Fields(bytes);
         let wide = version == Version::Osd2;
-        // Where the descriptor's fields are; the lengths differ, and an OSD-1 capability marked as
+        // Offsets of the descriptor's fields. The lengths differ, and an OSD-1 capability marked as
         // such in an OSD-2 CDB (open-osd sends that) has OSD-2's layout all the same.
         let at = if wide { 56 } else { 52 };
         let ids = if wide { 72 } else { 60 };

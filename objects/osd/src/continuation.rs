@@ -1,9 +1,9 @@
-//! CDB continuations (OSD-2): what does not fit a CDB, at the start of Data-Out: a header of 40
-//! bytes, then descriptors.
+//! CDB continuations (OSD-2): parameters that do not fit a CDB, at the start of Data-Out. A header
+//! of 40 bytes, then descriptors.
 //!
-//! Owns the bytes of segment and descriptors. Which command takes which descriptor is the unit's to
-//! check. Offsets of attributes, and of the command's own data, count from the start of the whole
-//! Data-Out buffer.
+//! This module owns the bytes of segment and descriptors. The unit checks which command takes which
+//! descriptor. Offsets of attributes, and of the command's own data, count from the start of the
+//! whole Data-Out buffer.
 
 use crate::bytes::Fields;
 use crate::{Action, AttributeId, Id, Page, Version};
@@ -12,7 +12,7 @@ use crate::{Action, AttributeId, Id, Page, Version};
 pub const HEADER_LEN: usize = 40;
 /// The shortest segment: a header and one descriptor's.
 pub(crate) const MIN_LEN: usize = 48;
-/// Where the INTEGRITY CHECK VALUE of the segment begins, of 32 bytes.
+/// Offset of the segment's INTEGRITY CHECK VALUE, which has 32 bytes.
 pub const ICV_AT: usize = 8;
 
 /// CDB CONTINUATION SEGMENT FORMAT.
@@ -42,7 +42,7 @@ pub mod duplication {
     }
 }
 
-/// What is wrong with a continuation.
+/// Error in a continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContinuationError {
     /// The CDB's CONTINUATION LENGTH is under 48 or no multiple of 8: INVALID FIELD IN CDB at byte
@@ -62,17 +62,17 @@ pub enum ContinuationError {
 pub enum Descriptor {
     /// Ranges of the object that data is gathered from or scattered to, in the order of the data.
     ScatterGather(Vec<crate::cdb::ObjectRange>),
-    /// What QUERY looks for.
+    /// Criteria of QUERY.
     Query(Query),
     /// User objects that the command is about besides the CDB's, of the same partition.
     UserObjects(Vec<u64>),
-    /// What COPY USER OBJECTS copies.
+    /// Source of COPY USER OBJECTS.
     CopySource(CopySource),
     /// Further capabilities, each as long as the CDB's.
     ExtensionCapabilities(Vec<u8>),
 }
 
-/// What COPY USER OBJECTS copies.
+/// Source of COPY USER OBJECTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopySource {
     /// SOURCE PARTITION_ID and SOURCE USER_OBJECT_ID.
@@ -98,7 +98,7 @@ pub struct Query {
 /// an end without a value is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Criterion {
-    /// Which attribute.
+    /// The attribute.
     pub attribute: AttributeId,
     /// MINIMUM ATTRIBUTE VALUE.
     pub min: Vec<u8>,
@@ -115,7 +115,7 @@ pub struct Continuation {
     pub descriptors: Vec<Descriptor>,
 }
 
-/// How much one continuation may hold: descriptors, and entries in each of them.
+/// Most descriptors in a continuation, and most entries in a descriptor.
 pub(crate) const MAX_ENTRIES: usize = 65_536;
 
 impl Continuation {
@@ -124,7 +124,7 @@ impl Continuation {
         Self { icv: [0; 32], descriptors }
     }
 
-    /// Reads the continuation of a CDB with `action`; `bytes` are as many as the CDB says.
+    /// Reads the continuation of a CDB with `action`; `bytes` has the CDB's CONTINUATION LENGTH.
     ///
     /// # Errors
     /// [`ContinuationError`], with the byte that sense data points at.
@@ -273,8 +273,8 @@ fn body(descriptor: &Descriptor) -> Option<(u16, Vec<u8>)> {
 impl Query {
     /// Reads a query list.
     ///
-    /// ENTRY LENGTH counts what follows it; that it counts the whole entry is accepted too, as the
-    /// lengths of both values tell which is meant.
+    /// ENTRY LENGTH counts the bytes behind it. One that counts the whole entry is accepted too, as
+    /// the lengths of both values distinguish the two.
     ///
     /// # Errors
     /// The byte of the query list at which the wrong field begins.

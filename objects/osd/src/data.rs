@@ -20,8 +20,8 @@ pub mod version {
 }
 
 codes! {
-    /// What a list is of: OBJECT DESCRIPTOR FORMAT, one less than where each id comes with
-    /// attributes.
+    /// OBJECT DESCRIPTOR FORMAT: type of the listed objects. The value is one less than that of the
+    /// same list with attributes.
     Listed: u8 {
         Partitions = 0x01 "Partitions.",
         Collections = 0x11 "Collections.",
@@ -35,13 +35,14 @@ impl Listed {
         self as u8 + attributes as u8
     }
 
-    /// From OBJECT DESCRIPTOR FORMAT: what is listed, and whether with attributes.
+    /// Decodes OBJECT DESCRIPTOR FORMAT: the type of the listed objects, and whether their
+    /// attributes are included.
     pub fn parse(code: u8) -> Option<(Self, bool)> {
         let with = || Some((Self::from_code(code.checked_sub(1)?)?, true));
         Self::from_code(code).map(|listed| (listed, false)).or_else(with)
     }
 
-    /// The type of what is listed.
+    /// Type of the listed objects.
     pub const fn object_type(self) -> ObjectType {
         match self {
             Self::Partitions => ObjectType::Partition,
@@ -60,9 +61,9 @@ pub struct ListHeader {
     pub continuation: u64,
     /// LIST IDENTIFIER to continue with; 0 when this one is complete.
     pub list_id: u32,
-    /// LSTCHG: what is listed has changed since the list was begun.
+    /// LSTCHG: the set of listed objects has changed since the list was begun.
     pub changed: bool,
-    /// What is listed.
+    /// Type of the listed objects.
     pub listed: Listed,
     /// Whether each id comes with attributes.
     pub attributes: bool,
@@ -72,7 +73,7 @@ pub struct ListHeader {
 pub const LIST_HEADER_LEN: usize = 24;
 
 impl ListHeader {
-    /// The header; OSD-1 tells partitions from objects only.
+    /// Encodes the header. OSD-1 distinguishes partitions and objects only.
     pub fn encode(&self, version: Version) -> [u8; LIST_HEADER_LEN] {
         let mut out = [0; LIST_HEADER_LEN];
         put(&mut out, 0, &self.additional_len.to_be_bytes());
@@ -106,7 +107,7 @@ impl ListHeader {
     }
 }
 
-/// What is behind a [`ListHeader`]: no more than it says, since zeros, attributes and a seal may
+/// Bytes behind a [`ListHeader`], as many as the header counts: zeros, attributes and a seal may
 /// follow.
 fn listed(bytes: &[u8]) -> &[u8] {
     let Some(rest) = bytes.get(LIST_HEADER_LEN..) else { return &[] };
@@ -136,7 +137,7 @@ pub fn list_objects(bytes: &[u8]) -> Result<Vec<ObjectValues<'_>>, ListError> {
 
 /// Bytes before the ids of QUERY data: ADDITIONAL LENGTH 8, reserved 3, OBJECT DESCRIPTOR FORMAT 1.
 ///
-/// Sources disagree by one byte about where the ids begin; this is what is sent.
+/// Sources disagree by one byte about the position of the ids; Stag sends them here.
 pub const QUERY_HEADER_LEN: usize = 12;
 
 /// The header of QUERY data for `matches` ids of user objects.
@@ -148,9 +149,8 @@ pub fn query_header(matches: u64) -> [u8; QUERY_HEADER_LEN] {
     out
 }
 
-/// The ids of QUERY data: how many there are in all, and those that had room. Both places where the
-/// ids may begin are understood, as ADDITIONAL LENGTH tells them apart. `None` when the header is
-/// cut short.
+/// The ids of QUERY data: their number in all, and those that had room. Accepts both positions of
+/// the ids, which ADDITIONAL LENGTH distinguishes. `None` when the header is cut short.
 pub fn query_ids(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + '_)> {
     let f = Fields(bytes);
     f.slice(0, QUERY_HEADER_LEN)?;
@@ -161,8 +161,8 @@ pub fn query_ids(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + '_)> 
 }
 
 codes! {
-    /// What a part of an object's map is: DATA MAP DESCRIPTOR TYPE. 0, which asks for all types, is
-    /// none.
+    /// DATA MAP DESCRIPTOR TYPE of a part of an object's map. 0 requests all types and is not one
+    /// of them.
     MapType: u16 {
         Written = 0x0001 "Written data.",
         Hole = 0x0002 "A hole: it reads as zeros.",
@@ -174,7 +174,7 @@ codes! {
 /// A part of an object's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MapDescriptor {
-    /// What it is.
+    /// Its type.
     pub kind: MapType,
     /// Its first byte in the object.
     pub offset: u64,
@@ -222,8 +222,8 @@ pub const VPD_SECURITY_TOKEN: u8 = 0xB1;
 /// The shortest security token, in bytes.
 pub(crate) const MIN_TOKEN_LEN: usize = 16;
 
-/// VPD page B0h. No open source shows its contents: it says in byte 4 which versions of CDBs are
-/// taken (bit 0 OSD-1, bit 1 OSD-2), and three reserved bytes follow.
+/// VPD page B0h. No open source shows its contents. Stag gives the accepted versions of CDBs in
+/// byte 4 (bit 0 OSD-1, bit 1 OSD-2), and three reserved bytes follow.
 pub fn vpd_information() -> Vec<u8> {
     vpd(VPD_OSD_INFORMATION, &[0x03, 0, 0, 0])
 }
@@ -259,7 +259,7 @@ pub(crate) const TMF_RESPONSE_LEN: usize = 8;
 pub enum TmfResponse {
     /// FUNCTION COMPLETE.
     Complete = 0x00,
-    /// FUNCTION SUCCEEDED: what was asked after is there.
+    /// FUNCTION SUCCEEDED: the queried task or command is present.
     Succeeded = 0x05,
     /// FUNCTION REJECTED.
     Rejected = 0x08,
@@ -280,7 +280,7 @@ pub struct PendingAttention {
 }
 
 /// PERFORM TASK MANAGEMENT FUNCTION data: the bytes that follow the first two, two reserved ones,
-/// and the response. The last three tell of a pending unit attention: UADE DEPTH (1 for one, 2 for
+/// and the response. The last three describe a pending unit attention: UADE DEPTH (1 for one, 2 for
 /// several) and the sense key, and the additional sense code; else they are zeros.
 pub const fn tmf_response(
     response: TmfResponse,

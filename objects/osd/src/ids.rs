@@ -1,5 +1,4 @@
-//! What is addressed: the root, partitions, collections and user objects, by partition id and
-//! object id.
+//! Addresses: the root, partitions, collections and user objects, by partition id and object id.
 
 use std::fmt;
 

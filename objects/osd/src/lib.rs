@@ -1,11 +1,11 @@
 //! T10 object-based storage on the wire: OSD-1 (INCITS 400-2004) and OSD-2 (INCITS 458-2011), both
 //! directions.
 //!
-//! This crate owns what the standards say about bytes: commands, capabilities, attribute parameters
-//! and lists, CDB continuations, parameter data and sense descriptors become typed values here and
-//! values become bytes. An initiator, a target and their tests share it. It never does I/O, reads a
-//! clock or draws random numbers (all are handed in), it knows no object store, and nothing that a
-//! peer sends can make it panic.
+//! This crate owns the standards' encodings: it converts commands, capabilities, attribute
+//! parameters and lists, CDB continuations, parameter data and sense descriptors between bytes and
+//! typed values. An initiator, a target and their tests share it. It never does I/O, reads a clock
+//! or draws random numbers (the caller passes them in). It knows no object store, and no input from
+//! a peer can make it panic.
 #![forbid(unsafe_code)]
 
 pub mod action;

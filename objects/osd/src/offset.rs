@@ -37,7 +37,7 @@ pub const fn decode(field: u32, version: Version) -> Result<Option<u64>, Invalid
     let mantissa = (field & ((1 << MANTISSA_BITS) - 1)) as u64;
     let shift = match version {
         Version::Osd1 => exponent + 8,
-        // Two's complement of 4 bits: 8 to 15 stand for −8 to −1.
+        // Two's complement of 4 bits: 8 to 15 mean −8 to −1.
         Version::Osd2 if exponent < 8 => exponent + 8,
         Version::Osd2 => exponent - 8,
     };

@@ -1,6 +1,6 @@
 //! The versions of the standard.
 
-/// Which standard a command follows.
+/// Standard that a command follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
     /// INCITS 400-2004.

@@ -313,7 +313,7 @@ impl Conn {
     }
 }
 
-/// How long to wait for a forbidden PDU after the answer to a ping.
+/// Time to wait for a forbidden PDU after the answer to a ping.
 pub(crate) const QUIET: Duration = Duration::from_millis(120);
 
 impl Drop for Conn {

@@ -166,7 +166,7 @@ impl Conn {
     }
 }
 
-/// How the target refused an invalid login.
+/// A target's refusal of an invalid login.
 pub(crate) enum Refused {
     /// A Login Response with this status, of a class other than 0.
     Status(u16),

@@ -56,7 +56,7 @@ pub(crate) trait Subject {
 
     fn judge(&self, check: &Check) -> Verdict;
 
-    /// Removes what checks left, or says why that failed.
+    /// Removes the files that checks left, or returns why that failed.
     fn tidy(&self) -> Option<String>;
 }
 

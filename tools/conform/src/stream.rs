@@ -15,7 +15,7 @@ pub(crate) struct Stream {
     socket: BlockingStream,
     /// The time for each part of a send.
     send: Duration,
-    /// The bytes that nobody has taken yet.
+    /// The bytes received and not yet consumed.
     pub received: Vec<u8>,
 }
 

@@ -18,7 +18,7 @@ use crate::scsi::{Command, read10, write10};
 /// Maximum number of redirections to follow.
 const REDIRECTIONS: usize = 4;
 
-/// A target, and what was in the area that checks write to.
+/// A target, and the former content of the area that checks write to.
 struct Target {
     lab: Lab,
     saved: Result<Option<Saved>, String>,

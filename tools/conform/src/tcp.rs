@@ -20,7 +20,7 @@ pub(crate) struct Tcp {
     pdus: Assembler,
 }
 
-/// A target may send anything that the fields can say: a data segment has up to 16 MiB.
+/// A target may send any values that the fields can hold: a data segment has up to 16 MiB.
 const ANY: Limits = Limits { max_data_segment: (1 << 24) - 1, max_ahs: ahs::MAX_LEN, ..Limits::LOGIN };
 
 impl Tcp {

@@ -52,8 +52,8 @@ pub fn built_in() -> Result<Vec<Source>, Error> {
     BUILT_IN.iter().map(|text| read("a built-in experiment", (*text).to_owned())).collect()
 }
 
-/// The built-in experiment of that name, or the one of that file; `all` stands for all built-in
-/// ones that repeat a paper: those with marks of our own are named.
+/// The built-in experiment of that name, or the one of that file; `all` means all built-in ones
+/// that repeat a paper: those with marks of our own are named.
 ///
 /// # Errors
 /// If there is none, or it is invalid.

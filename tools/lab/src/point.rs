@@ -1,5 +1,5 @@
 //! One point of an experiment's matrix: its value on each axis, and the settings that apply there.
-//! It says what to measure, never how.
+//! It describes the measurement, but not its execution.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

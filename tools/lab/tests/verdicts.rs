@@ -163,7 +163,7 @@ fn what_is_clear_is_told() {
         let named = all.iter().filter(|judged| judged.verdict == DoesNotHold);
         assert!(named.clone().all(|judged| judged.sentence.contains("it does not hold at place 0 (")));
     }
-    // Where no single point is clear, all of them together may be.
+    // If no single point is clear, all of them together may be.
     let most = verdicts(limits, [0.94; POINTS], 8, Noise::Normal);
     let named = most.iter().filter(|judged| judged.sentence.contains("it does not hold at most of them"));
     assert!(share(&most, &[DoesNotHold]) > 0.5 && named.count() > 20, "{}", share(&most, &[DoesNotHold]));

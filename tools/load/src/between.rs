@@ -1,5 +1,6 @@
-//! How long a cache line takes from one core to another. It decides what loopback costs, and on a virtual machine it changes
-//! with where the host puts the cores: tens of nanoseconds within one L3 cache, hundreds between two.
+//! Latency of a cache line between two cores. It determines the cost of loopback, and on a virtual
+//! machine it changes with the host's placement of the cores: tens of nanoseconds within one L3
+//! cache, hundreds between two.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Exchanges of one batch, and batches: the fastest batch is one that nobody interrupted.
+/// Exchanges of one batch, and batches: the fastest batch is one without an interruption.
 const EXCHANGES: u32 = 2000;
 const BATCHES: u32 = 50;
-/// A line of its own, so that nothing else moves it.
+/// A cache line of its own, so that no other access moves it.
 #[repr(align(128))]
 struct Line(AtomicU32);
 
@@ -28,7 +29,7 @@ pub fn one_way_ns(first: usize, second: usize, patience: Duration) -> io::Result
     let fastest = thread::scope(|scope| {
         // Threads of their own: the caller's stays where it may run.
         let asking = scope.spawn(move || {
-            // Before there is another side, which waits until it is told to end.
+            // Pinned before the other side starts, which waits until it is told to end.
             pin(first)?;
             let (ready, started) = mpsc::channel();
             scope.spawn(move || {

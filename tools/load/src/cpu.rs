@@ -19,7 +19,7 @@ pub struct Spent {
     /// The time between them.
     pub time: Duration,
     pub own: Duration,
-    /// Of the other one, if it was named and is still there.
+    /// CPU time of the target process, if it was named and still exists.
     pub target: Option<Duration>,
 }
 
@@ -29,7 +29,7 @@ impl Sample {
         Self { at: Instant::now(), own: own(), target: target.and_then(used) }
     }
 
-    /// What was used since `before`.
+    /// CPU time used since `before`.
     pub fn since(&self, before: &Self) -> Spent {
         let target = self.target.zip(before.target).map(|(now, before)| now.saturating_sub(before));
         Spent {
@@ -59,10 +59,11 @@ pub fn own() -> Duration {
     Duration::new(seconds.unwrap_or_default(), ns.unwrap_or_default())
 }
 
-/// The processor time that the threads of process `pid` have used. `None` if there is no such process.
+/// The processor time that the threads of process `pid` have used. `None` if there is no such
+/// process.
 ///
-/// `/proc/PID/task/*/schedstat` counts nanoseconds; where the kernel has no such file, the ticks of `/proc/PID/stat` have to
-/// do.
+/// `/proc/PID/task/*/schedstat` counts nanoseconds; where the kernel has no such file, the ticks of
+/// `/proc/PID/stat` have to do.
 pub fn used(pid: u32) -> Option<Duration> {
     by_schedstat(pid).or_else(|| parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
 }
@@ -77,8 +78,8 @@ fn by_schedstat(pid: u32) -> Option<Duration> {
     (total > 0).then(|| Duration::from_nanos(total))
 }
 
-/// utime and stime of a `/proc/PID/stat` line (fields 14 and 15), in ticks of a hundredth second. The command's name, in
-/// parentheses, may itself hold blanks and parentheses.
+/// utime and stime of a `/proc/PID/stat` line (fields 14 and 15), in ticks of a hundredth second.
+/// The command's name, in parentheses, may itself hold blanks and parentheses.
 fn parse_stat(line: &str) -> Option<Duration> {
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();

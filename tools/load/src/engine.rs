@@ -1,5 +1,6 @@
-//! The loop of a load: when a command may begin, and whether one that ended counts. A closed loop keeps a depth of
-//! commands in flight; an open one begins them at a rate. It does no I/O and reads no clock: the driver passes the time in.
+//! The loop of a load: when a command may begin, and whether one that ended counts. A closed loop
+//! keeps a depth of commands in flight; an open one begins them at a rate. It does no I/O and reads
+//! no clock: the driver passes the time in.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,7 +23,7 @@ impl Window {
         Self { start, end: time.map(|time| start + seconds(time)) }
     }
 
-    /// Whether a command of this moment counts.
+    /// Whether a command of this time counts.
     #[inline]
     pub fn counts(&self, at: Instant) -> bool {
         at >= self.start && !self.is_over(at)
@@ -40,7 +41,7 @@ impl Window {
 struct Slot {
     /// When it was due, or began.
     from: Instant,
-    /// Whether it counts, where that is known when it begins.
+    /// Whether it counts, if that is known when it begins.
     counts: Option<bool>,
 }
 
@@ -52,7 +53,7 @@ pub struct Engine {
     pace: Option<Pace>,
     left: Option<u64>,
     slots: Vec<Slot>,
-    /// First in, first out: where commands end in order, the n-th has the slot n modulo the depth.
+    /// First in, first out: if commands end in order, the n-th has the slot n modulo the depth.
     free: VecDeque<u16>,
     last: Option<Instant>,
     stopped: bool,
@@ -80,19 +81,20 @@ impl Engine {
         engine
     }
 
-    /// A loop whose commands count in `window`: with `pace` an open one, with `count` over after so many commands. A
-    /// command of a closed loop without a count counts if it ends in the window; else if it is due in the window, so that
-    /// all that were due are told.
+    /// A loop whose commands count in `window`: with `pace` an open one, with `count` over after so
+    /// many commands. A command of a closed loop without a count counts if it ends in the window.
+    /// Any other counts if it is due in the window, so that all commands that were due are
+    /// reported.
     pub fn new(depth: u16, window: Window, pace: Option<Pace>, count: Option<u64>) -> Self {
         Self { window: Some(window), pace, left: count, ..Self::warming(depth) }
     }
 
-    /// From `now` on all that ends counts, but for what has ended already.
+    /// From `now` on every command that ends counts, except those that have ended already.
     pub fn open(&mut self, now: Instant) {
         (self.window, self.last) = (Some(Window { start: now, end: None }), None);
     }
 
-    /// No further command begins.
+    /// Begins no further command.
     pub fn stop(&mut self) {
         self.stopped = true;
     }
@@ -126,7 +128,7 @@ impl Engine {
         due && !self.free.is_empty() && !self.is_over(now)
     }
 
-    /// Begins a command if one may begin at `now`: its slot, below the depth.
+    /// Begins a command if one may begin at `now`. Returns its slot, below the depth.
     #[inline]
     pub fn begin(&mut self, now: Instant) -> Option<u16> {
         if !self.may_begin(now) {
@@ -143,7 +145,8 @@ impl Engine {
         Some(slot)
     }
 
-    /// Ends the command of `slot`. Its latency in ns, from when it was due, if it counts.
+    /// Ends the command of `slot`. Returns its latency in ns, from the time at which it was due, if
+    /// it counts.
     #[inline]
     pub fn end(&mut self, slot: u16, at: Instant) -> Option<u64> {
         let Slot { from, counts } = *self.slots.get(usize::from(slot))?;
@@ -160,8 +163,8 @@ impl Engine {
         self.free.push_back(slot);
     }
 
-    /// When to look at the engine again if no command ends: when the next command is due, or when the window ends while
-    /// nothing is in flight.
+    /// When to look at the engine again if no command ends: when the next command is due, or when
+    /// the window ends while nothing is in flight.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
         let over = self.is_over(now);
         let due = self.pace.as_ref().filter(|_| !over && !self.free.is_empty()).map(Pace::next_due);
@@ -172,8 +175,8 @@ impl Engine {
         }
     }
 
-    /// Calls `each` for every command that was due in the window and could not begin, with the ns that it waited until the
-    /// end: what was not sent counts too.
+    /// Calls `each` for every command that was due in the window and could not begin, with the ns
+    /// that it waited until the end: commands that were not sent count too.
     pub fn unsent(&mut self, mut each: impl FnMut(u64)) {
         let (Some(pace), Some(Window { start, end: Some(end) })) = (&mut self.pace, self.window) else {
             return;

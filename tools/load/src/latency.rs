@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies from this on are not told apart, ns: ten minutes.
+/// Latencies from this on share one bucket, ns: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// The latencies of the commands that counted.

@@ -1,7 +1,9 @@
-//! The load engine. A driver brings the I/O: iSCSI and iSER (`stag bench`), objects (`stag osd bench`), RDMA
-//! (`stag rdma-bench`), and iSCSI and TCP without any library (`stag-load`). The engine says when a command may begin
-//! ([`Engine`]: a closed loop, or an open one at a rate), which commands count, and what they took
-//! ([`Latency`], [`cpu`]). It does no I/O but for reading /proc.
+//! The load engine. A driver brings the I/O: iSCSI and iSER (`stag bench`), objects (`stag osd
+//! bench`), RDMA (`stag rdma-bench`), and iSCSI and TCP without any library (`stag-load`). The
+//! bench`), RDMA (`stag rdma-bench`), and iSCSI and TCP without any library (`stag-load`). The
+//! engine decides when a command may begin ([`Engine`]: a closed loop, or an open one at a rate)
+//! and which commands count, and measures their time ([`Latency`], [`cpu`]). It does no I/O but for
+//! reading /proc.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 

@@ -1,5 +1,5 @@
-//! When I/Os are due at a fixed rate. The schedule never waits for the target: what could not be sent in time stays due, and
-//! its latency counts from when it was due (no coordinated omission).
+//! When I/Os are due at a fixed rate. The schedule never waits for the target: what could not be
+//! sent in time stays due, and its latency counts from when it was due (no coordinated omission).
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,20 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `rate` I/Os a second from `from` on; the first is due after `offset` of an interval, 0 to below 1.
+    /// `rate` I/Os a second from `from` on; the first is due after `offset` of an interval, 0 to
+    /// below 1.
     pub fn new(from: Instant, rate: f64, offset: f64) -> Self {
         let interval = 1.0 / rate.max(1e-9);
         let from = from + Duration::from_secs_f64((interval * offset).clamp(0.0, 1e9));
         Self { from, interval, taken: 0 }
     }
 
-    /// When the next I/O is due.
+    /// Time at which the next I/O is due.
     pub fn next_due(&self) -> Instant {
         self.from + Duration::from_secs_f64((self.taken as f64 * self.interval).min(1e9))
     }
 
-    /// Takes the next I/O if it is due at `now`; answers when it was due.
+    /// Takes the next I/O if it is due at `now`; returns the time at which it was due.
     pub fn take(&mut self, now: Instant) -> Option<Instant> {
         let due = self.next_due();
         (due <= now).then(|| {

@@ -1,4 +1,5 @@
-//! Random numbers for addresses and mixes: fast, good enough to spread I/Os, the same for the same seed. Never for secrets.
+//! Random numbers for addresses and mixes: fast, good enough to spread I/Os, the same for the same
+//! seed. Never for secrets.
 
 /// A xorshift64* generator.
 #[derive(Clone, Debug)]

@@ -1,7 +1,9 @@
-//! Numbers by Zipf's law: the k-th most popular of n comes up in proportion to 1/k^θ, for any n without a table.
+//! Numbers by Zipf's law: the k-th most popular of n comes up in proportion to 1/k^θ, for any n
+//! without a table.
 //!
-//! By rejection-inversion (W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
-//! distributions", 1996): the area under 1/x^θ is inverted, and the little that lies beyond the steps is rejected.
+//! By rejection-inversion (W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates
+//! from monotone discrete distributions", 1996): the area under 1/x^θ is inverted, and the little
+//! that lies beyond the steps is rejected.
 
 use crate::random::{Random, mix};
 
@@ -20,7 +22,8 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over `n` numbers, at least 1, with the exponent `theta`, more than 0. Which of them are popular depends on `seed`.
+    /// A distribution over `n` numbers, at least 1, with the exponent `theta`, more than 0. `seed`
+    /// decides which of the numbers are popular.
     pub fn new(n: u64, theta: f64, seed: u64) -> Self {
         let n = n.max(1);
         let mut zipf = Self { n, theta, low: 0.0, high: 0.0, safe: 0.0, scatter: Scatter::new(n, seed) };

@@ -1,4 +1,4 @@
-//! Which format a client wants (RFC 9110 §12.5.1).
+//! Choice of the format by a client's `Accept` field (RFC 9110 §12.5.1).
 
 use axum::http::{HeaderMap, header};
 
@@ -21,7 +21,7 @@ pub fn format(headers: &HeaderMap) -> Format {
     if weights[1] > weights[0] { Format::OpenMetrics } else { Format::Prometheus }
 }
 
-/// A weight, times 1000. What is none counts as 0.
+/// A weight, times 1000. Invalid weights count as 0.
 fn thousandths(weight: &str) -> u32 {
     match weight.parse::<f32>() {
         Ok(weight) if (0.0..=1.0).contains(&weight) => (weight * 1000.0) as u32,

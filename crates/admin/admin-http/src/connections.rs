@@ -1,5 +1,5 @@
-//! Connections of clients, all of which are bounded: how many there are, how long each may take, and
-//! how much a head may hold. Each carries one request.
+//! Connections of clients, all of which are bounded: how many there are, how long each may take,
+//! and how much a head may hold. Each carries one request.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::{Source, pages};
 
-/// Connections at once. One more takes the place of the oldest that has not asked for anything.
+/// Connections at once. One more replaces the oldest that has not sent a request.
 pub const CONNECTIONS: usize = 64;
-/// How long a client may take to ask.
+/// Time that a client has to send its request.
 const UNTIL_IT_ASKS: Duration = Duration::from_secs(10);
-/// How long a whole connection may last: a client that does not read is dropped.
+/// Time limit of a whole connection: a client that does not read is dropped.
 const WHOLE: Duration = Duration::from_secs(30);
 /// Bytes of a request's head.
 const HEAD: usize = 16 << 10;
@@ -34,7 +34,7 @@ const FIELDS: usize = 64;
 /// A connection that is open.
 struct Guest {
     ends: AbortHandle,
-    /// Whether its request has come.
+    /// Whether its request has arrived.
     asked: Arc<AtomicBool>,
 }
 
@@ -97,7 +97,7 @@ async fn connection(stream: TcpStream, router: Router, asked: Arc<AtomicBool>) {
         .header_read_timeout(UNTIL_IT_ASKS)
         .max_buf_size(HEAD)
         .max_headers(FIELDS)
-        // So what follows a request is never taken for another one.
+        // So bytes behind a request are never read as another one.
         .keep_alive(false);
     match tokio::time::timeout(WHOLE, http.serve_connection(TokioIo::new(stream), answer)).await {
         Ok(Ok(())) => {}
@@ -106,7 +106,7 @@ async fn connection(stream: TcpStream, router: Router, asked: Arc<AtomicBool>) {
     }
 }
 
-/// No request that is understood here has a body.
+/// Whether a request may be answered: a GET or HEAD must have no body.
 fn may_be_answered(request: &Request<Incoming>) -> bool {
     let fields = request.headers();
     let length = fields.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");

@@ -1,9 +1,9 @@
-//! Metrics as text: Prometheus's format 0.0.4, and OpenMetrics 1.0.0. A [`Family`] says what a
-//! metric is; [`Text`] writes families one after the other.
+//! Metrics as text: Prometheus's format 0.0.4, and OpenMetrics 1.0.0. A [`Family`] describes a
+//! metric; [`Text`] writes families one after the other.
 
 use std::fmt::Write;
 
-/// How metrics are written.
+/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus's text format, version 0.0.4.
@@ -29,7 +29,7 @@ pub enum Kind {
     Counter,
     /// It goes up and down.
     Gauge,
-    /// How many observations were how large.
+    /// Number of observations by size.
     Histogram,
     /// Words in labels, with the value 1; its name ends with `_info`.
     Info,
@@ -52,16 +52,16 @@ impl Kind {
 pub struct Family {
     /// Its name, with the ending of its kind.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it says, in one sentence.
+    /// Its meaning, in one sentence.
     pub help: &'static str,
 }
 
 impl Family {
-    /// Its unit, which its name ends with.
+    /// Its unit, which is the end of its name.
     pub fn unit(&self) -> Option<&'static str> {
         let name = self.name.strip_suffix("_total").unwrap_or(self.name);
         ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit))
@@ -128,7 +128,7 @@ impl Text {
         self.series
     }
 
-    /// Begins a family.
+    /// Begins a family of metrics.
     pub fn family<'a>(&'a mut self, family: &'a Family) -> Rows<'a> {
         Rows { text: self, family, begun: false }
     }
@@ -192,7 +192,7 @@ struct Labels<'a> {
     values: &'a [&'a str],
 }
 
-/// The rows of a family. Without any, nothing is written of it.
+/// The rows of a family. Without any row, the family is not written.
 pub struct Rows<'a> {
     text: &'a mut Text,
     family: &'a Family,
@@ -207,8 +207,8 @@ impl Rows<'_> {
         self.text.line(self.family.name, "", &labels, None, value.into());
     }
 
-    /// Writes a histogram: how many observations were no larger than each of `bounds`, how many there
-    /// were in all, and their sum.
+    /// Writes a histogram: how many observations were no larger than each of `bounds`, how many
+    /// there were in all, and their sum.
     pub fn histogram<'b>(
         &mut self,
         labels: &[&str],
@@ -233,7 +233,7 @@ impl Rows<'_> {
     }
 }
 
-/// Writes a label's value so that it ends where it ends.
+/// Writes a label's value with its delimiters escaped.
 fn escape(out: &mut String, value: &str) {
     for c in value.chars() {
         match c {

@@ -1,5 +1,5 @@
 //! HTTP for administrators: `/metrics`, `/healthz` and `/readyz`, on a thread of its own beside the
-//! cores. It knows nothing of what is served: a [`Source`] says it.
+//! cores. It knows nothing of the server: a [`Source`] supplies the content.
 //!
 //! - [`Http`]: the thread, from its start before the sandbox closes to its end.
 //! - [`exposition`]: metrics as text, for Prometheus and OpenMetrics.
@@ -22,13 +22,12 @@ use std::thread::JoinHandle;
 use exposition::Format;
 use tokio::sync::oneshot;
 
-/// What a server knows of itself. Its functions may block: they run on a thread that nothing else
-/// waits for.
+/// Source of a server's state. Its functions may block: they run on a thread of their own.
 pub trait Source: Send + Sync + 'static {
-    /// What it knows at one moment.
+    /// State at one moment.
     type Picture: Send + Sync + 'static;
 
-    /// Looks at everything. Called once a second at most; all clients share the answer.
+    /// Takes a picture of everything. Called once a second at most; all clients share the result.
     fn look(&self) -> Self::Picture;
 
     /// All metrics of a picture.
@@ -58,8 +57,8 @@ pub struct Http<S: Source> {
 }
 
 impl<S: Source> Http<S> {
-    /// Starts the thread on a socket that listens. It makes now what a sandbox may forbid later,
-    /// and lets clients wait until [`Self::serve`].
+    /// Starts the thread on a listening socket. It makes everything now that a sandbox may forbid
+    /// later, and lets clients wait until [`Self::serve`].
     ///
     /// # Errors
     /// When the system has no thread or no events for it.
@@ -75,7 +74,7 @@ impl<S: Source> Http<S> {
             let made = tokio::runtime::Builder::new_current_thread()
                 .enable_io()
                 .enable_time()
-                // Gathers; its thread inherits the patience.
+                // Takes the pictures. Its thread inherits `be_patient`'s scheduling.
                 .max_blocking_threads(1)
                 .thread_name("http-gather")
                 .build();
@@ -83,12 +82,12 @@ impl<S: Source> Http<S> {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(say.send(Err(error))),
             };
-            // Whoever starts it waits for this.
+            // The thread that starts this one waits for the result.
             let _ = say.send(Ok(()));
             if let Ok(source) = begun.recv() {
                 runtime.block_on(connections::serve(listener, source, ended));
             }
-            // What is gathered for nobody any more is not waited for.
+            // Do not wait for pictures that are still being taken.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("http".into()).spawn(work)?;
@@ -96,7 +95,7 @@ impl<S: Source> Http<S> {
         Ok(Self { begin, end: Some(end), thread: Some(thread) })
     }
 
-    /// Answers clients from now on, with what `source` says.
+    /// Answers clients from now on, with the state that `source` reports.
     pub fn serve(&self, source: Arc<S>) {
         if self.begin.send(source).is_err() {
             tracing::error!("the HTTP thread has ended before its time");
@@ -106,7 +105,7 @@ impl<S: Source> Http<S> {
 
 impl<S: Source> Drop for Http<S> {
     fn drop(&mut self) {
-        // A thread that has not begun is told by the end of `begin`.
+        // The end of `begin` ends a thread that has not begun to serve.
         drop(std::mem::replace(&mut self.begin, mpsc::channel().0));
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -120,6 +119,7 @@ impl<S: Source> Drop for Http<S> {
 /// # Errors
 /// The system's: the address is in use, or is not this machine's.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    // The standard library sets SO_REUSEADDR: an ended daemon's connections keep nobody waiting.
+    // The standard library sets SO_REUSEADDR, so connections of an ended daemon in TIME_WAIT do not
+    // prevent this bind.
     TcpListener::bind(address)
 }

@@ -1,5 +1,5 @@
-//! What is answered to whom: `/metrics`, `/healthz`, `/readyz`. All clients share a picture that is
-//! a second old at most.
+//! Routes and responses: `/metrics`, `/healthz`, `/readyz`. All clients share a picture that is a
+//! second old at most.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use tokio::sync::Mutex;
 
 use crate::{Report, Source, accept};
 
-/// How long a picture is shown.
+/// Time for which a picture is served.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What the pages are made of.
+/// State shared by the pages.
 struct Shared<S: Source> {
     source: Arc<S>,
-    /// Held while a new picture is taken: all who ask meanwhile get that one.
+    /// Held while a new picture is taken: requests that arrive meanwhile get that one.
     latest: Mutex<Option<Arc<Taken<S>>>>,
 }
 
@@ -36,7 +36,7 @@ impl<S: Source> Shared<S> {
         if let Some(taken) = latest.as_ref().filter(|taken| taken.at.elapsed() < FRESH) {
             return Some(taken.clone());
         }
-        // Two pictures in memory would be one too many.
+        // Free the old picture first: two in memory would be one too many.
         *latest = None;
         let source = self.source.clone();
         let at = Instant::now();
@@ -67,7 +67,7 @@ async fn metrics<S: Source>(State(shared): State<Arc<Shared<S>>>, headers: Heade
     let Some(taken) = shared.picture().await else { return failed() };
     let text = match taken.texts[format as usize].get() {
         Some(text) => Ok(text.clone()),
-        // Ten thousand units take milliseconds, in which others are to be answered.
+        // Ten thousand units take milliseconds, in which other requests must be answered.
         None => {
             let source = shared.source.clone();
             let write = move || {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use admin_http::exposition::Format;
 use admin_http::{Http, Report, Source};
 
-/// How long an answer may take on a machine that is busy with other tests.
+/// Time limit of an answer on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -56,10 +56,10 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What is answered to `request` until the connection is closed. A reset ends an answer too.
+/// The answer to `request` until the connection is closed. A reset ends an answer too.
 fn answer(address: SocketAddr, request: &str) -> String {
     let mut stream = connect(address);
-    // Who is refused early may not take all of it.
+    // A server that refuses early may not read all of it.
     let _ = stream.write_all(request.as_bytes());
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut piece) {
@@ -145,7 +145,7 @@ fn wrong_requests_get_the_status_that_says_why() {
         (format!("GET /metrics {head}Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"), 400),
         (format!("GET /metrics {head}Content-Length: -1\r\n\r\n"), 400),
         (format!("GET /metrics {head} folded: 1\r\n\r\n"), 400),
-        // Of HTTP/2 it knows that it is none of its own, and closes.
+        // It recognizes HTTP/2 as another protocol, and closes.
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 0),
         ("\x16\x03\x01\x02\x00\r\n\r\n".to_owned(), 400),
     ] {
@@ -200,7 +200,7 @@ fn clients_wait_until_there_is_something_to_say_and_the_end_frees_the_address() 
     assert_eq!(status(&early.join().unwrap()), 200);
     drop(http);
     assert!(TcpStream::connect(address).is_err());
-    // One that has never served ends too.
+    // A server that has never served ends too.
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     drop(Http::<Counted>::start(socket).unwrap());
 }

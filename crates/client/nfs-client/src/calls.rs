@@ -27,7 +27,7 @@ use crate::options::{Auth, Options, Transport};
 const BATCH: usize = 32;
 /// The first and the longest wait between two attempts to connect.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How often outstanding calls are looked at.
+/// Interval at which timeouts of outstanding calls are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A connection to a server, for calls of any program. Clones are the same connection, which is
@@ -45,7 +45,7 @@ impl Drop for Owner {
     }
 }
 
-/// What callers share with the task that drives the connection.
+/// State shared by callers and the task that drives the connection.
 struct Shared {
     /// Host and port.
     place: String,
@@ -55,25 +55,25 @@ struct Shared {
     calls: RefCell<HashMap<u32, Pending>>,
     /// XIDs of calls to send, in order. One may have ended meanwhile.
     queue: RefCell<VecDeque<u32>>,
-    /// The last reply, or the first call after a time without calls.
+    /// Time of the last reply, or of the first call after a time without calls.
     heard: Cell<Instant>,
     /// Answers the server's calls.
     service: RefCell<Option<Service>>,
-    /// Answers to send, over the connection that is there.
+    /// Answers to send, over the current connection.
     answers: RefCell<VecDeque<Vec<u8>>>,
-    /// A call or an answer to send, or the end.
+    /// Notified of a call or an answer to send, and of the end.
     news: Notify,
     closed: Cell<bool>,
 }
 
-/// What answers a server's call, which it gets as a record without marks: the reply's record, or
-/// `None` for no answer.
+/// Handler of a server's calls (NFSv4.1's backchannel). It gets the call's record without record
+/// marks, and returns the reply's record, or `None` for no reply.
 pub type Service = Rc<dyn Fn(&[u8]) -> Option<Vec<u8>>>;
 
 /// A call that waits for its reply.
 struct Pending {
     message: Message,
-    /// When it was sent last; `None` while it waits to be sent.
+    /// Time at which it was sent last; `None` while it waits to be sent.
     sent: Option<Instant>,
     answer: Option<Result<Record, Error>>,
     waker: Waker,
@@ -83,12 +83,12 @@ struct Pending {
 #[derive(Debug)]
 pub struct Answer {
     record: Record,
-    /// Where the results begin.
+    /// Offset of the results.
     body: usize,
 }
 
 impl Answer {
-    /// The results, but for [`Self::apart`].
+    /// The results, except [`Self::apart`].
     pub fn body(&self) -> &[u8] {
         self.record.bytes.get(self.body..).unwrap_or_default()
     }
@@ -99,7 +99,7 @@ impl Answer {
         self.record.apart.len()
     }
 
-    /// Where the payload of the last result is, of this length, if it begins at `position` of the
+    /// Range of the last result's payload, which has this length and begins at `position` of the
     /// results. `None`: it is in the body.
     pub(crate) fn payload_apart(&self, position: usize, length: u32) -> Result<Option<Range<usize>>, Error> {
         let (length, all) = (length as usize, self.body().len() + self.apart());
@@ -121,7 +121,7 @@ impl Answer {
     }
 }
 
-/// Why the driver left a connection.
+/// Reason why the driver left a connection.
 enum End {
     Lost(String),
     Closed,
@@ -138,7 +138,8 @@ impl Caller {
         let link = Link::connect(&addresses, &options).await;
         let link = link.map_err(|reason| Error::Connect { place: place.clone(), reason })?;
         let mut xid = [0; 4];
-        // Without randomness any first XID will do: the server tells clients apart by address too.
+        // Without randomness any first XID will do: the server distinguishes clients by address
+        // too.
         let _ = runtime::random(&mut xid);
         let shared = Rc::new(Shared {
             place,
@@ -168,8 +169,8 @@ impl Caller {
         &self.0.0.options
     }
 
-    /// Answers the server's calls over TCP with `service`, which must not use this connection before
-    /// it returns. Without it, and over RDMA, they are ignored.
+    /// Answers the server's calls over TCP with `service`, which must not use this connection
+    /// before it returns. Without it, and over RDMA, they are ignored.
     pub fn serve(&self, service: Service) {
         if self.options().transport == Transport::Tcp {
             *self.0.0.service.borrow_mut() = Some(service);
@@ -189,13 +190,13 @@ impl Caller {
         self.call_for(number, arguments, payload, Room::SMALL).await
     }
 
-    /// Calls a procedure: `arguments` writes its arguments, and `payload` follows them. Over RDMA
-    /// results that are longer than `room` says are an error. The call is sent again for as long as
-    /// [`Options::give_up`] says. A future that is dropped forgets its call, which the server may
-    /// still execute.
+    /// Calls a procedure: `arguments` writes its arguments, and `payload` follows them. Over RDMA,
+    /// results that are longer than `room` are an error. The call is retransmitted for up to
+    /// [`Options::give_up`]. Dropping the future forgets the call, which the server may still
+    /// execute.
     ///
     /// # Errors
-    /// Those of [`Error`] that a connection and RPC have.
+    /// Those of the connection and of RPC ([`Error`]).
     pub async fn call_for(
         &self,
         (program, version, procedure): (u32, u32, u32),
@@ -231,7 +232,7 @@ impl Caller {
 }
 
 impl Shared {
-    /// Has a call sent, and waits for its reply.
+    /// Queues a call, and waits for its reply.
     async fn answer(&self, xid: u32, message: Message) -> Result<Record, Error> {
         let pending = Pending { message, sent: None, answer: None, waker: Waker::noop().clone() };
         if self.calls.borrow().is_empty() {
@@ -294,7 +295,7 @@ impl Shared {
             && pending.answer.is_none()
         {
             self.heard.set(runtime::now());
-            // Only the data of a READ are of use in pieces.
+            // Only the data of a READ are useful in pieces.
             if let (0, Ok(record)) = (pending.message.room.item, &mut answer) {
                 record.join();
             }
@@ -308,7 +309,7 @@ impl Shared {
         self.calls.borrow().values().any(|pending| pending.answer.is_none())
     }
 
-    /// Sends what is queued, until the connection is lost.
+    /// Sends the queued calls, until the connection is lost.
     async fn send(&self, link: &Link) -> String {
         loop {
             let due = || (!self.queue.borrow().is_empty() || !self.answers.borrow().is_empty()).then_some(());
@@ -382,7 +383,7 @@ impl Shared {
 
     /// Queues all outstanding calls again, in the order of their XIDs.
     fn requeue(&self) {
-        // The server asks again, if it wants to.
+        // The server calls again, if it needs the answers.
         self.answers.borrow_mut().clear();
         let mut calls = self.calls.borrow_mut();
         let next = self.xid.get();

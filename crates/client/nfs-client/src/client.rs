@@ -27,7 +27,7 @@ pub(crate) struct Inner {
     /// Bytes of written data that are kept until they are stable, of all files.
     pub kept: Cell<usize>,
     version: Version,
-    /// Components of paths above the root of `wire`.
+    /// Components of the URL's path above the root of `wire`.
     above: Vec<Vec<u8>>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Wire {
     V4(V4),
 }
 
-/// Does the same in both versions.
+/// Runs the same expression for both versions.
 macro_rules! either {
     ($client:expr, $wire:ident => $do:expr) => {
         match &$client.0.wire {
@@ -49,10 +49,10 @@ macro_rules! either {
 
 impl Client {
     /// Connects to the URL's server: in the version that the URL names, or in the newest that the
-    /// server has. With version 3, mounts what the URL's path begins with.
+    /// server has. With version 3, mounts the export at the beginning of the URL's path.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn connect(url: &Url, options: Options) -> Result<Self, Error> {
         let mut options = Options { transport: url.transport, ..options };
         if url.uid.is_some() || url.gid.is_some() {
@@ -63,7 +63,7 @@ impl Client {
             options.auth = Auth::Sys(Sys {
                 uid: url.uid.unwrap_or(own.uid),
                 gid: url.gid.unwrap_or(own.gid),
-                // Another user's groups are others.
+                // The groups of another user are unknown.
                 gids: Vec::new(),
             });
         }
@@ -88,7 +88,7 @@ impl Client {
                     let (version, kept) = (*version, Cell::new(0));
                     return Ok(Client(Rc::new(Inner { wire, kept, version, above })));
                 }
-                // The server speaks, but not this version.
+                // The server answers, but not in this version.
                 Err(error @ (Error::Unserved { .. } | Error::Status(Status::MinorVersMismatch))) => {
                     failed = error;
                 }
@@ -106,10 +106,10 @@ impl Client {
         either!(self, wire => wire.null().await)
     }
 
-    /// The names of exports that the server tells, by MOUNT. A server of version 4 alone tells none.
+    /// The names of the server's exports, by MOUNT. A server of version 4 alone reports none.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn exports(url: &Url, options: Options) -> Result<Vec<String>, Error> {
         let options = Options { transport: url.transport, ..options };
         let calls = Caller::connect(&url.host, url.port, options).await?;
@@ -131,8 +131,8 @@ impl Client {
         either!(self, wire => wire.sizes)
     }
 
-    /// Calls that may be in flight: the slots of version 4's session. Version 3 has no bound, and
-    /// servers take this many.
+    /// Calls that may be in flight: the slots of version 4's session. Version 3 has no bound; this
+    /// number is what servers accept.
     pub fn window(&self) -> u32 {
         match &self.0.wire {
             Wire::V3(_) => 128,
@@ -148,11 +148,11 @@ impl Client {
         }
     }
 
-    /// Finds the file of the URL's path. Symbolic links in the path are followed, and the last one
-    /// too if `follow` says so.
+    /// Finds the file of the URL's path. Symbolic links in the path are followed, and with `follow`
+    /// the last one too.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn find(&self, url: &Url, follow: bool) -> Result<(Handle, Attributes), Error> {
         let root = either!(self, wire => wire.root.clone());
         let attributes = self.attributes(&root).await?;
@@ -188,7 +188,7 @@ impl Client {
     /// The file of a name in a directory.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn lookup(&self, directory: &Handle, name: &[u8]) -> Result<(Handle, Attributes), Error> {
         either!(self, wire => wire.lookup(directory, name).await)
     }
@@ -196,7 +196,7 @@ impl Client {
     /// A file's attributes.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn attributes(&self, of: &Handle) -> Result<Attributes, Error> {
         either!(self, wire => wire.attributes(of).await)
     }
@@ -204,7 +204,7 @@ impl Client {
     /// Changes attributes.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn set_attributes(&self, of: &Handle, set: &SetAttributes) -> Result<(), Error> {
         either!(self, wire => wire.set_attributes(of, set).await)
     }
@@ -212,7 +212,7 @@ impl Client {
     /// A symbolic link's path.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn read_link(&self, of: &Handle) -> Result<Vec<u8>, Error> {
         either!(self, wire => wire.read_link(of).await)
     }
@@ -221,7 +221,7 @@ impl Client {
     /// left out.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn list(&self, directory: &Handle, at: &mut Cursor) -> Result<Option<Vec<Entry>>, Error> {
         if at.end {
             return Ok(None);
@@ -249,7 +249,7 @@ impl Client {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn open(&self, file: &Handle, write: bool) -> Result<File, Error> {
         let open = match &self.0.wire {
             Wire::V3(_) => None,
@@ -258,11 +258,11 @@ impl Client {
         Ok(File::new(self.clone(), file.clone(), open))
     }
 
-    /// Makes a regular file and opens it for writing. A file that is there gets the attributes of
-    /// `set` that CREATE sets, its size among them.
+    /// Makes a regular file and opens it for writing. An existing file gets the attributes of `set`
+    /// that CREATE sets, including its size.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn create(&self, directory: &Handle, name: &[u8], set: &SetAttributes) -> Result<File, Error> {
         let (handle, open) = match &self.0.wire {
             Wire::V3(v3) => (v3.create(directory, name, set).await?.0, None),
@@ -277,7 +277,7 @@ impl Client {
     /// Makes a directory.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn make_directory(
         &self,
         directory: &Handle,
@@ -290,7 +290,7 @@ impl Client {
     /// Makes a symbolic link.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn symlink(&self, directory: &Handle, name: &[u8], target: &[u8]) -> Result<(), Error> {
         either!(self, wire => wire.symlink(directory, name, target).await)
     }
@@ -298,7 +298,7 @@ impl Client {
     /// Removes a name; a directory must be empty.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn remove(&self, directory: &Handle, name: &[u8], is_directory: bool) -> Result<(), Error> {
         match &self.0.wire {
             Wire::V3(v3) => v3.remove(directory, name, is_directory).await,
@@ -309,20 +309,20 @@ impl Client {
     /// Renames.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn rename(&self, from: (&Handle, &[u8]), to: (&Handle, &[u8])) -> Result<(), Error> {
         either!(self, wire => wire.rename(from, to).await)
     }
 
-    /// The room of the file system of a file.
+    /// The space of the file system of a file.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn space(&self, of: &Handle) -> Result<Space, Error> {
         either!(self, wire => wire.space(of).await)
     }
 
-    /// Ends the session. Files that are open are closed by the server.
+    /// Ends the session. The server closes files that are still open.
     pub async fn close(&self) {
         if let Wire::V4(v4) = &self.0.wire {
             v4.end().await;

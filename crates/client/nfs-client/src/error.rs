@@ -24,14 +24,14 @@ pub enum Error {
         /// The system's error.
         reason: String,
     },
-    /// The server did not answer for as long as calls are repeated.
+    /// The server did not answer for the time in which calls are retransmitted.
     #[error("no answer from {place} for {seconds} s ({reason}): is the server running, and the network up?")]
     Silent {
         /// Host and port.
         place: String,
-        /// How long, seconds.
+        /// Time without an answer, seconds.
         seconds: u64,
-        /// How the last connection ended.
+        /// Reason why the last connection ended.
         reason: String,
     },
     /// The server does not run this program, or not in this version.
@@ -59,9 +59,9 @@ pub enum Error {
     /// No part of the path is exported to this client.
     #[error("{reason}{}", list(.exports))]
     NotExported {
-        /// What the server said of the whole path.
+        /// The server's error for the whole path.
         reason: String,
-        /// What the server exports.
+        /// The server's exports.
         exports: Vec<String>,
     },
     /// A path leads out of the export.
@@ -157,7 +157,7 @@ impl Error {
         }
     }
 
-    /// Whether the server was not reached: nothing was changed there by the last call.
+    /// Whether the server was not reached, so that the last call changed nothing there.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Error::Resolve { .. } | Error::Connect { .. })
     }

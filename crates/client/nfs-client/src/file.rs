@@ -13,7 +13,7 @@ use crate::v4::Open;
 
 /// The most bytes of all files that are kept before a writer commits.
 const MOST_KEPT: usize = 64 << 20;
-/// How often data are sent again that the server keeps losing.
+/// Attempts to write data that the server loses again.
 const ATTEMPTS: usize = 10;
 
 /// An open file.
@@ -22,7 +22,7 @@ pub struct File {
     handle: Handle,
     open: Option<Rc<Open>>,
     kept: RefCell<Vec<Kept>>,
-    /// Somebody commits.
+    /// A task commits.
     committing: Cell<bool>,
     committed: Notify,
 }
@@ -31,7 +31,7 @@ pub struct File {
 struct Kept {
     offset: u64,
     data: Chain,
-    /// The server has lost it if its verifier is another one.
+    /// The server has lost it if its verifier differs.
     verifier: [u8; 8],
 }
 
@@ -49,7 +49,7 @@ impl File {
     /// Its attributes.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn attributes(&self) -> Result<Attributes, Error> {
         self.client.attributes(&self.handle).await
     }
@@ -57,7 +57,7 @@ impl File {
     /// Reads `length` bytes at `offset`, or fewer at the end of the file.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Chain, Error> {
         let most = self.client.sizes().0 as usize;
         let mut data = Chain::new();
@@ -81,11 +81,11 @@ impl File {
         Ok(data)
     }
 
-    /// Writes `data` at `offset`. It is stable after [`Self::sync`]. Writes between two syncs must not
-    /// overlap: those that the server lost are sent again, in any order with the others.
+    /// Writes `data` at `offset`. It is stable after [`Self::sync`]. Writes between two syncs must
+    /// not overlap: those that the server lost are sent again, in any order with the others.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn write(&self, offset: u64, data: Chain) -> Result<(), Error> {
         self.write_pieces(offset, data, false).await?;
         if self.client.0.kept.get() > MOST_KEPT {
@@ -97,7 +97,7 @@ impl File {
     /// Writes `data` at `offset`, and returns when it is stable (FILE_SYNC).
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn write_stable(&self, offset: u64, data: Chain) -> Result<(), Error> {
         self.write_pieces(offset, data, true).await
     }
@@ -140,10 +140,11 @@ impl File {
         }
     }
 
-    /// Waits until everything is stable that was written before.
+    /// Waits until all earlier writes are stable.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says. Data that are not stable are forgotten.
+    /// Connection errors, and the server's error status. Data that are not stable are
+    /// forgotten.
     pub async fn sync(&self) -> Result<(), Error> {
         self.committed.until(|| (!self.committing.replace(true)).then_some(())).await;
         let done = self.commit().await;
@@ -170,7 +171,7 @@ impl File {
             for Kept { offset, data, .. } in lost {
                 tracing::info!(offset, bytes = data.len(), "the server lost data that was not stable");
                 again = true;
-                // Writes of the caller come behind: what is in flight now is of other ranges.
+                // Writes of the caller come behind: those in flight now are of other ranges.
                 self.write_kept(offset, data).await?;
             }
             if !again {
@@ -180,7 +181,7 @@ impl File {
         Err(Error::Nonsense("the server loses data again and again"))
     }
 
-    /// Sends lost data again, all of it.
+    /// Writes lost data again, all of it.
     async fn write_kept(&self, mut offset: u64, mut data: Chain) -> Result<(), Error> {
         while !data.is_empty() {
             let written = self.write_once(offset, data.clone(), false).await?;
@@ -197,10 +198,10 @@ impl File {
         Ok(())
     }
 
-    /// Makes the file end at `size`.
+    /// Sets the file's size.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn set_size(&self, size: u64) -> Result<(), Error> {
         let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
         self.client.set_attributes(&self.handle, &set).await
@@ -209,7 +210,7 @@ impl File {
     /// Closes the file. Data that were not synced may not be stable.
     ///
     /// # Errors
-    /// Those of the connection, and what the server says.
+    /// Connection errors, and the server's error status.
     pub async fn close(&self) -> Result<(), Error> {
         match (&self.client.0.wire, &self.open) {
             (Wire::V4(v4), Some(open)) => v4.close(open).await,

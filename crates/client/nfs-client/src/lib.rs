@@ -2,9 +2,9 @@
 //!
 //! It runs on [`runtime`], with one io_uring per thread. A [`Client`] speaks NFS 4.2, 4.1 or 3 and
 //! hides the difference. A [`File`] takes many reads and writes at a time, and sends again what a
-//! server that restarted has lost. Below, a [`Caller`] has many calls outstanding on one connection,
-//! matches replies by XID, and sends outstanding calls again over a new connection when the old one
-//! is lost. The connection is TCP, or RDMA by software iWARP.
+//! server that restarted has lost. Below, a [`Caller`] has many calls outstanding on one
+//! connection, matches replies by XID, and sends outstanding calls again over a new connection when
+//! the old one is lost. The connection is TCP, or RDMA by software iWARP.
 //!
 //! ```no_run
 //! use nfs_client::{Client, Options, Url};

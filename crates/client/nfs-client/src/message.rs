@@ -4,8 +4,8 @@ use runtime::Chain;
 
 use crate::error::Error;
 
-/// How long a reply may be, in bytes. Over RDMA the client exposes memory for what exceeds a
-/// message.
+/// Bound on a reply's length, in bytes. Over RDMA the client exposes memory for the part that
+/// exceeds a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// The most bytes of the item that a server may place by RDMA Write: a READ's data. It has to
@@ -16,15 +16,15 @@ pub struct Room {
 }
 
 impl Room {
-    /// Of results without lists, data or paths.
+    /// Room for results without lists, data or paths.
     pub const SMALL: Self = Room::results(1 << 10);
 
-    /// Of results of this length, without data.
+    /// Room for results of this length, without data.
     pub const fn results(rest: usize) -> Self {
         Room { item: 0, rest }
     }
 
-    /// Of a READ.
+    /// Room for the results of a READ.
     pub const fn read(count: u32) -> Self {
         Room { item: count as usize, ..Room::SMALL }
     }
@@ -38,7 +38,7 @@ pub(crate) struct Message {
     pub head: Vec<u8>,
     /// The payload, without padding.
     pub payload: Chain,
-    /// For the reply.
+    /// Bound on the reply's length.
     pub room: Room,
 }
 
@@ -51,16 +51,16 @@ impl Message {
     }
 }
 
-/// An RPC message of a server's. Of a long one, and over RDMA, only the beginning is in one piece.
+/// An RPC message from a server. Of a long one, and over RDMA, only the beginning is in one piece.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub bytes: Vec<u8>,
-    /// What follows the bytes: of a READ, data and padding.
+    /// Payload that follows the bytes: data and padding of a READ.
     pub apart: Chain,
 }
 
 impl Record {
-    /// Copies all to one piece.
+    /// Copies everything into one piece.
     pub fn join(&mut self) {
         if self.apart.is_empty() {
             return;
@@ -78,7 +78,7 @@ impl From<Vec<u8>> for Record {
     }
 }
 
-/// What a server sent.
+/// A message from a server.
 pub(crate) enum Received {
     /// An RPC message.
     Record(Record),

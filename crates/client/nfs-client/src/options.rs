@@ -4,29 +4,29 @@ use std::time::Duration;
 
 pub use rdma::Crc;
 
-/// Settings of calls: who calls, and how long to wait.
+/// Settings of calls: identity, time limits and transport.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What carries the calls. [`crate::Client`] takes the URL's.
+    /// Transport of the calls. [`crate::Client`] uses the URL's.
     pub transport: Transport,
-    /// Who calls.
+    /// Identity of the caller.
     pub auth: Auth,
-    /// Connect from a port below 1024 if this process may, as Linux's servers ask for by default.
+    /// Connect from a port below 1024 if this process may, as Linux's servers require by default.
     pub reserved_port: bool,
     /// Time limit of one attempt to connect.
     pub connect_timeout: Duration,
     /// Time for a reply. After it the connection counts as lost, and outstanding calls are sent
     /// again over a new one.
     pub call_timeout: Duration,
-    /// How long calls are repeated without any reply of the server, before they fail.
+    /// Time for which calls are retransmitted without any reply of the server, before they fail.
     pub give_up: Duration,
     /// The longest reply that is accepted, bytes, without record marks.
     pub max_reply: usize,
-    /// Over RDMA, whether what is sent carries a CRC32C.
+    /// Over RDMA, whether FPDUs sent carry a CRC32C.
     pub rdma_crc: Crc,
 }
 
-/// What carries calls.
+/// Transport of calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Transport {
     /// TCP, with record marks (RFC 5531 §11).

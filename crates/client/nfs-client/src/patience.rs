@@ -1,8 +1,8 @@
-//! How long to ask again a server that says "later".
+//! Retry intervals and total time limit for a server that answers "later".
 
 use std::time::{Duration, Instant};
 
-/// Waits between two attempts, longer each time, up to a limit of all of them.
+/// Waits between two attempts, longer each time, up to a limit on their sum.
 pub(crate) struct Patience {
     end: Instant,
     next: Duration,
@@ -14,7 +14,7 @@ impl Patience {
         Patience { end: runtime::now() + limit, next: Duration::from_millis(50) }
     }
 
-    /// Waits, at most for `longest`. False if the time is up.
+    /// Waits, at most for `longest`. False if the limit is reached.
     pub async fn wait(&mut self, longest: Duration) -> bool {
         if runtime::now() >= self.end {
             return false;

@@ -1,4 +1,4 @@
-//! What both versions of NFS say about files, in one form.
+//! Attributes and results of both versions of NFS, in one form.
 
 use std::rc::Rc;
 
@@ -180,7 +180,7 @@ pub struct Entry {
     pub attributes: Attributes,
 }
 
-/// An entry as the server gave it, maybe without a handle or attributes.
+/// An entry as the server gave it, possibly without a handle or attributes.
 pub(crate) type Listed = (Vec<u8>, Option<(Handle, Attributes)>);
 
 /// A place in a directory's listing.
@@ -205,7 +205,7 @@ pub(crate) fn entry_name(name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Room of a file system, bytes.
+/// Space of a file system, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
     /// Size.
@@ -214,7 +214,7 @@ pub struct Space {
     pub available: u64,
 }
 
-/// How stable written data is, and the server's verifier.
+/// Stability of written data, and the server's write verifier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {
     pub count: u32,

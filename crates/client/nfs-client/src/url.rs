@@ -1,5 +1,5 @@
 //! `nfs://host[:port]/path[?vers=3|4.1|4.2&uid=N&gid=N]`, as in RFC 2224, or `nfs+rdma://`; IPv6
-//! hosts are in brackets, and `%XX` stands for any byte of the path.
+//! hosts are in brackets, and `%XX` encodes any byte of the path.
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,7 +47,7 @@ impl fmt::Display for Version {
 /// The address of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// What carries the calls.
+    /// Transport of the calls.
     pub transport: Transport,
     /// Host name or address, without brackets.
     pub host: String,
@@ -63,7 +63,7 @@ pub struct Url {
     pub gid: Option<u32>,
 }
 
-/// Why a text is not a URL.
+/// Error in the text of a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// The URL does not begin with `nfs://` or `nfs+rdma://`.
@@ -83,7 +83,7 @@ pub enum UrlError {
     Setting(String),
 }
 
-/// The transport that a URL's scheme names, and what follows the scheme.
+/// The transport of a URL's scheme, and the text behind the scheme.
 fn scheme(text: &str) -> Option<(Transport, &str)> {
     SCHEMES.iter().find_map(|(scheme, transport)| Some((*transport, text.strip_prefix(scheme)?)))
 }

@@ -27,7 +27,7 @@ const EXPORTS: usize = 64 << 10;
 pub(crate) struct V3 {
     calls: Caller,
     pub root: Handle,
-    /// How many components of the URL's path lead to the root.
+    /// Number of components of the URL's path that lead to the root.
     pub mounted: usize,
     /// The most bytes of a READ and of a WRITE.
     pub sizes: (u32, u32),
@@ -67,7 +67,7 @@ fn place<'a>(directory: &'a Handle, of: &'a [u8]) -> Result<v3::DirOp<'a>, Error
     Ok(v3::DirOp { directory: directory.v3(), name: name(of)? })
 }
 
-/// How long the reply of a procedure may be.
+/// Bound on the reply's length of a procedure.
 fn room(arguments: &Arguments<'_>) -> Room {
     match arguments {
         Arguments::Read(read) => Room::read(read.count),
@@ -83,8 +83,8 @@ impl V3 {
         null(&calls).await?;
         let mounts = mount_service(&calls, url).await?;
         let components: Vec<&[u8]> = url.components().collect();
-        // The directory above the last name first, so that the name can be removed or made in it. The
-        // last name itself may be an export, or else one of its directories may be.
+        // The directory above the last name first, so that the name can be removed or made in it.
+        // The last name itself may be an export, or else one of its directories may be.
         let whole = components.len();
         let above = whole.saturating_sub(1);
         let mut failed = None;
@@ -113,7 +113,7 @@ impl V3 {
         Ok(this)
     }
 
-    /// Calls, again while the server asks for patience. An error of NFS is an error.
+    /// Calls, and again while the server answers JUKEBOX. An error of NFS is an error.
     async fn call(&self, arguments: Arguments<'_>, payload: Chain) -> Result<Done, Error> {
         let procedure = arguments.procedure();
         let mut patience = Patience::new(self.calls.options().give_up);
@@ -314,7 +314,8 @@ fn status(code: u32) -> v4::Status {
     v4::Status::from_code(code).unwrap_or(v4::Status::Io)
 }
 
-/// A connection to who answers MOUNT: the same server, or the port that its portmapper knows.
+/// A connection to the MOUNT service: `calls` itself, or one to the port that the server's
+/// portmapper gives.
 async fn mount_service(calls: &Caller, url: &Url) -> Result<Caller, Error> {
     let null = (mount::PROGRAM, mount::VERSION, mount::Procedure::Null.code());
     match calls.call(null, |_| {}, Chain::new()).await {
@@ -348,7 +349,7 @@ async fn mnt(mounts: &Caller, components: &[&[u8]]) -> Result<Handle, Error> {
     }
 }
 
-/// What the server exports.
+/// Paths that the server exports.
 async fn exports(mounts: &Caller) -> Result<Vec<String>, Error> {
     let procedure = mount::Procedure::Export;
     let number = (mount::PROGRAM, mount::VERSION, procedure.code());
@@ -362,7 +363,7 @@ async fn exports(mounts: &Caller) -> Result<Vec<String>, Error> {
     }
 }
 
-/// The names of exports that the server tells by MOUNT.
+/// The names of the server's exports, by MOUNT.
 pub(crate) async fn list_exports(calls: &Caller, url: &Url) -> Result<Vec<String>, Error> {
     exports(&mount_service(calls, url).await?).await
 }

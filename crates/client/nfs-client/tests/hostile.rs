@@ -36,7 +36,7 @@ fn handle() -> Handle<'static> {
     Handle::new(b"handle").expect("short")
 }
 
-/// What every server here says.
+/// The reply of every server here, unless a test overrides it.
 fn usual(asked: &Arguments<'_>) -> Results<'static> {
     match asked {
         Arguments::Null(()) => Results::Null(()),

@@ -35,7 +35,7 @@ impl Peer {
         Self::accept_as(listener, 4096).await
     }
 
-    /// Says that messages have at most so many bytes.
+    /// Accepts a connection, with private data that limits messages to so many bytes.
     async fn accept_as(listener: &mut Listener, message: usize) -> Self {
         let own = PrivateData { remote_invalidation: true, send: message, receive: message };
         let incoming = listener.accept().await.expect("a client");
@@ -82,7 +82,7 @@ impl Peer {
         self.0.post_write(to, Chain::from(data.to_vec()), None);
     }
 
-    /// Replies with the write chunks and the reply chunk as they are given.
+    /// Replies with the given write chunks and reply chunk.
     fn reply(&self, xid: u32, writes: &[Segment], reply: Option<Segment>, rpc: &[u8]) {
         self.reply_granting(128, xid, writes, reply, rpc);
     }
@@ -143,7 +143,7 @@ fn with_many<T>(
     output
 }
 
-/// The results of a call with this much room, and what came apart behind them.
+/// The results of a call with this much room, and the payload received apart behind them.
 async fn ask(caller: &Caller, room: Room) -> Result<Vec<u8>, Error> {
     let answer = caller.call_for(PROGRAM, |to| to.u32(7), Chain::new(), room).await?;
     let len = answer.body().len() + answer.apart();
@@ -184,7 +184,7 @@ fn data_and_long_replies_are_taken_from_their_chunks() {
     });
 }
 
-/// How a server answers a call with a chunk for data, or for a long reply.
+/// A server's reply to a call with a chunk for data, or for a long reply.
 type Lie = fn(&Peer, &Called);
 
 #[test]
@@ -319,7 +319,7 @@ fn no_more_calls_are_outstanding_than_were_granted() {
 #[test]
 fn a_call_goes_again_with_its_xid_when_the_server_reaches_beyond_its_memory() {
     let server = async |mut listener: Listener| {
-        // It invalidates what is not the call's.
+        // It invalidates an STag that is not the call's.
         let peer = Peer::accept(&mut listener).await;
         let first = peer.call().await.expect("a call");
         peer.send(&[], Some(Stag(first.write.expect("a chunk").handle ^ 1)));

@@ -150,11 +150,11 @@ xdr_struct! {
 
     /// `rpcb_stat_byvers` (RFC 1833 §2.1).
     pub struct Statistics<'a> {
-        /// Of version 2.
+        /// Statistics of version 2.
         pub v2: VersionStat<'a>,
-        /// Of version 3.
+        /// Statistics of version 3.
         pub v3: VersionStat<'a>,
-        /// Of version 4.
+        /// Statistics of version 4.
         pub v4: VersionStat<'a>,
     }
 }
@@ -193,9 +193,9 @@ pub mod v2 {
         pub enum Results<'a>;
         /// Does nothing.
         0 Null(()) -> ();
-        /// Registers a mapping; the result says whether it did.
+        /// Registers a mapping; the result is whether it did.
         1 Set(Mapping) -> bool;
-        /// Removes a program's mappings of all protocols; the result says whether it did.
+        /// Removes a program's mappings of all protocols; the result is whether it did.
         2 Unset(Mapping) -> bool;
         /// The port of a program; 0 if there is none.
         3 GetPort(Mapping) -> u32;
@@ -222,9 +222,9 @@ pub mod v3 {
         pub enum Results<'a>;
         /// Does nothing.
         0 Null(()) -> ();
-        /// Registers a binding; the result says whether it did.
+        /// Registers a binding; the result is whether it did.
         1 Set(Binding<'a>) -> bool;
-        /// Removes a binding; the result says whether it did.
+        /// Removes a binding; the result is whether it did.
         2 Unset(Binding<'a>) -> bool;
         /// The universal address of a program; empty if there is none.
         3 GetAddr(Binding<'a>) -> Text<'a>;
@@ -257,9 +257,9 @@ pub mod v4 {
         pub enum Results<'a>;
         /// Does nothing.
         0 Null(()) -> ();
-        /// Registers a binding; the result says whether it did.
+        /// Registers a binding; the result is whether it did.
         1 Set(Binding<'a>) -> bool;
-        /// Removes a binding; the result says whether it did.
+        /// Removes a binding; the result is whether it did.
         2 Unset(Binding<'a>) -> bool;
         /// The universal address of a program of any version; empty if there is none.
         3 GetAddr(Binding<'a>) -> Text<'a>;
@@ -275,7 +275,7 @@ pub mod v4 {
         8 TransportToUniversal(NetBuf<'a>) -> Text<'a>;
         /// The universal address of a program of exactly this version.
         9 GetVersAddr(Binding<'a>) -> Text<'a>;
-        /// Calls a procedure for the client; the reply says if that fails.
+        /// Calls a procedure for the client; the reply reports a failure.
         10 Indirect(CallArgs<'a>) -> RemoteResult<'a>;
         /// All addresses of a program.
         11 GetAddrList(Binding<'a>) -> Chain<'a, Entry<'a>>;

@@ -1,11 +1,11 @@
 //! ONC RPC version 2 (RFC 5531): its data format, its messages on a byte stream, and the program
-//! that knows which port serves which program.
+//! that maps programs to ports.
 //!
 //! Sans-IO: no I/O, no clock, no thread. Decoded values borrow from the record and allocate
 //! nothing. A peer makes nothing grow but a record that arrives in pieces, up to
 //! [`record::Limits`].
 //!
-//! - [`xdr`]: the data format (RFC 4506), and macros that say a type once for both directions.
+//! - [`xdr`]: the data format (RFC 4506), and macros that declare a type once for both directions.
 //! - [`record`]: record marking, which cuts a stream into messages.
 //! - [`message`]: calls and replies.
 //! - [`auth`]: credentials and verifiers; AUTH_NONE and AUTH_SYS.

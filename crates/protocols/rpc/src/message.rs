@@ -26,18 +26,18 @@ pub struct Call<'a> {
     pub version: u32,
     /// Procedure number.
     pub procedure: u32,
-    /// Who calls.
+    /// Identity of the caller.
     pub credential: OpaqueAuth<'a>,
-    /// What proves it.
+    /// Proof of that identity.
     pub verifier: OpaqueAuth<'a>,
 }
 
 /// The header of a reply; the results follow if it is [`AcceptStat::Success`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// That of the call.
+    /// XID of the call.
     pub xid: u32,
-    /// What became of the call.
+    /// Outcome of the call.
     pub body: ReplyBody<'a>,
 }
 
@@ -54,9 +54,9 @@ xdr_struct! {
     /// A reply of a server that took the call, `accepted_reply`.
     #[derive(Copy)]
     pub struct Accepted<'a> {
-        /// What proves the server's identity.
+        /// Proof of the server's identity.
         pub verifier: OpaqueAuth<'a>,
-        /// What became of the call.
+        /// Outcome of the call.
         pub stat: AcceptStat,
     }
 }
@@ -143,7 +143,7 @@ pub enum BadCall {
     /// A call that can only be denied.
     #[error("the call with XID {xid:08x} must be denied: {stat:?}")]
     Denied {
-        /// That of the call.
+        /// XID of the call.
         xid: u32,
         /// The reason.
         stat: RejectStat,
@@ -229,8 +229,8 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// What a record begins with. Where both sides call, as with NFSv4.1's back channel, a connection
-/// carries both.
+/// Header at the start of a record. Where both sides call, as with NFSv4.1's back channel, a
+/// connection carries both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
     /// A call; its arguments follow.

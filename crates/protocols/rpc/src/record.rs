@@ -14,7 +14,7 @@ pub const MARK_LEN: usize = 4;
 /// In a fragment's header: the record's last one.
 pub const LAST: u32 = 0x8000_0000;
 
-/// What a peer may send as one record.
+/// Limits on a record from a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The longest record over all its fragments, bytes, without their headers.
@@ -98,8 +98,8 @@ impl Cutter {
         }
     }
 
-    /// Bytes that are still to come of the current fragment; 0 between fragments. So much may be
-    /// received straight to where it belongs.
+    /// Bytes of the current fragment that have not arrived; 0 between fragments. The caller may
+    /// receive so many directly into their destination.
     pub fn fragment_left(&self) -> usize {
         self.left
     }

@@ -190,7 +190,7 @@ impl<'b> Writer<'b> {
         self.out.len()
     }
 
-    /// Removes what was written at `position` and after it.
+    /// Removes everything written at `position` and after it.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
     }
@@ -328,8 +328,8 @@ impl<'a, const N: usize> Xdr<'a> for [u8; N] {
     }
 }
 
-/// Of no RFC: the sixteen bytes in which Stag keeps addresses. One of IPv4 is mapped (RFC 4291
-/// §2.5.5.2).
+/// Not from an RFC: the sixteen bytes in which Stag stores addresses. An IPv4 address is mapped
+/// (RFC 4291 §2.5.5.2).
 impl<'a> Xdr<'a> for IpAddr {
     fn read(from: &mut Reader<'a>) -> Result<Self, Malformed> {
         let octets = <[u8; 16]>::read(from)?;

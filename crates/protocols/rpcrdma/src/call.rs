@@ -1,5 +1,5 @@
-//! How a responder puts a call together (RFC 8166 §3.4.5, §3.5): what follows the header, or a read
-//! chunk at position 0, with the other read chunks where they belong.
+//! Assembly of a call by a responder (RFC 8166 §3.4.5, §3.5): the bytes behind the header, or a
+//! read chunk at position 0, with the other read chunks at their positions.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{Body, Header, ReadSegment, Segment, Segments};
 
-/// What the chunks of a call may be.
+/// Limits on the chunks of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Segments to read.
@@ -16,11 +16,11 @@ pub struct Limits {
     pub write_chunks: usize,
     /// Segments of one chunk to write.
     pub segments: usize,
-    /// The longest call, in bytes, with what is read.
+    /// The longest call, in bytes, including its read chunks.
     pub call: usize,
 }
 
-/// Why the chunks of a call cannot be used.
+/// Error in the chunks of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadChunks {
     /// More chunks or segments than are allowed.
@@ -49,9 +49,9 @@ pub enum BadChunks {
 /// A part of a call, in the order in which they follow one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// These bytes of what followed the header.
+    /// These of the bytes behind the header.
     Sent(Range<usize>),
-    /// What this segment holds.
+    /// The content of this segment.
     Read(Segment),
     /// So many zero bytes, 1 to 3.
     Padding(usize),
@@ -60,19 +60,19 @@ pub enum Piece {
 /// The pieces of a call. A call without chunks has one.
 pub type Pieces = SmallVec<[Piece; 4]>;
 
-/// Says whether a segment ends within memory.
+/// Checks that a segment ends within memory.
 pub(crate) fn checked(segment: Segment) -> Result<Segment, BadChunks> {
     segment.offset.checked_add(segment.length.into()).map(|_| segment).ok_or(BadChunks::Wraps)
 }
 
-/// What a call begins as, before chunks are put into it.
+/// The call before chunks are inserted.
 enum Base {
     Sent(Range<usize>),
     Chunk(Segments),
 }
 
 impl Base {
-    /// Moves its first `bytes` bytes to `to`. False: there are fewer.
+    /// Moves its first `bytes` bytes to `to`. False if it has fewer.
     fn split_to(&mut self, mut bytes: usize, to: &mut Pieces) -> bool {
         if bytes == 0 {
             return true;
@@ -110,8 +110,8 @@ impl Base {
     }
 }
 
-/// The pieces of a call whose header this is, behind which `sent` bytes came. None of its segments is
-/// empty, and all together are no longer than the limit.
+/// The pieces of a call with this header, behind which `sent` bytes came. No segment of them is
+/// empty, and together they are no longer than the limit.
 ///
 /// # Errors
 /// [`BadChunks`]. An error has no pieces: [`BadChunks::NoCall`].
@@ -133,7 +133,7 @@ pub fn pieces(header: &Header<'_>, sent: usize, limits: &Limits) -> Result<Piece
         total += u64::from(checked(read.source)?.length);
         reads.push(read);
     }
-    // What rounds chunks up is not counted.
+    // Padding of chunks is not counted.
     if total > limits.call as u64 {
         return Err(BadChunks::TooLong(total));
     }

@@ -1,5 +1,5 @@
-//! How many calls may be outstanding (RFC 8166 §3.3.1). A responder has a receive posted for each
-//! credit; a requester never has more calls outstanding than it was last granted.
+//! Credits: the limit on outstanding calls (RFC 8166 §3.3.1). A responder has a receive posted for
+//! each credit; a requester never has more calls outstanding than the last grant allows.
 
 /// A requester's account of one direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,8 @@ impl Credits {
         self.outstanding += 1;
     }
 
-    /// A reply came, or an error, whose header grants so many. 0 counts as 1, since a requester could
-    /// never call again.
+    /// A reply came, or an error, whose header grants so many. 0 counts as 1, since a requester
+    /// could never call again.
     pub fn replied(&mut self, granted: u32) {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.granted = granted.max(1);

@@ -34,9 +34,9 @@ xdr_struct! {
     /// A part of a read chunk. Those with the same position are one chunk, in their order.
     #[derive(Copy)]
     pub struct ReadSegment {
-        /// Where in the whole call the chunk belongs, in bytes; 0: the call itself.
+        /// Position of the chunk in the whole call, in bytes; 0: the call itself.
         pub position: u32,
-        /// Where its bytes are.
+        /// Memory of its bytes.
         pub source: Segment,
     }
 
@@ -51,7 +51,7 @@ xdr_struct! {
     /// The chunks of a message.
     #[derive(Copy)]
     pub struct Lists<'a> {
-        /// What the responder has to read. Empty in a reply.
+        /// Chunks that the responder has to read. Empty in a reply.
         pub reads: Chain<'a, ReadSegment>,
         /// For items of the reply.
         pub writes: Chain<'a, WriteChunk<'a>>,
@@ -66,7 +66,7 @@ impl Lists<'_> {
 }
 
 xdr_union! {
-    /// What a message is (`rdma_body`).
+    /// Type of a message (`rdma_body`).
     #[derive(Copy)]
     pub enum Body<'a> {
         /// RDMA_MSG: an RPC message follows.
@@ -77,12 +77,12 @@ xdr_union! {
         Error(Failure) = 4,
     }
 
-    /// Why there is no reply (`rpc_rdma_error`).
+    /// Reason why there is no reply (`rpc_rdma_error`).
     #[derive(Copy)]
     pub enum Failure {
-        /// ERR_VERS: these versions are spoken.
+        /// ERR_VERS: the supported versions.
         Version(Versions) = 1,
-        /// ERR_CHUNK: the header or its chunks cannot be used.
+        /// ERR_CHUNK: the header or its chunks are unusable.
         Chunk(()) = 2,
     }
 }
@@ -90,17 +90,17 @@ xdr_union! {
 /// A transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// That of the RPC message.
+    /// XID of the RPC message.
     pub xid: u32,
     /// Version of the protocol: 1, but for errors, which repeat that of the call.
     pub version: u32,
-    /// Credits: wanted by a requester, granted by a responder.
+    /// Credits: requested by a requester, granted by a responder.
     pub credits: u32,
     /// The rest.
     pub body: Body<'a>,
 }
 
-/// Why a header cannot be read.
+/// Error of reading a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// No header at all, or one of an error. There is nothing to reply to.
@@ -109,23 +109,23 @@ pub enum BadHeader {
     /// Another version of the protocol.
     #[error("version {version} of RPC over RDMA")]
     Version {
-        /// That of the message.
+        /// XID of the message.
         xid: u32,
         /// The version.
         version: u32,
     },
-    /// A kind of message that there is not, or malformed chunks.
+    /// An unknown type of message, or malformed chunks.
     #[error("the chunks of the message with XID {xid:08x}: {cause}")]
     Chunks {
-        /// That of the message.
+        /// XID of the message.
         xid: u32,
-        /// What is wrong.
+        /// The error.
         cause: Malformed,
     },
 }
 
 impl BadHeader {
-    /// The header that answers it, if there can be one (RFC 8166 §4.5).
+    /// The header of the error reply, if there can be one (RFC 8166 §4.5).
     pub fn reply(&self, credits: u32) -> Option<Header<'static>> {
         let (xid, version, failure) = match *self {
             BadHeader::Malformed(_) => return None,
@@ -158,7 +158,7 @@ impl<'a> Header<'a> {
             return Err(BadHeader::Version { xid, version });
         }
         let body = Body::read(from).map_err(|cause| match kind {
-            // An error of an error would be answered for ever.
+            // An error in reply to an error would cause endless replies.
             ERROR => BadHeader::Malformed(cause),
             _ => BadHeader::Chunks { xid, cause },
         })?;

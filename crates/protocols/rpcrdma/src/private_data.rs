@@ -1,11 +1,11 @@
-//! The private data of a connection request and of its reply (RFC 8797 §4): how long messages may be,
-//! and whether Send with Invalidate may be used.
+//! The private data of a connection request and of its reply (RFC 8797 §4): how long messages may
+//! be, and whether Send with Invalidate may be used.
 //!
 //! ```text
 //! f6ab0e18 | 1 version | flags: 1 remote invalidation | send size | receive size
 //! ```
-//! Sizes are in KiB, less one. A peer that sends none has [`crate::INLINE`] each way and takes no
-//! invalidation.
+//! Sizes are in KiB, less one. A peer that sends none has [`crate::INLINE`] each way and does not
+//! accept invalidation.
 
 use crate::INLINE;
 
@@ -14,7 +14,7 @@ const VERSION: u8 = 1;
 const INVALIDATES: u8 = 1;
 const UNIT: usize = 1024;
 
-/// What one side says of itself.
+/// Parameters of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
     /// It supports Send with Invalidate: a requester lets its memory be invalidated by replies.
@@ -29,10 +29,10 @@ impl PrivateData {
     /// Length, in bytes.
     pub const LEN: usize = 8;
 
-    /// Of a peer that says nothing.
+    /// Parameters of a peer that sends no private data (RFC 8797).
     pub const NONE: Self = PrivateData { remote_invalidation: false, send: INLINE, receive: INLINE };
 
-    /// The bytes to send. Sizes are rounded down to what can be said.
+    /// The bytes to send. Sizes are rounded down to values that can be encoded.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let size = |bytes: usize| (bytes / UNIT).clamp(1, 256).wrapping_sub(1) as u8;
         let flags = if self.remote_invalidation { INVALIDATES } else { 0 };

@@ -35,7 +35,7 @@ pub struct Shape<'i> {
     pub items: &'i [Item],
 }
 
-/// Where the parts of a reply go. The RDMA Writes come before the Send.
+/// Placement of the parts of a reply. The RDMA Writes come before the Send.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The transport header, which the Send begins with.
@@ -46,7 +46,7 @@ pub struct Placement {
     pub rest: Segments,
 }
 
-/// A reply that the memory which its call names cannot take.
+/// A reply that is too long for the memory that its call names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has room for {room} bytes, and the reply takes {needed}")]
 pub struct TooShort {
@@ -57,7 +57,7 @@ pub struct TooShort {
 }
 
 impl TooShort {
-    /// The header that says so (RFC 8166 §4.5.2).
+    /// The header that reports it (RFC 8166 §4.5.2).
     pub fn reply(xid: u32, credits: u32) -> Header<'static> {
         Header::new(xid, credits, Body::Error(Failure::Chunk(())))
     }
@@ -75,7 +75,7 @@ pub fn room(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.length)).sum()
 }
 
-/// The first `bytes` bytes of a chunk: each segment with as many of them as it holds.
+/// The first `bytes` bytes of a chunk: each segment with the length that is filled.
 fn filled(segments: &[Segment], mut bytes: usize) -> Segments {
     let take = |segment: &Segment| {
         let length = segment.length.min(u32::try_from(bytes).unwrap_or(u32::MAX));
@@ -112,7 +112,7 @@ impl Sinks {
         self.writes.iter().chain(&self.reply).flatten().copied()
     }
 
-    /// Where the parts of a reply go, of which `inline` bytes may be sent, with the header. An item
+    /// Places the parts of a reply, of which `inline` bytes may be sent, with the header. An item
     /// without a chunk stays with the rest.
     ///
     /// # Errors
@@ -167,8 +167,8 @@ impl Sinks {
     }
 }
 
-/// Bytes that a responder says it has written to a chunk that a call `gave`. `None`: what it returned
-/// is not that chunk, or has gaps.
+/// Bytes that a responder reports to have written to a chunk that a call `gave`. `None`: it
+/// returned another chunk, or one with gaps.
 pub fn written(gave: &[Segment], returned: &WriteChunk<'_>) -> Option<usize> {
     if gave.len() != returned.segments.len() {
         return None;

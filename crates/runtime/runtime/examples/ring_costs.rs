@@ -1,4 +1,4 @@
-//! What the parts of the runtime cost by themselves, in nanoseconds: `ring_costs [ROUNDS=1000000]`.
+//! Cost of the runtime's parts by themselves, in nanoseconds: `ring_costs [ROUNDS=1000000]`.
 
 use std::future::Future;
 use std::time::{Duration, Instant};

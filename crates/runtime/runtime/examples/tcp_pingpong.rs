@@ -1,8 +1,9 @@
-//! What the runtime costs over raw TCP: 48 bytes asked, 48 + 4096 answered, many at a time.
+//! Cost of the runtime over raw TCP: requests of 48 bytes, responses of 48 + 4096, many in flight.
 //!
-//! `tcp_pingpong DEPTH SECONDS [RESPONSE=4144] [SPIN_US=0] [MODE=buf]`: a server on the ring, pinned to processor 0, and a
-//! client with blocking calls on processor 1 that keeps DEPTH requests under way. Prints what an operation costs the
-//! server. MODE is where payloads come from: `buf` (one pool buffer), `pool` (a new one each time), `region`.
+//! `tcp_pingpong DEPTH SECONDS [RESPONSE=4144] [SPIN_US=0] [MODE=buf]`: a server on the ring,
+//! pinned to processor 0, and a client with blocking calls on processor 1 that keeps DEPTH requests
+//! in flight. Prints the server's cost of an operation. MODE is the source of payloads: `buf` (one
+//! pool buffer), `pool` (a new one each time), `region`.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

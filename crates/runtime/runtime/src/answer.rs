@@ -1,5 +1,5 @@
-//! [`Answer`]: the end of an operation, or the operation in flight: what a medium in memory answers
-//! at once costs no future.
+//! [`Answer`]: the result of an operation, or the operation in flight. A result of a medium in
+//! memory needs no future.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ impl<T> Answer<T> {
         Self::Ready(Some(value))
     }
 
-    /// An operation that this future does.
+    /// An operation that this future carries out.
     pub fn running(future: impl Future<Output = T> + 'static) -> Self {
         Self::Running(Pooled::new(future))
     }

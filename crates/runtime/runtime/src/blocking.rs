@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::sim;
 
-/// How many threads there are at most.
+/// Most threads.
 const MOST_THREADS: usize = 8;
-/// How long a thread without work stays.
+/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -38,8 +38,9 @@ enum State<T> {
     Taken,
 }
 
-/// Runs `f` on another thread and waits for its result. A call that has started runs to its end even if the future is
-/// dropped; a panic of `f` goes on in the caller. Calls beyond eight at a time wait for their turn.
+/// Runs `f` on another thread and waits for its result. A call that has started runs to its end
+/// even if the future is dropped; a panic of `f` resumes in the caller. Calls beyond eight at a
+/// time wait for their turn.
 pub fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> impl Future<Output = T> {
     let state = Arc::new(Mutex::new(State::Waiting(None)));
     let theirs = Arc::clone(&state);
@@ -54,7 +55,7 @@ pub fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> im
         }
     });
     if simulated {
-        // A thread of its own, which the world knows.
+        // A thread of its own, registered with the world.
         std::thread::Builder::new().name("sim-blocking".into()).spawn(work).expect("a thread can be had");
     } else {
         enqueue(work);
@@ -97,7 +98,7 @@ fn enqueue(work: Work) {
         Ok(_) => queue.threads += 1,
         Err(_) if queue.threads > 0 => NEWS.notify_one(),
         Err(_) => {
-            // No thread can be had at all: late is better than never.
+            // No thread can be started: run it here.
             let work = queue.work.pop_back();
             drop(queue);
             if let Some(work) = work {

@@ -9,8 +9,8 @@ use crate::sim;
 /// The shortest timeout of a socket: zero would be none.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A TCP connection whose calls block, each with a time limit. It needs no ring. In a simulated world it waits in virtual
-/// time, on a thread that has no [`crate::Runtime`].
+/// A TCP connection whose calls block, each with a time limit. It needs no ring. In a simulated
+/// world it waits in virtual time, on a thread that has no [`crate::Runtime`].
 #[derive(Debug)]
 pub struct BlockingStream(Socket);
 
@@ -20,7 +20,7 @@ enum Socket {
     World(sim::Socket),
 }
 
-/// The error of a call that the time limit has ended.
+/// The error of a call that reached its time limit.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

@@ -1,4 +1,5 @@
-//! [`Cores`]: one pinned thread and runtime per core, and handles that give them work.
+//! [`Cores`]: one pinned thread and runtime per core, and handles by which other threads give them
+//! work.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -22,7 +23,7 @@ pub fn current_core() -> usize {
     CURRENT.get().0
 }
 
-/// How many cores were started together with the current one; 1 elsewhere.
+/// Number of cores that were started together with the current one; 1 elsewhere.
 pub fn core_count() -> usize {
     CURRENT.get().1
 }
@@ -36,7 +37,7 @@ fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
 #[error("the core has stopped")]
 pub struct CoreGone;
 
-/// Tells a core to stop.
+/// Stops a core.
 #[derive(Default)]
 struct Stop {
     asked: AtomicBool,
@@ -72,7 +73,7 @@ impl Thread {
     }
 }
 
-/// Threads, each with a runtime, that run until they are told to stop.
+/// Threads, each with a runtime, that run until they are stopped.
 pub struct Cores {
     handles: Vec<Handle>,
     stops: Vec<Arc<Stop>>,
@@ -80,9 +81,9 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts `count` cores. Several are pinned to processors of their own as long as the process may use that many,
-    /// beginning with `config.core` if that is set; a single one is pinned only if that is set. More of them than processors
-    /// never poll. Returns once all of them run.
+    /// Starts `count` cores. Several are pinned to processors of their own as long as the process
+    /// may use that many, beginning with `config.core` if that is set; a single one is pinned only
+    /// if that is set. More of them than processors never poll. Returns once all of them run.
     pub fn start(count: usize, config: Config) -> io::Result<Self> {
         let count = count.max(1);
         let mut processors = available_cores();
@@ -91,7 +92,7 @@ impl Cores {
         }
         let mut this = Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new() };
         let pin = !sim::is_on() && count <= processors.len() && (count > 1 || config.core.is_some());
-        // Cores that take turns on a processor would poll while the others have work.
+        // Cores that share a processor would poll while the others have work.
         let spin_us = if count <= processors.len() { config.spin_us } else { 0 };
         for index in 0..count {
             let pinned = if pin { processors.get(index).copied() } else { None };
@@ -124,7 +125,7 @@ impl Cores {
         Ok(this)
     }
 
-    /// How many there are.
+    /// Number of cores.
     pub fn len(&self) -> usize {
         self.handles.len()
     }
@@ -139,8 +140,8 @@ impl Cores {
         &self.handles
     }
 
-    /// Tells all cores to stop. Each drops its tasks, cancels its operations and waits for the kernel to let go of their
-    /// buffers; whatever has to be ended in good order has to be ended before.
+    /// Stops all cores. Each drops its tasks, cancels its operations and waits until the kernel has
+    /// released their buffers. The caller has to end everything that needs an orderly end before.
     pub fn stop(&self) {
         for stop in &self.stops {
             stop.ask();
@@ -178,7 +179,7 @@ impl std::fmt::Debug for Cores {
     }
 }
 
-/// Gives one core work, from any thread.
+/// Gives work to one core, from any thread.
 #[derive(Clone, Copy)]
 pub struct Handle {
     index: usize,
@@ -186,7 +187,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Which core it is.
+    /// Index of the core.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -201,8 +202,9 @@ impl Handle {
         if self.address.run(Box::new(job)) { Ok(()) } else { Err(CoreGone) }
     }
 
-    /// Makes a future on that core, runs it there, and waits for its output. Dropping the returned future does not end
-    /// the other one. `CoreGone` if the core stops or the future panics before there is an output.
+    /// Makes a future on that core, runs it there, and waits for its output. Dropping the returned
+    /// future does not end the other one. `CoreGone` if the core stops or the future panics before
+    /// there is an output.
     pub fn call<F, Fut>(
         &self,
         make: F,
@@ -214,7 +216,7 @@ impl Handle {
     {
         let answer = Arc::new(Answer { state: Mutex::new(AnswerState::Waiting(None)) });
         let sender = Sender(Arc::clone(&answer));
-        // If the core has gone, dropping the job drops the sender, which is the answer.
+        // If the core has gone, dropping the job drops the sender, which reports that.
         let _ = self.run(move || async move {
             let output = make().await;
             sender.send(output);

@@ -1,7 +1,7 @@
 //! [`act_as`]: system calls in the name of another user, on the calling thread alone.
 //!
-//! Owns the file system identity of threads (setfsuid(2), setfsgid(2), and supplementary groups). A
-//! thread is itself again when the guard is dropped, so code that runs later on it notices nothing.
+//! Owns the file system identity of threads (setfsuid(2), setfsgid(2), and supplementary groups).
+//! Dropping the guard restores the thread's own identity, so later code on it is not affected.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -13,7 +13,7 @@ const CAPABILITY_VERSION: u32 = 0x2008_0522;
 const CAP_SYS_RESOURCE: u32 = 24;
 
 thread_local! {
-    /// The supplementary groups that this thread was given last. They stay: they mean nothing to a
+    /// The supplementary groups set last on this thread. They stay set: they have no effect on a
     /// thread with the capabilities of the super-user.
     static GROUPS: RefCell<Option<Vec<u32>>> = const { RefCell::new(None) };
     static OBEYS_QUOTAS: Cell<bool> = const { Cell::new(false) };
@@ -31,8 +31,9 @@ pub struct ActingAs {
 /// which CAP_SYS_RESOURCE would override. User 0 keeps its capabilities. A thread that is started
 /// meanwhile acts as this user for ever.
 ///
-/// # Errors `PermissionDenied` without CAP_SETUID and CAP_SETGID, or for the numbers 2³²−1, which
-/// no user has.
+/// # Errors
+/// `PermissionDenied` without CAP_SETUID and CAP_SETGID, or for the numbers 2³²−1, which no user
+/// has.
 pub fn act_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<ActingAs> {
     obey_quotas()?;
     if uid != 0 {
@@ -41,7 +42,7 @@ pub fn act_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<ActingAs> {
     let before = ActingAs { uid: fsuid(u32::MAX), gid: fsgid(u32::MAX), _this_thread: PhantomData };
     fsgid(gid);
     fsuid(uid);
-    // The calls report no failure. The guard undoes what was done.
+    // The calls report no failure. The guard undoes the changes made.
     if fsuid(u32::MAX) != uid || fsgid(u32::MAX) != gid {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -55,7 +56,7 @@ impl Drop for ActingAs {
     }
 }
 
-/// Whether the user whom the calling thread acts for may do this with an open file: bits of
+/// Whether the user as whom the calling thread acts has these permissions for an open file: bits of
 /// access(2).
 ///
 /// # Errors
@@ -104,7 +105,7 @@ fn set_groups(groups: &[u32]) -> io::Result<()> {
     })
 }
 
-/// Takes CAP_SYS_RESOURCE from what this thread's calls may use, once a thread.
+/// Removes CAP_SYS_RESOURCE from this thread's effective capabilities, once a thread.
 fn obey_quotas() -> io::Result<()> {
     if OBEYS_QUOTAS.get() {
         return Ok(());

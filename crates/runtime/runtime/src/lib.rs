@@ -1,21 +1,23 @@
 //! One io_uring a core: sockets, files, timers, and buffers that operations own.
 //!
-//! This crate and `verbs` are the only ones with `unsafe`; each block says why it is sound. Everything here
-//! belongs to the thread that made it, unless its documentation says `Send`.
+//! This crate and `verbs` are the only ones with `unsafe`; each block states why it is sound.
+//! Everything here belongs to the thread that made it, unless its documentation states that it is
+//! `Send`.
 //!
 //! - [`Buf`], [`BufMut`], [`Chain`], [`Region`], [`pool`]: bytes that operations own.
-//! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores. [`Shared`], [`Use`]: what they share,
-//!   without writing to what they share.
+//! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores.
+//!   [`Shared`], [`Use`]: values that cores share without writing to shared memory.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices. [`files`]: their names. [`FileHandle`]: files without names. [`act_as`]: calls for another user.
 //! - [`BlockingStream`], [`channel`], [`nap`]: what threads that are not cores wait with.
 //! - [`Answer`]: an operation that may have ended at once.
-//! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
-//!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
-//! - [`be_urgent`]: threads of their own that must run on time; [`be_patient`]: those that need not.
+//! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have.
+//!   [`Signals`]. [`Readable`]: descriptors that belong to another library. [`Notify`]: a signal
+//!   from other code of the core.
+//! - [`be_urgent`]: for threads that must run on time; [`be_patient`]: for those that need not.
 //!
-//! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
-//! them, and then return to their pool; nobody has to wait for that.
+//! Dropping the future of any operation cancels it. The operation's buffers stay alive until the
+//! kernel has released them, and then return to their pool; no task has to wait for that.
 
 mod answer;
 mod blocking;

@@ -1,4 +1,5 @@
-//! [`channel`] and [`nap`], for threads that are not cores. In a simulated world they wait in virtual time.
+//! [`channel`] and [`nap`], for threads that are not cores. In a simulated world they wait in
+//! virtual time.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 /// Slot sizes are `64 << class` bytes.
 const CLASSES: usize = 8;
 const ALIGN: usize = 64;
-/// Free slots kept of each class; more are given back to the allocator.
+/// Free slots kept of each class; more are returned to the allocator.
 const KEPT: usize = 4096;
 
 /// Free slots of this thread, by class.
@@ -26,7 +26,7 @@ impl Drop for FreeSlots {
     fn drop(&mut self) {
         for (class, slots) in self.0.iter_mut().enumerate() {
             for slot in slots.drain(..) {
-                // SAFETY: free slots were allocated with their class's layout and nobody uses them.
+                // SAFETY: free slots were allocated with their class's layout and are not in use.
                 unsafe { dealloc(slot.as_ptr(), slot_layout(class)) };
             }
         }
@@ -52,7 +52,8 @@ const fn class_of(layout: Layout) -> Option<usize> {
 pub(crate) fn take_slot(layout: Layout) -> NonNull<u8> {
     let layout = match class_of(layout) {
         Some(class) => {
-            // SAFETY: the cell belongs to this thread and the borrow ends within the closure, which runs no other code.
+            // SAFETY: the cell belongs to this thread and the borrow ends within the closure, which
+            // runs no other code.
             if let Ok(Some(slot)) = FREE.try_with(|free| unsafe { (&mut (*free.get()).0)[class].pop() }) {
                 return slot;
             }
@@ -64,10 +65,10 @@ pub(crate) fn take_slot(layout: Layout) -> NonNull<u8> {
     NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// Gives memory back.
+/// Returns memory.
 ///
 /// # Safety
-/// `slot` came from [`take_slot`] with the same `layout`, and nobody uses it any more.
+/// `slot` came from [`take_slot`] with the same `layout`, and is not used any more.
 pub(crate) unsafe fn put_slot(slot: NonNull<u8>, layout: Layout) {
     let layout = match class_of(layout) {
         Some(class) => {
@@ -91,8 +92,8 @@ pub(crate) unsafe fn put_slot(slot: NonNull<u8>, layout: Layout) {
     unsafe { dealloc(slot.as_ptr(), layout) };
 }
 
-/// A pinned future in a recycled slot: what `Pin<Box<dyn Future>>` is, without its allocation. Dropping it drops the
-/// future and recycles the slot.
+/// A pinned future in a recycled slot: what `Pin<Box<dyn Future>>` is, without its allocation.
+/// Dropping it drops the future and recycles the slot.
 pub struct Pooled<T> {
     future: NonNull<dyn Future<Output = T>>,
     /// Slots are recycled on the thread that drops them, and futures are not `Send`.
@@ -103,7 +104,7 @@ impl<T> Pooled<T> {
     /// Moves `future` into a slot.
     pub fn new<F: Future<Output = T> + 'static>(future: F) -> Self {
         let slot = take_slot(Layout::new::<F>()).cast::<F>();
-        // SAFETY: the slot is large and aligned enough for `F`, and is nobody else's.
+        // SAFETY: the slot is large and aligned enough for `F`, and has no other owner.
         unsafe { slot.as_ptr().write(future) };
         Self { future: slot, _not_send: PhantomData }
     }
@@ -113,8 +114,8 @@ impl<T> Future for Pooled<T> {
     type Output = T;
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // SAFETY: the future lives in its slot until this is dropped, is never moved out of it, and `&mut self` makes the
-        // borrow unique.
+        // SAFETY: the future lives in its slot until this is dropped, is never moved out of it, and
+        // `&mut self` makes the borrow unique.
         unsafe { Pin::new_unchecked(self.get_mut().future.as_mut()) }.poll(cx)
     }
 }
@@ -128,11 +129,13 @@ impl<T> Drop for Pooled<T> {
         struct Recycle(NonNull<u8>, Layout);
         impl Drop for Recycle {
             fn drop(&mut self) {
-                // SAFETY: slot and layout are those of `Pooled::new`; the future in it has been dropped.
+                // SAFETY: slot and layout are those of `Pooled::new`; the future in it has been
+                // dropped.
                 unsafe { put_slot(self.0, self.1) };
             }
         }
-        // SAFETY: the future is alive until the next line, so its layout can be read from its vtable.
+        // SAFETY: the future is alive until the next line, so its layout can be read from its
+        // vtable.
         let layout = Layout::for_value(unsafe { self.future.as_ref() });
         let _recycle = Recycle(self.future.cast(), layout);
         // SAFETY: dropped once, here; nothing uses it afterwards.
@@ -146,7 +149,7 @@ impl<T> std::fmt::Debug for Pooled<T> {
     }
 }
 
-/// A value in a recycled slot: what `Box` is, without its allocation.
+/// A value in a recycled slot: like `Box`, without its allocation.
 pub(crate) struct PooledBox<T> {
     value: NonNull<T>,
     /// Slots are recycled on the thread that drops them.
@@ -156,7 +159,7 @@ pub(crate) struct PooledBox<T> {
 impl<T> PooledBox<T> {
     pub(crate) fn new(value: T) -> Self {
         let slot = take_slot(Layout::new::<T>()).cast::<T>();
-        // SAFETY: the slot is large and aligned enough for `T`, and is nobody else's.
+        // SAFETY: the slot is large and aligned enough for `T`, and has no other owner.
         unsafe { slot.as_ptr().write(value) };
         Self { value: slot, _owned: PhantomData }
     }

@@ -1,4 +1,5 @@
-//! [`Readable`]: waiting until a descriptor that another library reads has something to read. It never reads itself.
+//! [`Readable`]: waiting until a descriptor that another library reads has something to read. It
+//! never reads itself.
 
 use std::fmt;
 use std::future::Future;
@@ -13,14 +14,15 @@ use crate::op::{Op, is_transient};
 
 /// Waits for a descriptor, such as a completion channel's, to become readable.
 pub struct Readable {
-    /// The poll in the ring, if somebody waits.
+    /// The poll in the ring, if a task waits.
     op: Option<Op<()>>,
-    /// A descriptor of our own for the same open file, so that its number cannot become another file's.
+    /// A descriptor of our own for the same open file, so that its number cannot become another
+    /// file's.
     fd: OwnedFd,
 }
 
 impl Readable {
-    /// Looks at the open file of `fd`, which may be closed meanwhile.
+    /// Watches the open file of `fd`, which may be closed meanwhile.
     ///
     /// # Errors
     /// When there is no descriptor left.
@@ -28,8 +30,9 @@ impl Readable {
         Ok(Self { op: None, fd: fd.try_clone_to_owned()? })
     }
 
-    /// Ready when there is something to read, or nothing ever will be: the reader sees which. Whoever found nothing to
-    /// read without blocking polls again; what is there when it asks is told at once.
+    /// Ready when there is something to read, or nothing ever will be: a read tells which. A caller
+    /// that found nothing to read without blocking polls again; it is ready at once if data has
+    /// arrived by then.
     ///
     /// # Errors
     /// Those of poll(2) on the ring.

@@ -1,7 +1,8 @@
-//! [`Shared`]: a value that all cores use, and that each counts for itself.
+//! [`Shared`]: a value that all cores use, with a reference count for each.
 //!
-//! An `Arc` that every operation clones is one cache line that all cores write. Here each core holds one reference to
-//! the value, and counts its own handles in memory of its own: on the data path nothing that cores share is written.
+//! An `Arc` that every operation clones is one cache line that all cores write. Here each core
+//! holds one reference to the value, and counts its own handles in memory of its own: on the data
+//! path nothing that cores share is written.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -13,17 +14,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::runtime::{Address, Core};
 
-/// Counts values that were given up: a thread that sees it change looks whether it holds one of them.
+/// Counts dropped values: a thread that sees it change checks whether it holds one of them.
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
 
-/// Small numbers for values, given again once nobody holds the old one any more.
+/// Small numbers for values, reused when a value is gone from all cores.
 static NUMBERS: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
 
-/// One value, and who holds it.
+/// One value, and the cores that hold it.
 struct Held<T> {
     number: usize,
     closed: AtomicBool,
-    /// The cores that hold it, to be told when it is given up.
+    /// The cores that hold it, to be notified when it is dropped.
     holders: Mutex<Vec<Address>>,
     value: T,
 }
@@ -37,7 +38,7 @@ impl<T> Drop for Held<T> {
 /// A thread's one reference to a value.
 struct Reference<T>(Arc<Held<T>>);
 
-/// What a thread knows of one value.
+/// A thread's record of one value.
 struct Entry {
     /// `Reference<T>`.
     handle: Rc<dyn Any>,
@@ -48,7 +49,7 @@ struct Entry {
 struct Known {
     /// By number.
     entries: Vec<Option<Entry>>,
-    /// [`CLOSED`] when the entries were last looked through.
+    /// [`CLOSED`] when the entries were last checked.
     closed_seen: usize,
 }
 
@@ -58,8 +59,8 @@ thread_local! {
 
 /// A value that all cores use; each gets its own [`Local`] handles of it.
 ///
-/// The value is dropped once this, and the last `Local` on each core, has been dropped, and each core that ever had one
-/// has run once more.
+/// The value is dropped once this, and the last `Local` on each core, has been dropped, and each
+/// core that ever had one has run once more.
 pub struct Shared<T: Send + Sync + 'static> {
     held: Arc<Held<T>>,
 }
@@ -110,7 +111,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 known.entries.resize_with(number + 1, || None);
             }
             if let Some(entry) = &known.entries[number] {
-                // Only looked through, not forgotten.
+                // Only checked, not removed.
                 if let Ok(handle) = Rc::clone(&entry.handle).downcast::<Reference<T>>() {
                     return Err(handle);
                 }
@@ -140,7 +141,7 @@ impl<T: Send + Sync + 'static> Drop for Shared<T> {
         let holders = std::mem::take(&mut *self.held.holders.lock().unwrap_or_else(PoisonError::into_inner));
         release_closed();
         for holder in holders {
-            // A core that has gone has let go.
+            // A core that has gone has released it.
             let _ = holder.run(Box::new(release_closed));
         }
     }
@@ -160,7 +161,7 @@ impl<T: Send + Sync + fmt::Debug + 'static> fmt::Debug for Shared<T> {
     }
 }
 
-/// Lets go of values that were given up, as far as this thread holds them.
+/// Releases dropped values, as far as this thread holds them.
 fn release_closed() {
     let released = KNOWN.try_with(|known| {
         let mut known = known.borrow_mut();

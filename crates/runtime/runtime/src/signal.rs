@@ -1,4 +1,4 @@
-//! Signals that end the daemon, as something to wait for.
+//! Signals that end the daemon, as events to wait for.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -35,17 +35,18 @@ impl Signal {
     }
 }
 
-/// Lets a write beyond the process's limit of file size (RLIMIT_FSIZE) fail with EFBIG, instead of ending the process by
-/// SIGXFSZ. For the whole process, and for those that it starts.
+/// Lets a write beyond the process's limit of file size (RLIMIT_FSIZE) fail with EFBIG, instead of
+/// ending the process by SIGXFSZ. For the whole process, and for those that it starts.
 pub fn survive_file_size_limit() {
-    // SAFETY: to ignore a signal runs no handler; SIGXFSZ is a valid number, so that the call cannot fail.
+    // SAFETY: to ignore a signal runs no handler; SIGXFSZ is a valid number, so that the call
+    // cannot fail.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Receives signals instead of letting them end the process.
 ///
-/// Make it before any other thread is started: it blocks the signals in the current thread, and threads started later
-/// inherit that. A thread that does not block them may get them in its place.
+/// Create it before any other thread is started: it blocks the signals in the current thread, and
+/// threads started later inherit that. A thread that does not block them may receive them instead.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
@@ -54,8 +55,8 @@ pub struct Signals {
 impl Signals {
     /// Takes `signals` over.
     pub fn new(signals: &[Signal]) -> io::Result<Self> {
-        // SAFETY: the set is made valid by sigemptyset before it is used, and outlives each call; the descriptor that
-        // signalfd returns is ours alone.
+        // SAFETY: the set is made valid by sigemptyset before it is used, and outlives each call;
+        // the descriptor that signalfd returns is ours alone.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -71,7 +72,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next one. Signals that come while nobody waits are kept, each kind once.
+    /// Waits for the next one. Signals that arrive while no task waits are kept, each kind once.
     pub async fn next(&self) -> io::Result<Signal> {
         loop {
             if let Some(signal) = self.read()? {
@@ -91,8 +92,8 @@ impl Signals {
     /// A signal that is there.
     fn read(&self) -> io::Result<Option<Signal>> {
         loop {
-            // SAFETY: plain numbers, for which zeros are valid; the structure outlives the call, and its length is its
-            // own.
+            // SAFETY: plain numbers, for which zeros are valid; the structure outlives the call,
+            // and its length is its own.
             let (n, info) = unsafe {
                 let mut info: libc::signalfd_siginfo = std::mem::zeroed();
                 let len = size_of::<libc::signalfd_siginfo>();

@@ -1,4 +1,4 @@
-//! Stands for the simulation where it is not compiled in: nothing is ever simulated, at no cost.
+//! Replaces the simulation where it is not compiled in: nothing is ever simulated, at no cost.
 
 use std::io;
 use std::net::SocketAddr;

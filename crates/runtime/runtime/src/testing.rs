@@ -1,4 +1,4 @@
-//! What tests of the data path count: allocations. Feature `testing`; not for programs.
+//! Counts of allocations, for tests of the data path. Feature `testing`; not for programs.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,18 +16,18 @@ thread_local! {
 pub struct Counting;
 
 impl Counting {
-    /// How often memory was allocated or moved so far, by all threads that count.
+    /// Number of allocations and reallocations so far, by all threads that count.
     pub fn allocations() -> u64 {
         ALLOCATIONS.load(Ordering::Relaxed)
     }
 
-    /// How often this thread has allocated or moved memory so far: for what runs on one thread, beside others such as the test
-    /// harness's.
+    /// Number of allocations and reallocations by this thread so far: for code on one thread,
+    /// beside others such as the test harness's.
     pub fn allocations_here() -> u64 {
         HERE.get()
     }
 
-    /// From now on what this thread allocates does not count.
+    /// Stops counting this thread's allocations.
     pub fn ignore_this_thread() {
         UNCOUNTED.set(true);
     }

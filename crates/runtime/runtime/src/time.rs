@@ -1,7 +1,7 @@
 //! Time: the clock of the current turn, and sleeping.
 //!
-//! All timers of a core are in one heap, and the ring waits no longer than the first of them: no timer is an operation
-//! of its own, and starting or dropping one makes no system call.
+//! All timers of a core are in one heap, and the ring waits no longer than the first of them: no
+//! timer is an operation of its own, and starting or dropping one makes no system call.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -13,24 +13,26 @@ use slab::Slab;
 
 use crate::runtime::Core;
 
-/// The monotonic time as of the runtime's current turn, which costs nothing to ask again; outside of a runtime, the time.
+/// The monotonic time as of the runtime's current turn, which costs nothing to ask again; outside
+/// of a runtime, the time.
 pub fn now() -> Instant {
     Core::with_current(|core| core.map_or_else(clock, |core| core.now()))
 }
 
-/// The monotonic time; in a simulated world its own.
+/// The monotonic time; in a simulated world the world's time.
 pub fn clock() -> Instant {
     crate::sim::now().unwrap_or_else(Instant::now)
 }
 
 struct Timer {
     at: Instant,
-    /// Where it is in the heap; `None` once it has fired.
+    /// Position in the heap; `None` once it has fired.
     position: Option<usize>,
     waker: Waker,
 }
 
-/// The timers of one core: a 4-ary heap whose entries know their places, so that any of them can be moved or removed.
+/// The timers of one core: a 4-ary heap whose entries know their places, so that any of them can be
+/// moved or removed.
 #[derive(Default)]
 pub(crate) struct Timers {
     timers: Slab<Timer>,
@@ -43,12 +45,12 @@ impl Timers {
         self.heap.is_empty()
     }
 
-    /// When the first of them is due.
+    /// Time of the first timer.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
     }
 
-    /// Takes the waker of one that is due.
+    /// Takes the waker of a timer that is due.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
         let &(at, key) = self.heap.first()?;
         if at > now {
@@ -153,7 +155,8 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, timer: None }
 }
 
-/// The future of [`sleep`]. It can be moved to another time while it waits, which is cheaper than another sleep.
+/// The future of [`sleep`]. It can be moved to another time while it waits, which is cheaper than
+/// another sleep.
 pub struct Sleep {
     deadline: Instant,
     timer: Option<(Rc<Core>, usize)>,
@@ -165,7 +168,8 @@ impl Sleep {
         self.deadline
     }
 
-    /// Makes it end at another time. Takes effect when it is next polled, and also lets one that has ended be used again.
+    /// Makes it end at another time. Takes effect when it is next polled, and also lets one that
+    /// has ended be used again.
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }

@@ -1,20 +1,21 @@
-//! [`be_urgent`]: a thread that has to run on time. [`be_patient`]: one that has not.
+//! [`be_urgent`]: for a thread that has to run on time. [`be_patient`]: for one that need not.
 
 use std::io;
 
-/// How soon the calling thread runs once it can.
+/// Scheduling of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// Before every ordinary thread of the machine (SCHED_FIFO).
     RealTime,
-    /// Before ordinary threads in most cases: it asked for short turns (EEVDF, Linux 6.12).
+    /// Before ordinary threads in most cases: it requested short time slices (EEVDF, Linux 6.12).
     ShortTurns,
     /// As any other.
     Ordinary,
 }
 
-/// Makes the calling thread run as soon after it can as the system allows this process: threads that wait most of their time and
-/// must not be late. What it starts later does not inherit it where the system can see to that.
+/// Makes the calling thread run as soon after it becomes ready as the system allows this process:
+/// for threads that wait most of their time and must not be late. Threads that it starts later do
+/// not inherit this where the system can ensure that.
 pub fn be_urgent() -> Urgency {
     // SAFETY: a plain structure of numbers, for which zeros are valid, and which outlives the call.
     let real_time = unsafe {
@@ -28,8 +29,8 @@ pub fn be_urgent() -> Urgency {
     if ask_for_short_turns(100_000).is_ok() { Urgency::ShortTurns } else { Urgency::Ordinary }
 }
 
-/// Makes the calling thread, and those that it starts, run when others leave a processor free rather than in their place
-/// (SCHED_BATCH): work beside cores.
+/// Makes the calling thread, and those that it starts, run when others leave a processor free
+/// rather than in their place (SCHED_BATCH): for work beside cores.
 ///
 /// # Errors
 /// The system's.
@@ -42,11 +43,12 @@ pub fn be_patient() -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks for turns of `ns` for the calling thread. Older kernels say yes and do nothing, so that the answer is looked at.
+/// Requests time slices of `ns` for the calling thread. Older kernels report success and do
+/// nothing, so the value is read back.
 fn ask_for_short_turns(ns: u64) -> io::Result<()> {
     let size = size_of::<libc::sched_attr>();
-    // SAFETY: a plain structure of numbers, for which zeros are valid; the kernel reads and writes `size` bytes of it at
-    // most, and it outlives the calls.
+    // SAFETY: a plain structure of numbers, for which zeros are valid; the kernel reads and writes
+    // `size` bytes of it at most, and it outlives the calls.
     let got = unsafe {
         let mut wanted: libc::sched_attr = std::mem::zeroed();
         if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut wanted, size as libc::c_uint, 0) != 0 {

@@ -1,8 +1,9 @@
 //! [`Use`]: one core's own count of its uses of an `Arc`.
 //!
-//! Cloning an `Arc` writes to a cache line that every core which clones it takes from the others, a hundred nanoseconds
-//! each time. A core keeps one clone instead, for as long as it uses it now and then, and counts its own uses of that. For a
-//! value that is made to be used by all cores there is [`crate::Shared`], which each core holds on to until it is given up.
+//! Cloning an `Arc` writes to a cache line that every core which clones it takes from the others, a
+//! hundred nanoseconds each time. A core keeps one clone instead, for as long as it uses it now and
+//! then, and counts its own uses of that. For a value that is made to be used by all cores there is
+//! [`crate::Shared`], which each core holds until it is dropped.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::Core;
 
-/// How long a core keeps what it does not use.
+/// Time after which a core drops its hold on a value that it does not use.
 const KEPT: Duration = Duration::from_millis(20);
 
-/// Something that all cores share, as one core uses it: cloning and dropping it writes to this core's memory only.
+/// Something that all cores share, as one core uses it: cloning and dropping it writes to this
+/// core's memory only.
 pub struct Use<T: ?Sized + 'static>(Rc<Arc<T>>);
 
 impl<T: ?Sized + Send + Sync + 'static> Use<T> {
-    /// A use of `shared`, counted on this core. The first call, and the first after a while without any use, clones the `Arc`;
-    /// the others only look it up.
+    /// A use of `shared`, counted on this core. The first call, and the first after a while without
+    /// any use, clones the `Arc`; the others only look it up.
     pub fn of(shared: &Arc<T>) -> Self {
         let address = Arc::as_ptr(shared).cast::<()>().addr();
         let found = HELD.try_with(|held| {
@@ -48,24 +50,24 @@ impl<T: ?Sized + Send + Sync + 'static> Use<T> {
         }
         let one = Rc::new(shared.clone());
         let entry = Entry { value: one.clone(), used: true };
-        // What it replaces is dropped outside: its drop may come here again.
+        // The replaced entry is dropped outside: its drop may come here again.
         let before = HELD.try_with(|held| held.borrow_mut().entries.insert(address, entry));
         drop(before);
         Self(one)
     }
 
-    /// The count itself, for what can do with any type that an `Arc<T>` stands for.
+    /// The count itself, for code that handles any type behind an `Arc<T>`.
     pub fn into_rc(self) -> Rc<Arc<T>> {
         self.0
     }
 
-    /// What it is a use of.
+    /// The value that it is a use of.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }
 }
 
-/// A use apart from those that [`Use::of`] keeps, to be cloned by whoever keeps it.
+/// A use that [`Use::of`] does not keep, to be cloned by its owner.
 impl<T: ?Sized + 'static> From<Arc<T>> for Use<T> {
     fn from(shared: Arc<T>) -> Self {
         Self(Rc::new(shared))
@@ -93,7 +95,7 @@ impl<T: ?Sized + fmt::Debug + 'static> fmt::Debug for Use<T> {
     }
 }
 
-/// What this core holds on to, by address: it cannot change its meaning while it is held.
+/// Values that this core holds, by address: an address cannot change its meaning while it is held.
 #[derive(Default)]
 struct Held {
     entries: HashMap<usize, Entry, BuildHasherDefault<AddressHasher>>,
@@ -103,7 +105,7 @@ struct Held {
 struct Entry {
     /// A `Rc<Arc<T>>`.
     value: Rc<dyn Any>,
-    /// Whether it was asked for since the last sweep.
+    /// Whether it was used since the last sweep.
     used: bool,
 }
 
@@ -111,13 +113,15 @@ thread_local! {
     static HELD: RefCell<Held> = RefCell::default();
 }
 
-/// [`sweep_if_due`], for a core that is about to sleep. When to do so again, if it holds something that is not in use now.
+/// [`sweep_if_due`], for a core that is about to sleep. When to do so again, if it holds something
+/// that is not in use now.
 pub(crate) fn sweep() -> Option<Instant> {
     let due = sweep_if_due()?;
     HELD.try_with(|held| held.borrow().has_idle()).unwrap_or(false).then_some(due)
 }
 
-/// Lets go of what has not been used for a while, at most once in [`KEPT`]. When that is due again; `None`: nothing is held.
+/// Releases values that have not been used for a while, at most once in [`KEPT`]. Returns the time
+/// at which that is due again; `None`: nothing is held.
 pub(crate) fn sweep_if_due() -> Option<Instant> {
     let mut unused = Vec::new();
     let next = HELD.try_with(|held| {
@@ -135,7 +139,7 @@ pub(crate) fn sweep_if_due() -> Option<Instant> {
             .extend(held.entries.extract_if(|_, entry| !std::mem::take(&mut entry.used) && entry.is_idle()));
         Some(now + KEPT)
     });
-    // Outside: what goes with it may come here again.
+    // Outside of the borrow: its drop may come here again.
     drop(unused);
     next.ok().flatten()
 }

@@ -1,4 +1,4 @@
-//! Files: what is written is read, at any alignment, from any core.
+//! Files: reads return the written bytes, at any alignment, from any core.
 
 mod common;
 
@@ -332,8 +332,9 @@ fn a_bus_error_of_anything_else_still_ends_the_process() {
     if std::env::var_os(CHILD).is_some() {
         let (_dir, file) = create(4096);
         let _region = Region::of_file(&file, 4096, false, false).unwrap();
-        // Not within a copy, and from outside: nobody's but the process's own. Rust's own handler, which ours passes it on
-        // to, only takes itself away the first time, and counts on the access to be made again.
+        // Not within a copy, and from outside: only the process's own handler counts. Rust's own
+        // handler, to which ours passes it on, only removes itself the first time, and counts on
+        // the access to be made again.
         let me = std::process::id().to_string();
         for _ in 0..100 {
             let _ = std::process::Command::new("kill").args(["-BUS", &me]).status();

@@ -1,4 +1,5 @@
-//! Sockets: what arrives, what is sent, and what happens to operations that nobody waits for any more.
+//! Sockets: data that arrives, data that is sent, and the fate of operations whose future was
+//! dropped.
 
 mod common;
 
@@ -117,7 +118,7 @@ fn connecting_to_nobody_fails_and_to_silence_times_out() {
     });
 }
 
-/// Sends `gather` to a peer that reads in small pieces, slowly; returns what it got.
+/// Sends `gather` to a peer that reads in small pieces, slowly; returns the bytes that it got.
 async fn through(gather: Gather) -> (Vec<u8>, Gather) {
     let (a, b) = pair().await;
     a.set_send_buffer(4096).unwrap();
@@ -580,7 +581,7 @@ fn listeners_of_one_address_share_its_connections() {
     });
 }
 
-/// As much as is lent and not copied.
+/// Shortest length that is sent by reference and not copied.
 const BLOCK: usize = 12 << 10;
 
 /// A gather of `blocks` blocks of `region` from its start on, each after a header.
@@ -597,7 +598,7 @@ fn blocks_of(region: &Region, blocks: usize) -> (Gather, Vec<u8>) {
     (gather, bytes)
 }
 
-/// Lends everything, however often the socket is full.
+/// Sends everything by reference, however often the socket is full.
 async fn lend(stream: &TcpStream, lender: &mut Lender, gather: &mut Gather) {
     loop {
         match stream.try_lend(lender, gather).unwrap() {
@@ -635,7 +636,7 @@ fn what_is_lent_outlives_its_region_and_its_lender() {
         let mut lender = Lender::new();
         lend(&a, &mut lender, &mut gather).await;
         drop((lender, gather, region, a));
-        // Each core lets go of a closed region's pages when it next sleeps.
+        // Each core releases a closed region's pages when it next sleeps.
         sleep(Duration::from_millis(20)).await;
         assert!(recv(&b, expected.len()).await == expected);
     });
@@ -759,7 +760,8 @@ fn little_and_what_is_not_a_regions_is_not_lent() {
     });
 }
 
-/// A guard of a region that somebody is changing at first, and until a sender has waited for the end of it.
+/// A guard of a region that a writer is changing at first, and until a sender has waited for its
+/// end.
 #[derive(Default)]
 struct Busy {
     settled: AtomicBool,
@@ -881,7 +883,7 @@ fn more_sockets_than_buffers_receive_without_waiting() {
                 assert_eq!(reader.await.unwrap(), [round; 2000]);
             }
         }
-        // One alone goes on with few.
+        // A single connection continues with few.
         for _ in 0..20_000 {
             send(&pairs[0].0, b"alone").await;
             assert_eq!(recv(&pairs[0].1, 5).await, b"alone");

@@ -1,4 +1,5 @@
-//! Receives that take what is there and never wait, and the round of the ring that others have their turn in.
+//! Receives that take available data and never wait, and the round of the ring in which other tasks
+//! run.
 
 mod common;
 
@@ -13,7 +14,7 @@ use runtime::{BufMut, Destination, Region, Scatter, TcpStream, pool, sleep, spaw
 
 const UNTOUCHED: u8 = 0xee;
 
-/// Waits until so many bytes are in the socket.
+/// Waits until `len` bytes are in the socket.
 async fn there(stream: &TcpStream, len: usize) {
     while stream.pending().unwrap() < len {
         sleep(Duration::from_millis(1)).await;
@@ -35,7 +36,7 @@ fn buffer(len: usize) -> BufMut {
 #[test]
 fn three_places_are_filled_one_after_the_other_as_far_as_there_are_bytes() {
     run(async {
-        // What is in the socket, and the places: in front, in the region, behind.
+        // Bytes in the socket, and the lengths of the places: in front, in the region, behind.
         for (len, [front, middle, back]) in [
             (1, [10, 100, 10]),
             (10, [10, 100, 10]),
@@ -68,7 +69,7 @@ fn three_places_are_filled_one_after_the_other_as_far_as_there_are_bytes() {
             assert!(filled[got..].iter().all(|byte| *byte == UNTOUCHED));
             let untouched = whole[..4096].iter().chain(&whole[4096 + middle..]);
             assert_eq!(untouched.filter(|byte| **byte == UNTOUCHED).count(), outside);
-            // What did not fit is there still.
+            // Bytes that did not fit are still in the socket.
             assert_eq!(recv(&b, len - got).await, bytes[got..]);
         }
     });
@@ -196,7 +197,8 @@ fn a_round_of_the_ring_runs_others_and_submits_their_operations() {
             }
         });
         send(&a, &[7; 100]).await;
-        // One who never waits for anything but rounds: each lets the other receive, which asks the kernel for it a round before.
+        // The task waits for nothing but rounds: each lets the other receive, which has asked the
+        // kernel for data a round before.
         let mut rounds = 0;
         while came.get() < 100 {
             runtime::round().await;

@@ -300,7 +300,8 @@ fn a_hundred_thousand_timers_are_started_and_dropped_in_no_time() {
 #[test]
 fn an_idle_runtime_uses_no_processor_time() {
     run(async {
-        // The least of some: a busy machine adds to what a switch of threads costs, but not to each.
+        // The least of some: a busy machine adds to what a switch of threads costs, but not to
+        // each.
         let mut least = Duration::MAX;
         for _ in 0..5 {
             sleep(Duration::from_millis(20)).await;
@@ -396,8 +397,8 @@ fn a_round_trip_between_cores_takes_microseconds() {
             .unwrap()
     });
     println!("10% {:?}, median {:?}, 99% {:?}", times[200], times[1000], times[1980]);
-    // Those that had a processor at once: others wait for their turn where there are more threads than processors. What waited for a
-    // timer would do so each time.
+    // The fastest tenth had a processor at once: others wait for their turn where there are more
+    // threads than processors. A wait for a timer would be slow each time.
     assert!(times[200] < Duration::from_millis(1), "{:?}", times[200]);
 }
 

@@ -1,4 +1,4 @@
-//! What a socket says of itself, and how it is set up for its path.
+//! Addresses and options of a socket, and its set-up for its path.
 
 mod common;
 

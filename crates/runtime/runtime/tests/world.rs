@@ -8,7 +8,8 @@ use runtime::{
     Config, Cores, Gather, ListenOptions, TcpListener, TcpStream, channel, now, sleep, spawn, timeout,
 };
 
-/// A world with two cores that echo, and a client that sends `rounds` messages over each of three connections.
+/// A world with two cores that echo, and a client that sends `rounds` messages over each of three
+/// connections.
 fn echo(config: sim::Config, rounds: usize) -> sim::Ran<usize> {
     sim::run(config, move || async move {
         let cores = Cores::start(2, Config { spin_us: 0, ..Config::default() }).unwrap();

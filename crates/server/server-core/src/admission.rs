@@ -1,10 +1,10 @@
-//! Who may begin to log in, and how fast: fair shares of what logins cost, by the address that they
-//! come from.
+//! Admission control for connections and logins: each address gets a fair share of the resources
+//! that logins cost.
 //!
 //! It owns the counts of connections and logins, the memory of logins in progress, the delays after
-//! wrong secrets, and how many refusals go to the log. Addresses, times and randomness are handed
-//! in: it opens no socket and reads no clock. All of its tables are bounded, whatever peers do.
-//! `docs/src/design/security.md` states what it promises.
+//! wrong secrets, and the rate at which refusals go to the log. The caller passes in addresses,
+//! times and randomness: this module opens no socket and reads no clock. All of its tables are
+//! bounded, whatever peers do. `docs/src/design/security.md` states the guarantees.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -17,26 +17,26 @@ use invariant::{broken, invariant};
 /// Memory that is counted for each login in progress, bytes: its connection, its task, and
 /// [`FREE_TEXT`].
 const LOGIN_BYTES: usize = 12 << 10;
-/// Text that a login may hold without asking for more memory, bytes: more than initiators in use
+/// Text that a login may hold without requesting more memory, bytes: more than known initiators
 /// send.
 pub const FREE_TEXT: usize = 4 << 10;
-/// The chance with which early drop begins.
+/// Probability at which early drop begins.
 const EARLY: f64 = 0.3;
-/// Limits below this have no early drop: each place of them is worth having.
+/// Limits below this have no early drop, since every place counts.
 const SMALL: usize = 32;
 /// An address with fewer logins in progress than this is dropped only when nearly all places are
 /// taken.
 const FEW: usize = 4;
 
-/// Wrong secrets of one user that an address has free.
+/// Wrong secrets of one user at an address that cause no delay.
 const FREE_OF_USER: u32 = 3;
-/// Wrong secrets of all users together that an address has free.
+/// Wrong secrets of all users together at an address that cause no delay.
 const FREE_OF_ADDRESS: u32 = 16;
 /// The first delay. Each wrong secret doubles it.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 /// The longest delay. A login that would have to wait longer is refused unread.
 const LONGEST_DELAY: Duration = Duration::from_secs(8);
-/// How long a wrong secret is remembered.
+/// Time for which a wrong secret is remembered.
 const MEMORY: Duration = Duration::from_secs(600);
 /// Wrong secrets that are remembered at once: entries of addresses, and of users at addresses.
 const MOST_WRONG: usize = 4096;
@@ -45,13 +45,13 @@ const MOST_WRONG: usize = 4096;
 const LINES: u32 = 10;
 /// Refusals of all addresses together that go to the log in one [`WINDOW`].
 const ALL_LINES: u32 = 300;
-/// The time for those.
+/// Window of the two limits above.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses whose refusals are counted apart.
+/// Addresses whose refusals are counted individually, at most.
 const MOST_TOLD: usize = 1024;
 
-/// What counts as one peer: an IPv4 address, or an IPv6 network of 64 bits, of which one machine
-/// may have all addresses.
+/// A peer for accounting: an IPv4 address, or an IPv6 /64 network, since one machine may have all
+/// addresses of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The address.
@@ -72,28 +72,28 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// The bounds of now.
+/// Current bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Connections at once.
     pub connections: usize,
-    /// Of them, those of one address.
+    /// Bound on `connections` of one address.
     pub connections_per_address: usize,
     /// Logins in progress.
     pub logins: usize,
-    /// Of them, those of one address.
+    /// Bound on `logins` of one address.
     pub logins_per_address: usize,
     /// Memory of all logins in progress, bytes.
     pub login_memory: usize,
 }
 
 impl Rules {
-    /// Logins in progress, as far as three quarters of their memory suffice.
+    /// Number of logins for which three quarters of their memory suffice.
     fn places(&self) -> usize {
         self.logins.min(self.login_memory / 4 * 3 / LOGIN_BYTES).max(1)
     }
 
-    /// The wider bound of both, each.
+    /// The wider of both, for each bound.
     pub(crate) fn widest(self, other: Self) -> Self {
         Self {
             connections: self.connections.max(other.connections),
@@ -117,21 +117,21 @@ impl Rules {
 /// Why a connection is dropped before its first byte is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dropped {
-    /// As many as there may be.
+    /// The server has as many connections as it may have.
     #[error("too many connections")]
     Connections,
-    /// As many as one address may have.
+    /// The address has as many connections as it may have.
     #[error("too many connections from this address")]
     ConnectionsOfAddress,
-    /// As many logins as there may be.
+    /// As many logins are in progress as may be.
     #[error("too many logins in progress")]
     Logins,
-    /// As many logins as one address may have.
+    /// The address has as many logins in progress as it may have.
     #[error("too many logins in progress from this address")]
     LoginsOfAddress,
 }
 
-/// What an address has now.
+/// Current use by one address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     connections: usize,
@@ -143,7 +143,7 @@ struct Held {
 #[derive(Clone, Copy, Debug)]
 struct Wrong {
     count: u32,
-    /// When the next answer may be given.
+    /// Earliest time of the next answer.
     ready: Instant,
     last: Instant,
 }
@@ -166,12 +166,12 @@ impl Told {
     }
 }
 
-/// Refusals that the log does not have.
+/// Refusals that were not logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suppressed {
-    /// How many.
+    /// Number of refusals that were not logged.
     pub refusals: u64,
-    /// Of how many addresses that are counted apart.
+    /// Number of addresses that they came from, among those counted individually.
     pub addresses: usize,
 }
 
@@ -192,7 +192,7 @@ struct State {
 }
 
 impl Admission {
-    /// Nobody yet. `seed` decides who is dropped early.
+    /// Starts with empty tables. `seed` seeds the random choice of connections for early drop.
     pub fn new(seed: u64) -> Self {
         let state = State {
             random: seed,
@@ -209,10 +209,10 @@ impl Admission {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection from `source` wants to begin its login. [`Self::leave`] takes it back.
+    /// Admits a connection from `source` to begin its login. [`Self::leave`] undoes that.
     ///
     /// # Errors
-    /// Why it is dropped.
+    /// The reason why it is dropped.
     pub fn enter(&self, source: Source, rules: &Rules) -> Result<(), Dropped> {
         let mut state = self.state();
         let own = state.of.get(&source).copied().unwrap_or_default();
@@ -224,8 +224,8 @@ impl Admission {
             return Err(Dropped::ConnectionsOfAddress);
         }
         let (places, of_address) = (rules.places(), rules.places_per_address());
-        // Those who have some compete for seven eighths of all. The rest is for those who have few
-        // or none.
+        // Addresses with several logins in progress compete for seven eighths of all places. The
+        // rest is for addresses with few or none.
         let (from, full) = match own.logins < FEW {
             true => (places - places / 16, places),
             false => (places / 2, places - places / 8),
@@ -247,14 +247,14 @@ impl Admission {
         Ok(())
     }
 
-    /// Whether the connections that have entered keep to `rules`: of `source`, and of all.
+    /// Whether the admitted connections stay within `rules`: those of `source`, and all.
     pub(crate) fn holds(&self, source: Source, rules: &Rules) -> bool {
         let state = self.state();
         let own = state.of.get(&source).copied().unwrap_or_default();
         state.all.connections <= rules.connections && own.connections <= rules.connections_per_address
     }
 
-    /// A login from `source` is over, well or not. Its connection may go on.
+    /// A login from `source` has ended, successfully or not. Its connection may stay.
     pub fn logged_in(&self, source: Source) {
         self.change(source, |held| {
             if invariant!(held.logins > 0, "more logins ended than began") {
@@ -320,9 +320,9 @@ impl Admission {
         true
     }
 
-    /// `user` of `source` has answered a challenge, rightly or not: for how long the answer to that
-    /// is to be held back. `None` if that is too long: then it counts for nothing, and is refused
-    /// whether it was right or not.
+    /// `user` of `source` has answered a challenge, rightly or not. Returns the time for which to
+    /// delay the result. `None` if that is too long: then the answer counts for nothing, and is
+    /// refused whether it was right or not.
     pub fn attempt(&self, source: Source, user: &str, right: bool, now: Instant) -> Option<Duration> {
         let keys = [(source, Some(self.hasher.hash_one(user))), (source, None)];
         let mut state = self.state();
@@ -340,12 +340,12 @@ impl Admission {
         Some(wait)
     }
 
-    /// A login from `source` is refused: whether a line of the log may say so.
+    /// Whether to log that a login from `source` was refused.
     pub(crate) fn may_tell(&self, source: Source, now: Instant) -> bool {
         let mut state = self.state();
         let mut all = state.all_told.filter(|all| !all.is_over(now)).unwrap_or(Told::new(now));
         if !state.told.contains_key(&source) && state.told.len() >= MOST_TOLD {
-            // Counted among all, and not apart.
+            // Counted among all, and not individually.
             all.suppressed += 1;
             state.all_told = Some(all);
             return false;
@@ -360,8 +360,8 @@ impl Admission {
         may
     }
 
-    /// What has not been told in windows that are over, or, at the server's end, in all. Forgets
-    /// it.
+    /// Returns and clears the counts of suppressed refusals: of the windows that are over, or, with
+    /// `ending`, of all.
     pub fn suppressed(&self, now: Instant, ending: bool) -> Option<Suppressed> {
         let mut state = self.state();
         let over = state.all_told.is_some_and(|all| ending || all.is_over(now));
@@ -397,7 +397,7 @@ impl State {
 
     fn note_wrong(&mut self, key: (Source, Option<u64>), free: u32, now: Instant) {
         if !self.wrong.contains_key(&key) && self.wrong.len() >= MOST_WRONG {
-            // The older half goes, so that this is rare.
+            // Drops the older half, so that this is rare.
             let mut times: Vec<Instant> = self.wrong.values().map(|wrong| wrong.last).collect();
             let (_, median, _) = times.select_nth_unstable(MOST_WRONG / 2);
             let median = *median;
@@ -414,14 +414,14 @@ impl State {
     }
 }
 
-/// The delay that the `count`-th wrong secret brings the next answer.
+/// Delay of the next answer after the `count`-th wrong secret.
 fn delay(count: u32, free: u32) -> Duration {
     let Some(beyond) = count.checked_sub(free) else { return Duration::ZERO };
     FIRST_DELAY.saturating_mul(1 << beyond.min(16)).min(LONGEST_DELAY)
 }
 
-/// How likely one more is dropped where there are `count`: not below `from`, surely from `full` on,
-/// and between them the likelier the more there are.
+/// Probability of dropping one more when `count` exist: 0 below `from`, 1 from `full` on, and
+/// linear between, from [`EARLY`] to 1. Limits below [`SMALL`] have no early drop.
 fn chance(count: usize, from: usize, full: usize) -> f64 {
     if count >= full {
         return 1.0;
@@ -448,7 +448,7 @@ mod tests {
         IpAddr::from([192, 0, 2, last]).into()
     }
 
-    /// Tries `times` times; how many got in.
+    /// Tries `times` times; returns the number of admitted connections.
     fn press(admission: &Admission, source: Source, times: usize) -> usize {
         (0..times).filter(|_| admission.enter(source, &RULES).is_ok()).count()
     }
@@ -575,7 +575,7 @@ mod tests {
         assert_eq!(waits, [0, 0, 0, 250, 500, 1000, 2000, 4000, 8000, 8000, 8000, 8000]);
         assert_eq!(admission.attempt(at(2), "alice", false, now), Some(Duration::ZERO), "another address");
         assert_eq!(admission.attempt(at(1), "bob", false, now), Some(Duration::ZERO), "another user");
-        // The right one waits as a wrong one would, and then all is forgotten.
+        // The right answer is delayed like a wrong one, and clears the record.
         assert_eq!(admission.attempt(at(1), "alice", true, now), Some(Duration::from_secs(8)));
         assert_eq!(admission.attempt(at(1), "alice", false, now), Some(Duration::ZERO));
     }

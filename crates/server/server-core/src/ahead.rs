@@ -1,41 +1,42 @@
-//! How much of a write's data is asked for before its unit wants it, by the round trip to its
-//! initiator.
+//! Amount of a write's data to request ahead of the unit, by the round-trip time to its initiator.
 //!
-//! A unit takes a long write a piece at a time. Asked for one by one, each piece costs a turnaround
-//! of the network: near by that is nothing, and memory is worth more; far away it is all there is.
-//! What is asked for ahead of its turn is still bounded by [`crate::grants`], MaxOutstandingR2T and
-//! MaxBurstLength, or the queue pair's ORD.
+//! A unit takes a long write one piece at a time. Requested one by one, each piece costs a round
+//! trip. On a LAN that cost is negligible and memory matters more; on a WAN it dominates.
+//! [`crate::grants`], MaxOutstandingR2T and MaxBurstLength, or the queue pair's ORD, still bound
+//! the data requested ahead.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Round trips, and up to how many pieces are asked for ahead of the unit: by R2Ts, and by RDMA
-/// Reads, which hold no queue up.
+/// Upper bounds of round-trip times, each with the number of pieces to request ahead of the unit:
+/// by R2Ts, and by RDMA Reads, which hold no queue up.
 const STEPS: [(Duration, usize, usize); 3] =
     [(Duration::from_micros(500), 0, 4), (Duration::from_millis(5), 2, 4), (Duration::from_millis(40), 4, 8)];
-/// Beyond all of them.
+/// R2Ts and RDMA Reads for round trips beyond all of [`STEPS`].
 const FAR: (usize, usize) = (8, 16);
-/// How long a round trip is believed.
+/// Time for which a measured round trip stays valid.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Pieces of what a unit takes at a time to ask for ahead of it.
+/// Number of pieces to request ahead of the unit, each as long as the unit takes at a time.
 pub fn pieces(round_trip: Duration, rdma: bool) -> usize {
     let step = STEPS.iter().find(|(below, ..)| round_trip < *below);
     let (r2ts, reads) = step.map_or(FAR, |(_, r2ts, reads)| (*r2ts, *reads));
     if rdma { reads } else { r2ts }
 }
 
-/// One connection's round trip, as it was last looked up.
+/// One connection's round-trip time, as last looked up.
 #[derive(Default)]
 pub struct RoundTrip(Cell<Option<(Instant, Duration)>>);
 
 impl RoundTrip {
-    /// The round trip now, by `look` if what is known is old. Where nobody knows it is none.
+    /// The round-trip time. Calls `look` if the stored value is older than a second; zero if it
+    /// returns `None`.
     pub fn get(&self, now: Instant, look: impl FnOnce() -> Option<runtime::TcpInfo>) -> Duration {
         match self.0.get() {
             Some((at, known)) if now.saturating_duration_since(at) < FRESH => known,
             _ => {
-                // The shortest: a queue on the way is no reason to make it longer.
+                // The minimum RTT: queueing delay on the path is no reason to request further
+                // ahead.
                 let known = look().map_or(Duration::ZERO, |info| info.min_rtt.min(info.rtt));
                 self.0.set(Some((now, known)));
                 known
@@ -58,7 +59,7 @@ mod tests {
                 before = ahead;
             }
         }
-        // Near by, as it was without looking.
+        // On a LAN: the same as without a lookup.
         assert_eq!((pieces(Duration::ZERO, false), pieces(Duration::ZERO, true)), (0, 4));
         assert_eq!(
             (pieces(Duration::from_millis(23), false), pieces(Duration::from_millis(23), true)),

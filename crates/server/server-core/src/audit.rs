@@ -1,10 +1,10 @@
-//! The audit log: one line for each login, refusal, end and preemption. Here are the lines that
-//! every protocol has; front ends add their own.
+//! The audit log: one line for each login, refusal, end and preemption. This module has the lines
+//! that every protocol has; front ends add their own.
 //!
 //! All lines have the tracing target [`TARGET`], and fields `what`, `initiator`, `target`, `user`
 //! and `address`. Text that comes from peers is recorded as strings, which every format escapes, so
-//! that no peer can forge a line. What is refused is told at a bounded rate ([`crate::admission`]);
-//! what is not told is counted. It never logs a secret, nor anything for an I/O.
+//! that no peer can forge a line. Refusals are logged at a bounded rate ([`crate::admission`]) and
+//! counted beyond it. The audit log contains no secrets and no line for an I/O.
 
 use std::net::SocketAddr;
 
@@ -14,18 +14,18 @@ use crate::admission::{Dropped, Source};
 /// The tracing target of audit lines: a filter such as `warn,stag::audit=info` keeps them.
 pub const TARGET: &str = "stag::audit";
 
-/// Who a login claims to be, as far as it has come.
+/// The identity that a login claims, as far as the login has come.
 #[derive(Debug, Default)]
 pub struct Who {
     /// The client's name.
     pub initiator: Option<String>,
-    /// What it wants to reach.
+    /// The target it asks for.
     pub target: Option<String>,
-    /// The user that was tried.
+    /// The user whose secret was tried.
     pub user: Option<String>,
 }
 
-/// A login has come to nothing.
+/// Logs that a login failed.
 pub fn refused(hub: &Hub, address: SocketAddr, who: &Who, why: &dyn std::fmt::Display) {
     if !may_tell(hub, address) {
         return;
@@ -49,7 +49,8 @@ pub(crate) fn dropped(hub: &Hub, address: SocketAddr, why: Dropped) {
     }
 }
 
-/// Says how many refusals were not told, in windows that are over or, at the server's end, in all.
+/// Logs the number of suppressed refusals, of windows that are over or, at the server's end, of
+/// all.
 pub fn suppressed(hub: &Hub, ending: bool) {
     if let Some(left_out) = hub.admission.suppressed(runtime::now(), ending) {
         let (refusals, addresses) = (left_out.refusals, left_out.addresses);

@@ -1,11 +1,11 @@
-//! How much the connections of a core hold together for initiators that take it slowly, or not at
-//! all: what is queued to be sent, and what long reads are fetching.
+//! Bound on the memory that a core's connections hold for initiators that receive slowly or not at
+//! all: queued output, and the data that long reads are fetching.
 //!
-//! Most of that lies in the core's pool, where the data of all connections comes to. So all of it
-//! may take a quarter of the pool, however many initiators do not read. Beyond that a connection
-//! holds an equal share at most: it is not listened to, and its reads wait, until its initiator has
-//! taken enough. Who holds nothing may always begin. It is counted in steps of [`STEP`], so that
-//! short queues cost nothing.
+//! Most of it lies in the core's pool, which also takes the incoming data of all connections. So
+//! together it may take a quarter of the pool, however many initiators do not read. Beyond that a
+//! connection holds an equal share at most: the server stops reading from it, and its reads wait,
+//! until its initiator has received enough. A connection that holds nothing may always begin. Bytes
+//! are counted in steps of [`STEP`], so that short queues cost nothing.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,41 +13,41 @@ use std::rc::Rc;
 use invariant::invariant;
 use runtime::pool;
 
-/// What the connections of one core hold together.
+/// Total of the bytes that one core's connections hold.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// Bytes held.
+    /// Bytes held by all connections.
     held: Cell<usize>,
-    /// Connections that hold some.
+    /// Connections that hold any.
     holders: Cell<usize>,
 }
 
-/// The part of the pool's bytes that may be held.
+/// Divisor: the connections may hold the pool's bytes divided by this.
 const PART: usize = 4;
 
-/// What a connection may hold without being counted, bytes.
+/// Bytes that a connection may hold without being counted.
 pub const STEP: usize = 64 << 10;
 
-/// What a read fetches at most before it waits until its connection has room for more, bytes.
+/// Bytes that a read fetches at most before it waits until its connection has room for more.
 const PIECE: usize = 1 << 20;
 
-/// One connection's part.
+/// One connection's share.
 #[derive(Debug)]
 pub struct Backlog {
     core: Rc<Held>,
-    /// What waits to be sent, in whole steps.
+    /// Bytes queued to be sent, in whole steps.
     queued: Cell<usize>,
-    /// What its long reads that are at work will bring at most.
+    /// Upper bound of the bytes that its long reads in progress will fetch.
     reading: Cell<usize>,
 }
 
 impl Backlog {
-    /// The part of a connection that holds nothing yet.
+    /// Creates the share of a connection that holds nothing yet.
     pub fn new(core: Rc<Held>) -> Self {
         Self { core, queued: Cell::new(0), reading: Cell::new(0) }
     }
 
-    /// So many bytes wait to be sent.
+    /// Sets the number of bytes queued to be sent.
     #[inline]
     pub fn account(&self, queued: usize) {
         let queued = queued / STEP * STEP;
@@ -56,7 +56,8 @@ impl Backlog {
         }
     }
 
-    /// A read of `len` bytes begins; says what [`Self::read`] is to be told when it ends.
+    /// A read of `len` bytes begins. Returns the number of bytes to pass to [`Self::read`] when it
+    /// ends.
     #[inline]
     pub fn begin(&self, len: usize) -> usize {
         let len = if len < STEP { 0 } else { len.min(PIECE) };
@@ -66,14 +67,14 @@ impl Backlog {
         len
     }
 
-    /// A read that was counted so has ended.
+    /// A read that [`Self::begin`] counted as `counted` bytes has ended.
     pub fn read(&self, counted: usize) {
         let reading = self.reading.get();
         invariant!(counted <= reading, "a read of {counted} bytes ended, of {reading} that began");
         self.set(self.queued.get(), reading.saturating_sub(counted));
     }
 
-    /// Whether more waits to be sent than is left uncounted.
+    /// Whether more bytes are queued than may stay uncounted.
     #[inline]
     pub fn is_queued(&self) -> bool {
         self.queued.get() > 0
@@ -98,8 +99,8 @@ impl Backlog {
         }
     }
 
-    /// Bytes that may be queued before its initiator is not listened to any more: `most` while the
-    /// core has room.
+    /// Bytes that may be queued before the server stops reading from its initiator: `most` while
+    /// the core has room.
     #[inline]
     pub fn mark(&self, most: usize) -> usize {
         let core = &*self.core;

@@ -1,4 +1,4 @@
-//! [`Core`]: what one core of a server has for itself. [`Post`]: how other threads reach it.
+//! [`Core`]: the state of one core of a server. [`Post`]: access to it for other threads.
 //!
 //! A connection gets its core when it begins, and keeps it: the data path never looks it up. A
 //! message arrives at a thread, so [`HERE`] lists the cores of this thread by their server. It has
@@ -23,13 +23,13 @@ thread_local! {
     static HERE: RefCell<Vec<Rc<Core>>> = RefCell::default();
 }
 
-/// What one core of a server has.
+/// State of one core of a server.
 pub struct Core {
-    /// Which server's.
+    /// Number of the server.
     server: u64,
     /// Data that its connections hold for slow clients.
     pub backlog: Rc<Held>,
-    /// Data that it has asked clients for.
+    /// Data that it has requested from clients.
     pub grants: Rc<Granted>,
     /// Pings silent clients.
     pub pings: Rc<Pinger>,
@@ -71,8 +71,8 @@ impl Core {
         }
     }
 
-    /// The front end's own state on this core, made at the first call. Not for the data path: a
-    /// connection keeps what this returns.
+    /// The front end's own state on this core, created at the first call. Not for the data path: a
+    /// connection keeps the result.
     pub fn own<T: Default + 'static>(&self) -> Rc<T> {
         let known = self.own.borrow().iter().find_map(|one| one.clone().downcast().ok());
         known.unwrap_or_else(|| {
@@ -83,7 +83,7 @@ impl Core {
     }
 }
 
-/// The way to one core of a server, from any thread.
+/// Reference to one core of a server, for any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
     handle: Handle,
@@ -95,7 +95,7 @@ impl Post {
         Self { handle, server }
     }
 
-    /// Which core it is.
+    /// Index of the core.
     pub fn index(&self) -> usize {
         self.handle.index()
     }
@@ -135,7 +135,7 @@ impl Post {
 pub struct TcpCounters {
     /// Data segments of all kinds.
     pub received: u64,
-    /// Of that, what was received straight to where it belongs.
+    /// Bytes of `received` that were placed directly at their destination.
     pub landed: u64,
 }
 
@@ -154,7 +154,7 @@ impl TcpAccount {
         });
     }
 
-    /// What has come.
+    /// Payload received so far.
     pub fn counters(&self) -> TcpCounters {
         self.0.get()
     }

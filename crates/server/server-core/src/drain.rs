@@ -1,9 +1,9 @@
-//! Taking clients off a portal, a target or the whole server before maintenance. New logins are
-//! refused or sent elsewhere, every client is asked to leave, and the rest is dropped with notice
-//! after a while.
+//! Removes clients from a portal, a target or the whole server before maintenance. New logins are
+//! refused or redirected, every client is asked to leave, and the remaining ones are dropped with
+//! notice after a timeout.
 //!
-//! It never touches commands: a client that is asked ends its own before it leaves. The front end
-//! says which clients a drain is about, and asks and drops them ([`Audience`]).
+//! A drain never touches commands: a client that is asked to leave ends its own first. The front
+//! end selects the clients of a drain, and asks and drops them ([`Audience`]).
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 
 use crate::{ConnectionId, Hub};
 
-/// How often a drain looks for connections that are left.
+/// Interval at which a drain counts the connections that are left.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for connections that are dropped to end.
 const LAST: Duration = Duration::from_secs(10);
 
-/// What is drained.
+/// Scope of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole server.
     All,
     /// The target with this name.
     Target(String),
-    /// What came through the portal that listens at this address.
+    /// The connections that came through the portal that listens at this address.
     Portal(SocketAddr),
 }
 
@@ -41,32 +41,32 @@ impl std::fmt::Display for Scope {
     }
 }
 
-/// How it is drained. `Elsewhere` is where a front end can send clients.
+/// Options of a drain. `Elsewhere` is a front end's type for a redirection target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options<Elsewhere> {
     /// Time that clients have to leave.
     pub timeout: Duration,
-    /// Where new logins are sent; refused if nowhere.
+    /// Redirection target for new logins; `None` refuses them.
     pub redirect: Option<Elsewhere>,
 }
 
-/// How far a drain is.
+/// Progress of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Clients have been asked to leave.
     Asking,
     /// Their time is up: connections are being dropped.
     Dropping,
-    /// Nobody is left. New logins are refused or sent elsewhere until the drain is undone.
+    /// No connection is left. New logins are refused or redirected until the drain is undone.
     Drained,
 }
 
-/// A drain as it is now.
+/// Snapshot of a drain.
 #[derive(Clone, Debug)]
 pub struct Status<Elsewhere> {
-    /// What is drained.
+    /// Scope of the drain.
     pub scope: Scope,
-    /// How far it is.
+    /// Its progress.
     pub state: State,
     /// Connections that were asked to leave.
     pub asked: usize,
@@ -74,15 +74,15 @@ pub struct Status<Elsewhere> {
     pub dropped: usize,
     /// Connections that are left.
     pub left: usize,
-    /// How long ago it began.
+    /// Time since it began.
     pub age: Duration,
-    /// How long clients still have to leave.
+    /// Time that clients still have to leave.
     pub remaining: Duration,
-    /// Where new logins are sent.
+    /// Redirection target for new logins.
     pub redirect: Option<Elsewhere>,
 }
 
-/// Why nothing is drained.
+/// Reason why a drain did not begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No such target, or no portal listens there.
@@ -98,27 +98,28 @@ pub enum Error {
 
 /// The clients of a front end.
 pub trait Audience: Send + Sync + 'static {
-    /// Connections that are asked and dropped together: those of one session that a drain is about.
+    /// Connections that are asked and dropped together: those of one session that a drain affects.
     type Group;
 
-    /// The connections that a drain of `scope` is about, now.
+    /// The connections that a drain of `scope` affects now.
     fn affected(&self, scope: &Scope) -> Vec<Self::Group>;
 
     /// The connections of a group.
     fn connections(&self, group: &Self::Group) -> Vec<ConnectionId>;
 
-    /// Asks one of them to leave within `time`.
+    /// Asks a connection of a group to leave within `time`.
     fn ask_to_leave(&self, group: &Self::Group, connection: ConnectionId, time: Duration);
 
-    /// Drops a group with notice, as part of a drain of `scope`. What is given ends when its
-    /// connections have.
+    /// Drops a group with notice, as part of a drain of `scope`. The returned future completes when
+    /// the group's connections have ended.
     fn drop_with_notice(&self, group: &Self::Group, scope: &Scope) -> Pin<Box<dyn Future<Output = ()>>>;
 
-    /// How long after the beginning of a drain a login may end that was let in before it.
+    /// Time after the beginning of a drain within which a login that was admitted before it must
+    /// have ended.
     fn login_time(&self) -> Duration;
 }
 
-/// All drains of a front end. Looked at by logins only.
+/// All drains of a front end. Only logins look it up.
 pub struct Drains<Elsewhere> {
     any: AtomicBool,
     list: Mutex<Vec<Arc<Drain<Elsewhere>>>>,
@@ -146,8 +147,8 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The drain whose scope `covers` a login, if any: where it sends that login, or `None` to
-    /// refuse it.
+    /// The redirection target of the drain whose scope `covers` a login, if any; the inner `None`
+    /// refuses the login.
     pub fn covering(&self, covers: impl Fn(&Scope) -> bool) -> Option<Option<Elsewhere>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -156,12 +157,12 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         list.iter().find(|drain| covers(&drain.scope)).map(|drain| drain.options.redirect.clone())
     }
 
-    /// Whether clients are to be told of this portal.
+    /// Whether clients may be offered this portal.
     pub fn offers(&self, portal: SocketAddr) -> bool {
         self.covering(|scope| *scope == Scope::Portal(portal)).is_none()
     }
 
-    /// Begins to drain `scope`, which is there; [`Self::all`] shows how it goes.
+    /// Begins to drain `scope`, which exists; [`Self::all`] shows its progress.
     ///
     /// # Errors
     /// [`Error::Again`] and [`Error::Ending`].
@@ -199,8 +200,8 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         ran.map_err(|_| Error::Ending)
     }
 
-    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope`
-    /// is not being drained.
+    /// Ends a drain: new logins are admitted again. Connections already dropped stay dropped.
+    /// Returns false if `scope` is not being drained.
     pub fn undo(&self, scope: &Scope) -> bool {
         let mut list = self.list();
         let Some(at) = list.iter().position(|drain| drain.scope == *scope) else { return false };
@@ -235,10 +236,10 @@ impl<Elsewhere: Clone> Drain<Elsewhere> {
         }
     }
 
-    /// Sees a drain through.
+    /// Runs a drain to its end.
     async fn run(&self, hub: &Hub, audience: &impl Audience) {
         let deadline = self.began + self.options.timeout;
-        // Logins that were let in before it began may end in a session after it did.
+        // Logins that were admitted before it began may end in a session after it did.
         let last_login = self.began + audience.login_time();
         let mut asked: HashSet<ConnectionId> = HashSet::new();
         loop {
@@ -264,7 +265,7 @@ impl<Elsewhere: Clone> Drain<Elsewhere> {
                         end.await;
                     }
                 };
-                // A unit that does not end its commands holds connections; the next look finds
+                // A unit that does not end its commands keeps connections; the next check finds
                 // them.
                 let _ = runtime::timeout(LAST, Box::pin(wait)).await;
                 continue;

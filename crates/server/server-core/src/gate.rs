@@ -1,6 +1,6 @@
-//! Commands of one connection that wait for their time under a limit of service. Others pass them:
-//! a unit's limit holds back that unit's commands only. The front end bounds how many commands
-//! wait.
+//! Commands of one connection that wait for their time under a limit of service. Other commands
+//! pass them: a unit's limit delays that unit's commands only. The front end bounds the number of
+//! waiting commands.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -15,19 +15,19 @@ use crate::qos::{Cost, Limiter};
 
 /// The commands that wait.
 pub struct Gate<C> {
-    /// Whether any limit holds for the connection: all that commands of others pay for.
+    /// Whether any limit applies to the connection. Without one, commands pay only for this flag.
     closed: Cell<bool>,
     waiting: RefCell<BinaryHeap<Reverse<Waiting<C>>>>,
     count: Cell<u64>,
-    /// A task sees to those that wait.
+    /// A task runs [`Gate::watch`].
     watched: Cell<bool>,
-    /// The first of them is another, or there is none.
+    /// Notified when the first of them changes, or none is left.
     changed: Notify,
 }
 
 struct Waiting<C> {
     until: Instant,
-    /// In the order of their coming.
+    /// In order of arrival.
     number: u64,
     command: C,
     cost: Cost,
@@ -64,14 +64,14 @@ impl<C> Ord for Waiting<C> {
     }
 }
 
-/// What becomes of a command at the gate.
+/// Outcome of [`Gate::pass`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Passage<C> {
-    /// Its time is now.
+    /// The command may run now.
     Now(C),
-    /// It is kept, and [`Gate::watch`] runs.
+    /// The gate keeps it, and [`Gate::watch`] runs already.
     Kept,
-    /// It is kept, and [`Gate::watch`] has to be run.
+    /// The gate keeps it, and the caller must run [`Gate::watch`].
     KeptAlone,
 }
 
@@ -88,19 +88,19 @@ impl<C> Default for Gate<C> {
 }
 
 impl<C> Gate<C> {
-    /// Says whether any limit holds.
+    /// Sets whether any limit applies.
     pub fn set_closed(&self, closed: bool) {
         self.closed.set(closed);
     }
 
-    /// Whether limits hold.
+    /// Whether any limit applies.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// Charges a command, and keeps it until its time. `is_like` tells which of those that wait are
-    /// for the same unit.
+    /// Charges a command, and keeps it until its time. `is_like` returns whether a waiting command
+    /// is for the same unit.
     #[cold]
     pub fn pass(
         &self,
@@ -117,8 +117,8 @@ impl<C> Gate<C> {
             let like = waiting.iter().filter(|Reverse(one)| is_like(&one.command));
             like.map(|Reverse(one)| one.until).max()
         };
-        // Where a limit was lifted a moment ago, those that came before still wait to be told, and
-        // go first.
+        // If a limit was lifted a moment ago, earlier commands for the same unit still wait here,
+        // and go first.
         let until = if charged.is_none() { last() } else { charged };
         let Some(until) = until.filter(|until| *until > now) else { return Passage::Now(command) };
         let number = self.count.get();
@@ -131,8 +131,8 @@ impl<C> Gate<C> {
         Passage::KeptAlone
     }
 
-    /// Forgets the command that `is` tells, and what it was charged. False if it does not wait
-    /// here.
+    /// Removes the commands for which `is` returns true, and refunds their charges. False if none
+    /// waits here.
     pub fn remove(&self, is: impl Fn(&C) -> bool) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let before = waiting.len();
@@ -147,7 +147,7 @@ impl<C> Gate<C> {
         waiting.len() < before
     }
 
-    /// Keeps those of the waiting commands that `stays` gives back, and refunds the others.
+    /// Keeps the waiting commands that `stays` returns, and refunds the others.
     pub fn retain(&self, mut stays: impl FnMut(C) -> Option<C>) {
         let all = std::mem::take(&mut *self.waiting.borrow_mut());
         let kept = all.into_iter().filter_map(|Reverse(one)| {
@@ -165,8 +165,8 @@ impl<C> Gate<C> {
         self.changed.notify();
     }
 
-    /// All that wait, in the order of their coming, to be charged anew: the accounts have begun
-    /// anew too.
+    /// Takes all waiting commands, in order of arrival, to be charged again: the accounts have
+    /// begun anew.
     pub fn take_all(&self) -> Vec<C> {
         let mut waiting = std::mem::take(&mut *self.waiting.borrow_mut()).into_vec();
         waiting.sort_by_key(|Reverse(one)| one.number);
@@ -174,13 +174,13 @@ impl<C> Gate<C> {
         waiting.into_iter().map(|Reverse(one)| one.command).collect()
     }
 
-    /// Gives commands to `go` when their time has come, until none waits.
+    /// Passes commands to `go` when their time has come, until none waits.
     pub async fn watch(&self, mut go: impl FnMut(C)) {
         loop {
             let first = self.waiting.borrow().peek().map(|Reverse(first)| first.until);
             let Some(until) = first else { break };
             if until > runtime::now() {
-                // Another may come before it, or it may go.
+                // Another command may come before it, or it may be removed.
                 let moved = || {
                     let waiting = self.waiting.borrow();
                     waiting.peek().is_none_or(|Reverse(first)| first.until != until).then_some(())

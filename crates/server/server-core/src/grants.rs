@@ -1,15 +1,17 @@
-//! How much data the units of a core ask initiators for at once.
+//! Bound on the data that the units of a core request from initiators at once.
 //!
-//! What R2Ts ask for comes into buffers of the core's pool. If units could ask for more than it
-//! has, it would be full of the beginnings of transfers, each waiting for buffers that the others
-//! hold. So a unit waits for a grant before it asks for data, goes on with that as long as it asks
-//! for no more at a time, and gives it back when it asks for more or has ended. It never waits for
-//! one while it holds another, and never between two pieces of the same length: what it holds then
-//! (an object's end, a lock) those may wait for who have all other grants. Over iSER it asks for
-//! more ahead of its turn, as long as nobody waits.
+//! Data requested by R2Ts arrives in buffers of the core's pool. If units could request more than
+//! the pool holds, it would fill with the beginnings of transfers, each waiting for buffers that
+//! the others hold. So a unit waits for a grant before it requests data. It keeps the grant as long
+//! as it requests no more at a time, and returns it when it requests more or ends.
+//!
+//! Deadlock rule: a unit never waits for a grant while it holds another, and never between two
+//! pieces of the same length. Otherwise the holders of all other grants could wait for what it
+//! holds then (an object's end, a lock). Over iSER it requests more data ahead of the unit, as long
+//! as no other task waits.
 //!
 //! Every connection may hold one grant, however much the others hold: none can keep another from
-//! going on.
+//! progressing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,15 +21,15 @@ use std::task::{Context, Poll};
 use invariant::invariant;
 use runtime::{Notify, pool};
 
-/// What one core has granted.
+/// Data granted to the connections of one core.
 #[derive(Default)]
 pub struct Granted {
     bytes: Cell<usize>,
-    /// Connections of which tasks wait.
+    /// Connections with waiting tasks.
     waiting: RefCell<VecDeque<Weak<Own>>>,
 }
 
-/// One connection's part.
+/// One connection's grants.
 pub struct Grants {
     core: Rc<Granted>,
     own: Rc<Own>,
@@ -38,17 +40,17 @@ struct Own {
     granted: Cell<usize>,
     /// Its tasks that wait.
     waiters: Notify,
-    /// Whether the core knows that there are some.
+    /// Whether `waiting` of the core has an entry for it.
     known: Cell<bool>,
 }
 
-/// The part of the pool's bytes that may be asked for: data may come in pieces for which buffers
-/// are up to twice as long, and what comes unasked, reads and the copies of stores need buffers
-/// too.
+/// Divisor: units may request the pool's bytes divided by this. Data may come in pieces for which
+/// buffers are up to twice as long, and unsolicited data, reads and the copies of stores need
+/// buffers too.
 const PART: usize = 4;
 
 impl Grants {
-    /// The part of a connection that has been granted nothing yet.
+    /// Creates the share of a connection that has been granted nothing yet.
     pub fn new(core: Rc<Granted>) -> Self {
         Self { core, own: Rc::default() }
     }
@@ -62,7 +64,7 @@ impl Grants {
         self.core.bytes.set(self.core.bytes.get() + len);
     }
 
-    /// Grants a task of the connection `len` bytes, or leaves its waker.
+    /// Grants a task of the connection `len` bytes, or registers its waker.
     pub fn poll_take(&self, len: usize, cx: &mut Context<'_>) -> Poll<()> {
         let own = &self.own;
         if self.fits(len) || own.granted.get() == 0 {
@@ -76,8 +78,8 @@ impl Grants {
         Poll::Pending
     }
 
-    /// Grants a task of the connection `len` bytes more if nobody has to wait for that: what it may
-    /// ask for ahead of its turn.
+    /// Grants a task of the connection `len` bytes more, for data requested ahead of the unit.
+    /// False if any task waits or the core's bound is reached.
     pub fn try_take(&self, len: usize) -> bool {
         let fits = self.core.waiting.borrow().is_empty() && self.fits(len);
         if fits {

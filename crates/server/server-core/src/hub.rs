@@ -1,5 +1,5 @@
-//! [`Hub`]: a server as all of its cores share it. It changes by atomics, or behind a mutex off the
-//! data path.
+//! [`Hub`]: the state of a server that all of its cores share. It changes by atomics, or behind a
+//! mutex off the data path.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -28,30 +28,30 @@ pub struct Hub {
     stopping: AtomicBool,
     /// The server accepts no connections until this is undone.
     paused: AtomicBool,
-    /// Held while what the server does is changed.
+    /// Held during a change of the server's content.
     changing: Mutex<()>,
-    /// Listening sockets of another daemon or of the service manager, by the address asked for.
+    /// Listening sockets of another daemon or of the service manager, by requested address.
     inherited: Mutex<Vec<(SocketAddr, OwnedFd)>>,
 }
 
-/// How a core's buffer pool is used.
+/// Use of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreStatus {
-    /// Connections that live on the core, those that log in among them.
+    /// Connections on the core, including those that are logging in.
     pub connections: usize,
     /// Its buffer pool.
     pub pool: runtime::pool::Stats,
     /// Bytes that are kept because initiators may ask for them again (ErrorRecoveryLevel 1 and 2).
     pub kept: usize,
-    /// How often a connection's were given up, because too much was kept.
+    /// Number of times that a connection's kept data was discarded because the core kept too much.
     pub kept_given_up: u64,
     /// Payload that came over TCP.
     pub tcp: TcpCounters,
-    /// What RDMA has moved.
+    /// RDMA counters.
     pub rdma: rdma::Counters,
-    /// Pings that it has sent to silent initiators, over connections of all times.
+    /// Pings sent to silent initiators, including those of connections that have ended.
     pub pings: u64,
-    /// Connections whose pings wait for their turn, because so many are silent.
+    /// Connections whose pings are delayed because too many connections are silent.
     pub pings_waiting: usize,
 }
 
@@ -61,7 +61,7 @@ struct Load {
 }
 
 impl Hub {
-    /// Starts `count` cores. Portals that ask for the addresses of `inherited` sockets use those
+    /// Starts `count` cores. Portals that request the addresses of `inherited` sockets use those
     /// ([`Self::take_inherited`]).
     ///
     /// # Errors
@@ -99,12 +99,12 @@ impl Hub {
         self.cores[0].post
     }
 
-    /// How many connections live on each core.
+    /// Number of connections on each core.
     pub fn connections(&self) -> impl Iterator<Item = usize> {
         self.cores.iter().map(|core| core.connections.load(Ordering::Relaxed))
     }
 
-    /// Places one more connection on the core that has the fewest.
+    /// Places one more connection on the core with the fewest connections.
     pub(crate) fn place(&self) -> Post {
         let load = |core: &&Load| core.connections.load(Ordering::Relaxed);
         let core = self.cores.iter().min_by_key(load).unwrap_or(&self.cores[0]);
@@ -137,7 +137,7 @@ impl Hub {
         self.paused.store(paused, Ordering::Release);
     }
 
-    /// Keeps others from changing what the server does, for as long as the guard lives.
+    /// Excludes other changes of the server's content while the guard lives.
     pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,20 +147,20 @@ impl Hub {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// The socket that listens already for `asked`.
+    /// The inherited socket that listens on `asked` already.
     pub(crate) fn take_inherited(&self, asked: SocketAddr) -> Option<OwnedFd> {
         let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
         let at = inherited.iter().position(|(address, _)| *address == asked)?;
         Some(inherited.swap_remove(at).1)
     }
 
-    /// Closes the inherited sockets that no portal has asked for.
+    /// Closes the inherited sockets that no portal has requested.
     pub fn drop_inherited(&self) {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// How each core is used. A core that does not answer within `patience` is left out. Blocks,
-    /// and must not be called on a core.
+    /// The use of each core; `None` for a core that does not answer within `patience`. Blocks, and
+    /// must not be called on a core.
     pub fn status(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
         let cores = self.on_each_core(patience, |core| {
             let (kept, kept_given_up) = core.retention.figures();
@@ -193,7 +193,7 @@ impl Hub {
             .map(|core| {
                 let (say, hear) = runtime::channel();
                 let ask = ask.clone();
-                // A caller that has stopped waiting does not listen.
+                // The receiver is gone if the caller has stopped waiting.
                 let asked = core.run(move |core| async move { drop(say.send(ask(&core))) });
                 asked.is_ok().then_some(hear)
             })
@@ -216,7 +216,7 @@ impl Hub {
     {
         let (done, wait) = runtime::channel();
         let ran = self.first().run(move |_| async move {
-            // Only a caller that has vanished does not listen.
+            // The receiver is gone only if the caller has vanished.
             let _ = done.send(task().await);
         });
         match (ran, wait.recv()) {

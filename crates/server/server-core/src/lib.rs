@@ -1,13 +1,13 @@
-//! The part of a server that knows no protocol: cores, portals, admission, budgets, pings, limits
-//! of service, drain.
+//! The protocol-independent part of a server: cores, portals, admission, budgets, pings, limits of
+//! service, drain.
 //!
-//! A [`Hub`] is the server as all cores share it: its cores, its admission, and whether it accepts
-//! connections. A [`Core`] is what one core has for itself: budgets, pings, counts, listening
+//! A [`Hub`] is the state that all cores share: the cores, the admission, and whether the server
+//! accepts connections. A [`Core`] is the state of one core: budgets, pings, counts, listening
 //! tasks. A [`Server`] is both, with the front ends that serve on them.
 //!
 //! A front end plugs in by three traits. A [`FrontEnd`] is paused, handed over and ended with the
-//! others. A [`Service`] takes the connections of a portal that begin as its protocol does, and
-//! serves each to its end. A [`drain::Audience`] says which clients a drain is about.
+//! others. A [`Service`] takes the connections of a portal that begin with its protocol, and serves
+//! each to its end. A [`drain::Audience`] selects the clients of a drain.
 //!
 //! Nothing here knows a PDU, a session or a unit.
 #![forbid(unsafe_code)]

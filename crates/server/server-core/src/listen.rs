@@ -1,5 +1,5 @@
-//! From accept to a front end: a connection gets its place and its core, and its first bytes tell
-//! its protocol.
+//! From accept to a front end: a connection gets its place and its core, and its first bytes
+//! determine its protocol.
 //!
 //! A connection never waits for another: each reads its first bytes in a task of its own.
 
@@ -22,30 +22,31 @@ use crate::{Core, Hub, Post};
 
 /// A front end at one portal.
 pub trait Service: Send + Sync + 'static {
-    /// The bounds on connections and logins, as they are now.
+    /// The current bounds on connections and logins.
     fn rules(&self) -> Rules;
 
     /// Time from accept until a connection is set up ([`Place::logged_in`]).
     fn setup_time(&self) -> Duration;
 
-    /// Prepares a TCP connection that was accepted: its congestion control, say.
+    /// Prepares an accepted TCP connection: its congestion control, for example.
     fn prepare(&self, stream: &TcpStream, peer: SocketAddr);
 
-    /// Whether RDMA is let in here.
+    /// Whether RDMA is admitted here.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     fn takes_rdma(&self) -> Result<(), &'static str>;
 
-    /// Whether it serves a connection that begins with these bytes. They are not those of RDMA.
+    /// Whether it serves a connection that begins with these bytes. They are not those of RDMA
+    /// (iWARP).
     fn sniff(&self, first: &[u8]) -> Sniff;
 
     /// Serves a connection until its end, on its core.
     fn serve(self: Arc<Self>, arrival: Arrival) -> Pin<Box<dyn Future<Output = ()>>>;
 }
 
-/// The services behind a portal. One alone serves all that comes. Of several, the first that does not
-/// refuse a connection's first bytes decides; RDMA goes to the first that takes it.
+/// The services behind a portal. One alone serves all that comes. Of several, the first that does
+/// not refuse a connection's first bytes decides; RDMA goes to the first that takes it.
 pub type Services = Arc<[Arc<dyn Service>]>;
 
 /// A front end's answer to a connection's first bytes.
@@ -53,7 +54,7 @@ pub type Services = Arc<[Arc<dyn Service>]>;
 pub enum Sniff {
     /// It serves the connection.
     Mine,
-    /// It has to see more of them, up to [`MOST`].
+    /// It needs more of them to decide, up to [`MOST`].
     More,
     /// It does not serve it, for this reason.
     No(&'static str),
@@ -62,12 +63,12 @@ pub enum Sniff {
 /// No service is behind the portal.
 const NOBODY: &str = "nobody serves here";
 
-/// First bytes that a front end sees at most.
+/// Most first bytes that a front end sees.
 pub const MOST: usize = 4096;
 
-/// How a connection came, and the bytes that were read from it.
+/// Transport of a new connection, and the bytes read from it so far.
 pub enum Link {
-    /// TCP, and the bytes that have been received.
+    /// TCP, and the bytes received so far.
     Stream(TcpStream, Vec<u8>),
     /// A request for a queue pair.
     Rdma(Incoming),
@@ -75,25 +76,25 @@ pub enum Link {
 
 /// A new connection, on its core.
 pub struct Arrival {
-    /// How it came.
+    /// Its transport.
     pub link: Link,
-    /// Its other end.
+    /// Address of its peer.
     pub peer: SocketAddr,
-    /// The core that it lives on.
+    /// The core that it runs on.
     pub core: Rc<Core>,
-    /// Its place among all. The connection counts for as long as this is kept.
+    /// Its place in the admission counts. The connection counts for as long as this value lives.
     pub place: Place,
-    /// When it has to be set up.
+    /// Time by which it has to be set up.
     pub deadline: Instant,
 }
 
-/// How a new connection came.
+/// A connection as it was accepted.
 enum Accepted {
     Tcp(OwnedFd),
     Verbs(VerbsRequest),
 }
 
-/// Why a connection did not get to its front end.
+/// Reason why a connection did not reach its front end.
 #[derive(Debug, thiserror::Error)]
 enum Unserved {
     #[error("the peer closed the connection")]
@@ -108,7 +109,7 @@ enum Unserved {
     TimedOut,
 }
 
-/// Accepts through RDMA devices.
+/// Accepts connections through RDMA devices.
 pub(crate) async fn devices(mut device: VerbsListener, accepting: Arc<Accepting>, hub: Arc<Hub>) {
     let address = accepting.address;
     while !hub.is_closed() {
@@ -125,7 +126,7 @@ pub(crate) async fn devices(mut device: VerbsListener, accepting: Arc<Accepting>
     }
 }
 
-/// Accepts on a socket that listens.
+/// Accepts connections on a listening socket.
 pub(crate) async fn sockets(socket: OwnedFd, accepting: Arc<Accepting>, hub: Arc<Hub>) {
     let address = accepting.address;
     let mut socket = match TcpListener::from_fd(socket) {
@@ -136,11 +137,12 @@ pub(crate) async fn sockets(socket: OwnedFd, accepting: Arc<Accepting>, hub: Arc
         let (peer, stream) = match socket.accept().await {
             Ok(stream) => match stream.peer_addr() {
                 Ok(peer) => (peer, stream.into_fd()),
-                // The peer has reset the connection already. Others must not wait for that.
+                // The peer has reset the connection already. Others must not be delayed by that.
                 Err(_) => continue,
             },
             Err(error) => {
-                // Out of descriptors or memory: what exists goes on, new ones wait in the backlog.
+                // Out of descriptors or memory: existing connections stay, new ones wait in the
+                // backlog.
                 tracing::warn!(%error, portal = %address, "accept failed");
                 runtime::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -152,8 +154,8 @@ pub(crate) async fn sockets(socket: OwnedFd, accepting: Arc<Accepting>, hub: Arc
     }
 }
 
-/// Gives a connection its place, and hands it to the core that has the fewest. False if that has
-/// stopped.
+/// Gives a connection its place, and hands it to the core with the fewest connections. False if
+/// that core has stopped.
 fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, accepting: &Accepting) -> bool {
     let services = accepting.services();
     let widest = services.iter().map(|service| service.rules()).reduce(Rules::widest);
@@ -162,15 +164,14 @@ fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, accepting: &A
     core.run(move |core| serve(accepted, peer, services, core, place)).is_ok()
 }
 
-/// A connection's place among those that the server may have. Given back when it is dropped,
-/// whatever ended the connection.
+/// A connection's place in the server's counts. Returned on drop, whatever ended the connection.
 pub struct Place {
     hub: Arc<Hub>,
-    /// Where it comes from.
+    /// Address or network that it comes from.
     pub source: Source,
-    /// The core that has the connection: the one with the fewest.
+    /// The core of the connection: the one with the fewest connections.
     pub core: Post,
-    /// Whether it counts among those that log in.
+    /// Whether it counts as a login in progress.
     login: bool,
 }
 
@@ -186,7 +187,7 @@ impl Place {
         Some(Self { hub: hub.clone(), source, core: hub.place(), login: true })
     }
 
-    /// Whether the connection keeps to the bounds of its service too, where there are several.
+    /// Whether the connection stays within the bounds of its own service too, if there are several.
     fn fits(&self, services: &Services, service: &dyn Service) -> Result<(), Unserved> {
         match services.len() > 1 && !self.hub.admission.holds(self.source, &service.rules()) {
             true => Err(Unserved::Refused("too many connections for its protocol")),
@@ -214,7 +215,7 @@ impl Drop for Place {
 async fn serve(accepted: Accepted, peer: SocketAddr, services: Services, core: Rc<Core>, place: Place) {
     let began = runtime::now();
     let time = services.iter().map(|service| service.setup_time()).max().unwrap_or_default();
-    // Boxed: what it takes is given back when it is over.
+    // Boxed, so that its memory is freed when it is done.
     let found = runtime::timeout(time, Box::pin(link(accepted, peer, &services, &place, time)))
         .await
         .unwrap_or(Err(Unserved::TimedOut));
@@ -251,7 +252,7 @@ async fn link(
         return Err(Unserved::Closed);
     }
     loop {
-        // Where all refuse, the last has the word.
+        // If all services refuse, the last one's reason counts.
         let answers = services.iter().map(|service| (service, service.sniff(&first)));
         let decided = answers.reduce(|before, next| if let Sniff::No(_) = before.1 { next } else { before });
         match decided {
@@ -275,7 +276,7 @@ async fn link(
     }
 }
 
-/// The service that RDMA is for.
+/// The service that takes RDMA.
 fn over_rdma(services: &Services) -> Result<Arc<dyn Service>, Unserved> {
     let mut refused = NOBODY;
     for service in services.iter() {

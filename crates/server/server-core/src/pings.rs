@@ -1,16 +1,16 @@
-//! When which connections of a core are pinged: all by one task, in few turns of the core's ring,
-//! and never more than so many a second.
+//! Schedule of the pings of a core's connections: one task sends all of them, in few turns of the
+//! core's ring, and at a bounded rate.
 //!
-//! A ping is cheap where it goes together with others, and dear where it wakes a core that sleeps.
-//! So time is looked at in steps of [`STEP`]: all pings that have fallen due since the last one
-//! leave in one turn. With very many connections even that would take from those that work: a step
-//! sends [`PER_STEP`] pings at most, to those that have been silent longest, and the others wait
-//! for the next. So the interval grows with the number of silent connections beyond [`PER_SECOND`]
-//! times the interval, and so does the time until a dead peer is found. None of that is for a peer
-//! that something waits for: it is asked in time, however many others there are.
+//! A ping is cheap together with others, and expensive if it wakes a core that sleeps. So time
+//! advances in steps of [`STEP`]: all pings that have fallen due since the last step leave in one
+//! turn. With very many connections even that would delay active ones. So a step sends [`PER_STEP`]
+//! pings at most, to the connections that have been silent longest, and the others wait for the
+//! next step. The interval thus grows with the number of silent connections beyond [`PER_SECOND`]
+//! times the interval, and so does the time until a dead peer is found. A peer that something waits
+//! for is exempt: it is pinged in time, however many others there are.
 //!
-//! Nothing here reads the clock. A connection that is heard is not told of: when its time comes it
-//! is looked at, and its time moved.
+//! Nothing here reads the clock. A connection does not report received data: when its time comes,
+//! the task examines it and moves its time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -22,41 +22,41 @@ use runtime::Notify;
 
 use crate::ConnectionId;
 
-/// Steps in which time is looked at.
+/// Step of time.
 const STEP: Duration = Duration::from_millis(100);
 /// Pings a step at most, of peers that nothing waits for.
 const PER_STEP: usize = 10;
 /// Pings of a core a second at most, of peers that nothing waits for.
 pub const PER_SECOND: u32 = PER_STEP as u32 * 10;
-/// How long is listened once more before a peer is given up that has not answered a ping: what has
-/// come meanwhile is taken.
+/// Grace before a peer that has not answered a ping is dropped: data that arrives meanwhile still
+/// counts as an answer.
 const LAST_LISTEN: Duration = Duration::from_millis(10);
-/// The same, where this side was late itself by as long or longer.
+/// Upper bound of that grace, if this process was itself late by as long or longer.
 const LONGEST_LISTEN: Duration = Duration::from_secs(10);
 
-/// One whom somebody pings.
+/// A peer that a core's [`Pinger`] watches.
 pub trait Peer {
-    /// When it is to be pinged, or, if it has been, given up; `None` if never any more.
+    /// Time at which it is to be pinged or, if it has been pinged, dropped; `None` if never again.
     fn due(&self) -> Option<Instant>;
-    /// The silence after which it is to be pinged.
+    /// Silence after which it is to be pinged.
     fn interval(&self) -> Duration;
-    /// Whether a ping waits for its answer.
+    /// Whether a ping is unanswered.
     fn is_pinged(&self) -> bool;
-    /// Whether something waits for it: commands under way, or what it has not taken or
-    /// acknowledged.
+    /// Whether something waits for the peer: commands in flight, or data that it has not received
+    /// or acknowledged.
     fn is_awaited(&self) -> bool;
-    /// It is due: pings it, or gives it up if it was pinged and nothing was heard since.
+    /// Called when it is due: pings it, or drops it if it was pinged and has been silent since.
     fn time_out(&self, now: Instant);
 }
 
-/// What is known of one peer.
+/// State of one peer.
 struct Entry {
     peer: Rc<dyn Peer>,
-    /// When it is looked at next.
+    /// Time at which it is examined next.
     look: Option<Instant>,
-    /// Since when its ping waits for its turn.
+    /// Time since which its ping is delayed.
     waiting: Option<Instant>,
-    /// Its time for an answer is over, and it is listened to once more.
+    /// The timeout of its ping is over, and its grace runs.
     last: bool,
 }
 
@@ -64,9 +64,9 @@ struct Entry {
 #[derive(Default)]
 struct Pings {
     entries: HashMap<ConnectionId, Entry>,
-    /// All that are looked at, by when.
+    /// All peers to examine, by time.
     looks: BTreeSet<(Instant, ConnectionId)>,
-    /// Those whose pings wait for their turn, the longest silent first.
+    /// Peers whose pings are delayed, the longest silent first.
     waiting: BTreeSet<(Instant, ConnectionId)>,
     /// When the latest step was.
     stepped: Option<Instant>,
@@ -75,7 +75,7 @@ struct Pings {
 }
 
 impl Pings {
-    /// A peer comes. Whether the time of the next step may have changed.
+    /// Adds a peer. Returns whether the time of the next step may have changed.
     fn enter(&mut self, id: ConnectionId, peer: Rc<dyn Peer>) -> bool {
         let Some(look) = peer.due() else { return false };
         let first = self.looks.first().is_none_or(|(first, _)| look < *first);
@@ -84,7 +84,7 @@ impl Pings {
         first
     }
 
-    /// A peer goes.
+    /// Removes a peer.
     fn leave(&mut self, id: ConnectionId) -> Option<Rc<dyn Peer>> {
         let entry = self.entries.remove(&id)?;
         entry.look.map(|at| self.looks.remove(&(at, id)));
@@ -92,7 +92,7 @@ impl Pings {
         Some(entry.peer)
     }
 
-    /// When the next step is; `None` while there is nobody.
+    /// Time of the next step; `None` without peers.
     fn next(&self) -> Option<Instant> {
         let first = self.looks.first().map(|(at, _)| *at)?;
         let Some(stepped) = self.stepped else { return Some(first) };
@@ -100,7 +100,7 @@ impl Pings {
         Some(if self.waiting.is_empty() { first.max(soonest) } else { soonest })
     }
 
-    /// The first that is to be looked at by now; it is not looked at again until
+    /// Takes the first peer whose time has come; it is not examined again before
     /// [`Self::look_again`].
     fn take_due(&mut self, now: Instant) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let &(at, id) = self.looks.first().filter(|(at, _)| *at <= now)?;
@@ -113,7 +113,7 @@ impl Pings {
         Some((id, entry.peer.clone()))
     }
 
-    /// The first of those that wait for their turn.
+    /// Takes the first of the peers with delayed pings.
     fn take_waiting(&mut self) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let (_, id) = self.waiting.pop_first()?;
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -132,7 +132,7 @@ impl Pings {
         self.looks.insert((at, id));
     }
 
-    /// Its ping waits for its turn, if it does not yet.
+    /// Delays its ping, if it is not delayed yet.
     fn wait(&mut self, id: ConnectionId, since: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if entry.waiting.is_none() {
@@ -148,26 +148,26 @@ impl Pings {
         }
     }
 
-    /// Whether it has been listened to once more; from now on it has.
+    /// Starts the grace of a peer, and returns whether it had started already.
     fn has_listened(&mut self, id: ConnectionId) -> bool {
         self.entries.get_mut(&id).is_some_and(|entry| std::mem::replace(&mut entry.last, true))
     }
 
-    /// Nothing is open with it until it is due again.
+    /// Ends everything pending for it until it is due again.
     fn settle(&mut self, id: ConnectionId, peer: &dyn Peer, now: Instant) {
         self.wait_no_more(id);
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.last = false;
         }
         if let Some(due) = peer.due() {
-            // What was given up is not looked at again before it has gone.
+            // A dropped peer is not examined again before it has been removed.
             self.look_again(id, if due > now { due } else { now + STEP });
         }
     }
 }
 
-/// One step: looks at all peers whose time has come, and sends what may be sent. Nothing is
-/// borrowed while peers are called.
+/// One step: examines all peers whose time has come, and sends the pings that are due. Holds no
+/// borrow while it calls peers.
 fn step(pings: &RefCell<Pings>, now: Instant) {
     pings.borrow_mut().stepped = Some(now);
     let ping = |id, peer: &dyn Peer| {
@@ -180,7 +180,7 @@ fn step(pings: &RefCell<Pings>, now: Instant) {
         let due = pings.borrow_mut().take_due(now);
         let Some((id, peer)) = due else { break };
         let Some(at) = peer.due().filter(|at| *at <= now) else {
-            // It was heard, or is as good as gone.
+            // It has answered, or is about to be removed.
             pings.borrow_mut().settle(id, &*peer, now);
             continue;
         };
@@ -189,8 +189,8 @@ fn step(pings: &RefCell<Pings>, now: Instant) {
                 peer.time_out(now);
                 pings.borrow_mut().settle(id, &*peer, now);
             } else {
-                // This side may have stood still, and its peer with it: nobody was heard in that
-                // time, whoever spoke.
+                // This process may have been paused. It read nothing meanwhile, so a missing answer
+                // proves nothing yet.
                 let late = now.saturating_duration_since(at);
                 pings.borrow_mut().look_again(id, now + late.clamp(LAST_LISTEN, LONGEST_LISTEN));
             }
@@ -222,11 +222,11 @@ pub struct Pinger {
     pings: RefCell<Pings>,
     /// Whether the task that pings them runs.
     running: Cell<bool>,
-    /// The next step is at another time.
+    /// Notified when the time of the next step changes.
     moved: Notify,
 }
 
-/// A connection that is pinged for as long as this is kept.
+/// A connection that is pinged while this value lives.
 pub struct Pinged {
     core: Rc<Pinger>,
     id: ConnectionId,
@@ -235,13 +235,13 @@ pub struct Pinged {
 impl Drop for Pinged {
     fn drop(&mut self) {
         let peer = self.core.pings.borrow_mut().leave(self.id);
-        // It may be the last that has it, and has more to drop than this.
+        // This may be the last reference, whose drop may run more code.
         drop(peer);
     }
 }
 
 impl Pinger {
-    /// Has connection `id`, of the core on which this is called, pinged.
+    /// Starts to ping connection `id`, which is on the calling core.
     pub fn enter(self: &Rc<Self>, id: ConnectionId, peer: Rc<dyn Peer>) -> Pinged {
         let moved = self.pings.borrow_mut().enter(id, peer);
         if !self.running.replace(true) {
@@ -252,14 +252,14 @@ impl Pinger {
         Pinged { core: self.clone(), id }
     }
 
-    /// Pings that this core has sent, and how many wait for their turn.
+    /// Number of pings that this core has sent, and of delayed ones.
     pub fn counted(&self) -> (u64, usize) {
         let pings = self.pings.borrow();
         (pings.sent, pings.waiting.len())
     }
 }
 
-/// The task that pings: another may run when it has ended.
+/// The task that pings. Another may start when this one has ended.
 struct Running(Rc<Pinger>);
 
 impl Drop for Running {

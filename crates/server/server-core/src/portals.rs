@@ -1,6 +1,6 @@
-//! Portals as they listen: bound before anything is changed, listened on by one task each, and
-//! taken down again while the server runs. A portal that stays keeps its socket, and with it the
-//! connections that wait to be accepted, and its task, which is told who serves from now on.
+//! Listening portals: bound before anything is changed, served by one accepting task each, and
+//! removed again while the server runs. A portal that stays keeps its socket, and with it the
+//! connections that wait to be accepted, and its task, which gets the new services.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,9 +20,9 @@ use runtime::{ListenOptions, Notify, TcpListener};
 use crate::listen::{self, Services};
 use crate::{Core, Hub, Post};
 
-/// What a front end asks for at a portal.
+/// A front end's request for a portal.
 pub trait Asked: Copy + PartialEq {
-    /// The address; port 0 takes a free one.
+    /// The address; port 0 requests a free one.
     fn address(&self) -> SocketAddr;
     /// Whether to listen through RDMA devices, instead of a socket.
     fn by_device(&self) -> bool;
@@ -31,29 +31,29 @@ pub trait Asked: Copy + PartialEq {
 /// A portal of the server.
 #[derive(Clone)]
 pub struct Portal<A> {
-    /// What was asked for.
+    /// The request.
     pub asked: A,
-    /// The address, with the port that was really taken.
+    /// The address, with the port actually bound.
     pub address: SocketAddr,
-    /// The listening socket; `None` of one that listens through RDMA devices.
+    /// The listening socket; `None` for a portal that listens through RDMA devices.
     pub socket: Option<Arc<OwnedFd>>,
     listener: Arc<Listener>,
 }
 
-/// A task that accepts, and its core.
+/// An accepting task, and its core.
 struct Listener {
     number: u64,
     core: Post,
-    /// Whether it is meant to go on.
+    /// Whether it is to keep listening.
     listens: AtomicBool,
-    /// The task's own: services reach their front end, and that its portals.
+    /// Weak, since the task owns it: services reach their front end, and the front end its portals.
     accepting: Weak<Accepting>,
 }
 
-/// What a task that accepts has.
+/// State of a task that accepts connections.
 pub(crate) struct Accepting {
     pub(crate) address: SocketAddr,
-    /// Who serves what it accepts from now on.
+    /// Services for the connections that it accepts from now on.
     services: Mutex<Services>,
 }
 
@@ -62,7 +62,7 @@ impl Accepting {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who serves what is accepted now.
+    /// Services for connections accepted now.
     pub(crate) fn services(&self) -> Services {
         self.lock().clone()
     }
@@ -72,11 +72,11 @@ impl Accepting {
 #[derive(Default)]
 pub(crate) struct Listeners {
     tasks: RefCell<HashMap<u64, Rc<Stop>>>,
-    /// Devices that are bound for tasks that have not begun.
+    /// Devices bound for tasks that have not begun.
     bound: RefCell<HashMap<u64, VerbsListener>>,
 }
 
-/// Tells a listening task to stop.
+/// Stops a listening task.
 #[derive(Default)]
 struct Stop {
     asked: Cell<bool>,
@@ -88,7 +88,7 @@ struct Stop {
 /// Gives every listening task its number.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// An address that is bound, and has no task that listens yet.
+/// A bound address that no task listens on yet.
 pub(crate) struct Fresh {
     listener: Arc<Listener>,
     accepting: Arc<Accepting>,
@@ -96,7 +96,7 @@ pub(crate) struct Fresh {
     socket: Option<OwnedFd>,
 }
 
-/// Portals that are `asked` for: those of `before` with their sockets, the others bound.
+/// The `asked` portals: those that exist in `before` with their sockets, the others newly bound.
 ///
 /// # Errors
 /// When one cannot be bound; nothing has changed then.
@@ -115,7 +115,7 @@ pub(crate) fn prepare<A: Asked>(
         let old = (0..before.len()).find(|i| !taken[*i] && same(&before[*i]));
         old.iter().for_each(|old| taken[*old] = true);
         let old = old.map(|old| &before[old]);
-        // What was paused has no task that listens.
+        // A paused portal has no listening task.
         if let Some(old) = old.filter(|old| old.listener.listens.load(Ordering::Acquire)) {
             portals.push(Portal { asked: *wanted, ..old.clone() });
             continue;
@@ -161,7 +161,7 @@ impl Fresh {
                 let bound = VerbsListener::bind(address)
                     .map(|device| drop(core.listeners.bound.borrow_mut().insert(number, device)))
                     .map_err(|error| io::Error::other(format!("{address} over RDMA: {error}")));
-                // Only a caller that has vanished does not listen.
+                // The receiver is gone only if the caller has vanished.
                 let _ = say.send(bound);
             });
             asked.map_err(io::Error::other)?;
@@ -170,10 +170,10 @@ impl Fresh {
         Ok(fresh)
     }
 
-    /// Starts the task that accepts.
+    /// Starts the accepting task.
     pub(crate) fn start(mut self, hub: &Arc<Hub>) {
         let (hub, accepting, number) = (hub.clone(), self.accepting.clone(), self.listener.number);
-        // A core that has stopped listens nowhere.
+        // A core that has stopped listens on no socket.
         let _ = match self.socket.take() {
             Some(socket) => self.listener.core.run(move |core| async move {
                 until_stopped(&core, number, listen::sockets(socket, accepting, hub)).await;
@@ -189,7 +189,7 @@ impl Fresh {
 }
 
 impl Drop for Fresh {
-    /// What no task has begun to listen on is closed.
+    /// Closes the device listener if no task has begun to use it.
     fn drop(&mut self) {
         let number = self.listener.number;
         if self.socket.is_none() {
@@ -201,31 +201,32 @@ impl Drop for Fresh {
 }
 
 fn bind<A: Asked>(address: SocketAddr, all: &[A]) -> io::Result<TcpListener> {
-    // An IPv6 wildcard takes IPv4 connections too, unless a portal of their own is there for them.
+    // An IPv6 wildcard takes IPv4 connections too, unless a portal of their own exists for them.
     let own_v4 = all.iter().any(|p| p.address().is_ipv4() && p.address().port() == address.port());
     TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
 }
 
 impl<A> Portal<A> {
-    /// Whether both are accepted on by the same task.
+    /// Whether the same task accepts on both.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.listener, &other.listener)
     }
 
-    /// Has `services` serve what is accepted from now on.
+    /// Makes `services` serve the connections accepted from now on.
     pub(crate) fn serve(&self, services: Services) {
         if let Some(accepting) = self.listener.accepting.upgrade() {
             *accepting.lock() = services;
         }
     }
 
-    /// Stops the task that accepts. What is given hears of its end: its sender is gone.
+    /// Stops the accepting task. When the task has ended, its sender is dropped, which the returned
+    /// receiver reports.
     pub(crate) fn stop(&self) -> runtime::Receiver<()> {
         let Listener { number, core, listens, .. } = &*self.listener;
         listens.store(false, Ordering::Release);
         let number = *number;
         let (ended, end) = runtime::channel();
-        // A core that has stopped listens nowhere.
+        // A core that has stopped listens to no socket.
         let _ = core.run(move |core| async move {
             let stop = core.listeners.tasks.borrow_mut().remove(&number);
             if let Some(stop) = stop {

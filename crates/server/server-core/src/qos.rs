@@ -1,9 +1,9 @@
-//! Limits of service: how many commands and bytes a second a unit serves, or one initiator is
-//! served.
+//! Limits of service (QoS): commands and bytes a second that a unit serves, or that one initiator
+//! gets.
 //!
 //! [`Limiter`] keeps the account, shared by all cores without a lock; [`crate::gate`] has the
-//! commands of a connection that wait for their time. It must never hold back a command that moves
-//! no blocks: those are how an initiator finds out what is wrong.
+//! waiting commands of a connection. It must never hold back a command that moves no blocks:
+//! initiators diagnose problems with those.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Credit that a limit saves up while nothing comes, if nobody says otherwise.
+/// Default time for which an unused limit accumulates credit.
 pub const DEFAULT_BURST: Duration = Duration::from_millis(100);
-/// The longest credit that is kept.
+/// Longest time for which an unused limit may accumulate credit.
 pub const MAX_BURST: Duration = Duration::from_secs(3600);
 
-/// So much a second: of everything, and of reads and writes besides. What is `None` has no limit.
+/// Rates a second: of reads and writes together, and of each. `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Of reads and writes together.
@@ -40,8 +40,7 @@ pub struct QosLimits {
     pub iops: Rates,
     /// Bytes that they move, a second.
     pub bandwidth: Rates,
-    /// How much of a limit may be saved up while it is not used, as the time that it stands for; at
-    /// most [`MAX_BURST`].
+    /// Time for which an unused limit accumulates credit; at most [`MAX_BURST`].
     pub burst: Duration,
 }
 
@@ -58,7 +57,7 @@ impl QosLimits {
     }
 }
 
-/// What a command costs.
+/// Cost of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// Whether it writes.
@@ -67,14 +66,13 @@ pub struct Cost {
     pub bytes: u64,
 }
 
-/// One limit: the generic cell rate algorithm. Commands are charged where they come, and told when
-/// their time is, so that the order in which they came is the order in which they go, on whatever
-/// cores they are.
+/// One limit: the generic cell rate algorithm. Commands are charged on arrival and get their start
+/// time then, so that they start in the order of arrival, on whatever cores they are.
 #[derive(Debug, Default)]
 struct Bucket {
     /// Units a second; 0 for no limit.
     rate: AtomicU64,
-    /// When all that has been charged will have been paid for, ns since the limiter's beginning.
+    /// Time at which all charges will have been paid for, ns since the limiter's beginning.
     paid_at: AtomicU64,
 }
 
@@ -85,7 +83,7 @@ impl Bucket {
             .then(|| u64::try_from(u128::from(amount) * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX))
     }
 
-    /// Charges for `amount`; says when it may go.
+    /// Charges for `amount`; returns the time at which it may start.
     fn charge(&self, amount: u64, burst_ns: u64, now: u64) -> u64 {
         let Some(cost) = self.cost_ns(amount) else { return now };
         let mut paid_at = self.paid_at.load(Ordering::Relaxed);
@@ -112,7 +110,7 @@ impl Bucket {
 pub struct Limiter {
     active: AtomicBool,
     burst_ns: AtomicU64,
-    /// Of commands, by [`Rates`]' order, and of bytes.
+    /// Buckets of commands, in [`Rates`]' order, and of bytes.
     buckets: [[Bucket; 3]; 2],
     epoch: Instant,
     limits: Mutex<QosLimits>,
@@ -149,8 +147,8 @@ impl Limiter {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the limits, and begins the account anew. Connections of which commands wait already
-    /// have to be told ([`crate::gate::Gate::take_all`]).
+    /// Replaces the limits, and begins the account anew. The caller must notify connections with
+    /// waiting commands ([`crate::gate::Gate::take_all`]).
     pub fn set(&self, limits: QosLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let burst = limits.burst.min(MAX_BURST).as_nanos() as u64;
@@ -169,7 +167,7 @@ impl Limiter {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Charges a command; says when it may go: `now`, or later.
+    /// Charges a command; returns the time at which it may start: `now`, or later.
     pub fn charge(&self, cost: Cost, now: Instant) -> Instant {
         let start = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         let burst = self.burst_ns.load(Ordering::Relaxed);
@@ -192,8 +190,8 @@ impl Limiter {
     }
 }
 
-/// Accounts by whose they are: all sessions of one owner share one, for as long as there are any.
-/// Looked at by logins only.
+/// Accounts by owner: all sessions of one owner share an account, which exists as long as any of
+/// them. Only logins look it up.
 #[derive(Debug)]
 pub struct Accounts<Owner>(Mutex<HashMap<Owner, Weak<Limiter>>>);
 
@@ -235,7 +233,7 @@ mod tests {
         Rates { total: Some(rate), ..Rates::default() }
     }
 
-    /// How many commands of `cost` go within `time`, of as many as want to.
+    /// Number of commands of `cost` that are admitted within `time` under a saturating load.
     fn served(limiter: &Limiter, cost: Cost, start: Instant, time: Duration) -> usize {
         (0..).take_while(|_| limiter.charge(cost, start) < start + time).count()
     }

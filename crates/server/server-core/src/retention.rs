@@ -1,19 +1,19 @@
-//! How much the connections of a core keep together of what was sent and is not acknowledged
-//! (iSCSI: ErrorRecoveryLevel 1 and 2).
+//! Bound on the data that the connections of a core keep because the initiator has not acknowledged
+//! it (iSCSI: ErrorRecoveryLevel 1 and 2).
 //!
-//! What is kept lies in the core's pool, where everybody's data comes to. So all of it may take a
-//! quarter of the pool, however many initiators acknowledge nothing. Beyond that
+//! Kept data lies in the core's pool, which also takes the incoming data of all connections. So
+//! together it may take a quarter of the pool, however many initiators acknowledge nothing. Beyond
+//! that
 //!
 //! 1. a connection keeps an equal share at most: its reads wait until its initiator, which is
-//!    asked, has acknowledged enough. One that keeps nothing may always begin a burst;
-//! 2. who has acknowledged nothing for [`STALE`] has what it keeps given up. Should it ask for any
-//!    of that by SNACK, it is rejected, and the command ends with an error, which RFC 7143 allows
-//!    (§11.4.7.2, §11.17.1 "SNACK Reject");
-//! 3. at half of the pool whoever has acknowledged nothing for longest is next, until it is a
-//!    quarter again.
+//!    asked, has acknowledged enough. A connection that keeps nothing may always begin a burst;
+//! 2. the server discards the kept data of a connection that has acknowledged nothing for
+//!    [`STALE`]. If the initiator requests any of it by SNACK, the server rejects the SNACK and
+//!    ends the command with an error, which RFC 7143 allows (§11.4.7.2, §11.17.1 "SNACK Reject");
+//! 3. at half of the pool, the server discards the data of the connection that has acknowledged
+//!    nothing for longest, and goes on until a quarter of the pool is kept.
 //!
-//! Data of pings and text cannot be given up; a connection that keeps nothing else is given up
-//! itself.
+//! Data of pings and text cannot be discarded; a connection that keeps nothing else is dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,17 +24,17 @@ use runtime::pool;
 
 use crate::ConnectionId;
 
-/// A connection that keeps what it has sent.
+/// A connection that keeps sent data until it is acknowledged.
 pub trait Keeper {
-    /// Since when nothing of what it keeps has been acknowledged. `None`: it keeps nothing.
+    /// Time since which nothing of its kept data has been acknowledged. `None`: it keeps nothing.
     fn kept_since(&self) -> Option<Instant>;
-    /// Gives up what is kept, or itself if that cannot be.
+    /// Discards the kept data, or drops the connection if that is impossible.
     fn give_up_kept(self: Rc<Self>, now: Instant);
-    /// The core has more room for what is to be acknowledged.
+    /// Called when the core has more room for unacknowledged data.
     fn more_room(self: Rc<Self>);
 }
 
-/// What one core keeps.
+/// Data that the connections of one core keep.
 #[derive(Default)]
 pub struct Retention {
     /// Bytes kept.
@@ -43,44 +43,46 @@ pub struct Retention {
     keepers: Cell<usize>,
     /// Connections wait for room.
     waiting: Cell<bool>,
-    /// Looking for those that have acknowledged nothing is under way, or was at this time.
+    /// A sweep for connections that have acknowledged nothing is in progress; `swept` is the time
+    /// of the last.
     sweeping: Cell<bool>,
     swept: Cell<Option<Instant>>,
     given_up: Cell<u64>,
-    /// All that may keep something.
+    /// All connections that may keep data.
     members: RefCell<BTreeMap<ConnectionId, Weak<dyn Keeper>>>,
 }
 
-/// One connection's part.
+/// One connection's share.
 pub struct Kept {
     core: Rc<Retention>,
     id: ConnectionId,
     bytes: Cell<usize>,
 }
 
-/// The part of the pool's bytes that may be kept. As much again is what single bursts and
-/// connections that kept more before may take.
+/// Divisor: the connections may keep the pool's bytes divided by this. Single bursts, and
+/// connections that kept more before, may take as much again.
 const PART: usize = 4;
 
-/// How long nothing may be acknowledged while the core keeps too much: long enough for a slow link,
-/// and twice what an initiator that lost a status needs.
+/// Time without an acknowledgement after which data is discarded while the core keeps too much:
+/// long enough for a slow link, and twice the time that an initiator needs to recover a lost
+/// status.
 pub const STALE: Duration = Duration::from_secs(4);
 
-/// How often it is looked for them.
+/// Interval of the sweeps for them.
 const SWEEPS: Duration = Duration::from_millis(100);
 
 impl Kept {
-    /// The part of connection `id`, which keeps nothing yet.
+    /// The share of connection `id`, which keeps nothing yet.
     pub fn new(core: Rc<Retention>, id: ConnectionId) -> Self {
         Self { core, id, bytes: Cell::new(0) }
     }
 
-    /// From now on the connection may keep something.
+    /// Registers the connection, which may keep data from now on.
     pub fn enter(&self, keeper: Weak<dyn Keeper>) {
         self.core.members.borrow_mut().insert(self.id, keeper);
     }
 
-    /// Bytes that it keeps, as the core counts them.
+    /// Bytes that it keeps, as counted by the core.
     pub fn bytes(&self) -> usize {
         self.bytes.get()
     }
@@ -99,7 +101,7 @@ impl Kept {
         }
     }
 
-    /// It keeps `now` bytes.
+    /// Sets the number of bytes that it keeps.
     pub fn account(&self, now: usize) {
         let before = self.bytes.replace(now);
         if before != now {
@@ -146,13 +148,14 @@ impl Retention {
         members.iter().filter_map(|(id, keeper)| Some((*id, keeper.upgrade()?))).collect()
     }
 
-    /// Bytes that this core keeps, and how often a connection's were given up.
+    /// Bytes that this core keeps, and the number of times that a connection's kept data was
+    /// discarded.
     pub fn figures(&self) -> (usize, u64) {
         (self.kept.get(), self.given_up.get())
     }
 
-    /// Gives up what those keep that have acknowledged nothing for long, the longest first, as far
-    /// as it is too much.
+    /// Discards kept data of connections that have acknowledged nothing for [`STALE`], the longest
+    /// first, until the core keeps no more than its bound.
     fn sweep(&self) {
         let limit = pool::stats().limit;
         let now = runtime::now();

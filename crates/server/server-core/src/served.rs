@@ -1,9 +1,9 @@
-//! What front ends serve, as all cores see it, and how that changes while they serve.
+//! Content of front ends, as all cores see it, and its replacement at run time.
 //!
-//! A front end keeps its content in a [`Served`]: one immutable [`Edition`] at a time, numbered, and
-//! replaced whole together with its portals. A [`Change`] first prepares all that can fail, for all
-//! front ends that take part, and then puts all of it into force. Dropped before that, it has
-//! changed nothing.
+//! A front end keeps its content in a [`Served`]: one immutable [`Edition`] at a time, numbered,
+//! and replaced whole together with its portals. A [`Change`] first prepares everything that can
+//! fail, for all front ends that take part, and then publishes all of it. A change dropped before
+//! that has changed nothing.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use crate::listen::Services;
 use crate::portals::{self, Asked, Fresh, Portal};
 use crate::{FrontEnd, Hub};
 
-/// What a front end serves from one change to the next. Dereferences to its content.
+/// Content of a front end from one change to the next. Dereferences to that content.
 pub struct Edition<C, A> {
     /// Counts the editions of a front end.
     pub generation: u64,
-    /// Where it is served.
+    /// The portals that serve it.
     pub portals: Vec<Portal<A>>,
     content: Arc<C>,
 }
@@ -39,7 +39,7 @@ impl<C, A> Deref for Edition<C, A> {
     }
 }
 
-/// The edition of now.
+/// Holds a front end's current edition.
 pub struct Served<C, A> {
     now: Mutex<Arc<Edition<C, A>>>,
     generation: AtomicU64,
@@ -56,17 +56,17 @@ impl<C, A: Asked> Served<C, A> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is served now.
+    /// The current edition.
     pub fn now(&self) -> Arc<Edition<C, A>> {
         self.lock().clone()
     }
 
-    /// The number of what is served now. Takes no lock.
+    /// The number of the current edition. Takes no lock.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Serves other content at the same portals: for a server that is paused, or ends.
+    /// Replaces the content and keeps the portals: for a server that is paused, or ends.
     pub fn replace(&self, content: C) {
         let before = self.now();
         self.set(before.next(before.portals.clone(), Arc::new(content)));
@@ -81,11 +81,11 @@ impl<C, A: Asked> Served<C, A> {
 
 /// The portals of a front end, whatever its protocol.
 pub trait Portals {
-    /// The listening sockets, and what each was asked to listen on.
+    /// The listening sockets, each with the address that it was requested for.
     fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)>;
 
-    /// Stops the tasks that accept; the sockets stay open. Each of what it returns hears of the end
-    /// of one.
+    /// Stops the accepting tasks; the sockets stay open. Each returned receiver reports the end of
+    /// one task.
     fn stop_listening(&self) -> Vec<runtime::Receiver<()>>;
 
     /// Closes the sockets, once no task accepts any more.
@@ -113,23 +113,23 @@ impl<C, A: Asked> Portals for Served<C, A> {
 
 /// A front end whose content changes while it serves.
 pub trait Changing: FrontEnd + Sized {
-    /// What it serves.
+    /// The content that it serves.
     type Content: Send + Sync + 'static;
-    /// What is asked for at a portal.
+    /// Its request for a portal.
     type Asked: Asked + Send + Sync + 'static;
 
-    /// The edition of now.
+    /// Its current and future content.
     fn contents(&self) -> &Served<Self::Content, Self::Asked>;
 
     /// The services behind a portal ([`Services`]).
     fn services(self: &Arc<Self>, portal: &Portal<Self::Asked>) -> Services;
 
-    /// `next` is about to be served: prepares what it is made of. Nobody sees it yet.
+    /// Prepares the parts of `next`, which is about to be published. No core sees it yet.
     fn announce(self: &Arc<Self>, before: &Self::Content, next: &Self::Content) {
         let _ = (before, next);
     }
 
-    /// `now` is served in place of `before`: clients that are there follow.
+    /// `now` has replaced `before`: brings existing clients up to date.
     fn follow(
         self: &Arc<Self>,
         before: &Self::Content,
@@ -140,17 +140,17 @@ pub trait Changing: FrontEnd + Sized {
     }
 }
 
-/// What a change has come to.
+/// Effects of a change on clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Clients that see something else than before.
+    /// Clients that see different content.
     pub changed: usize,
-    /// Clients that were asked to leave, and are disconnected if they do not: by the number that
-    /// their front end gives them. Of iSCSI's sessions it is the TSIH.
+    /// Clients that were asked to leave, and are disconnected otherwise: by the number that their
+    /// front end gives them, for iSCSI the TSIH of the session.
     pub leaving: Vec<u64>,
 }
 
-/// A change of what a server serves. While there is one, nobody else can change it.
+/// A change of a server's content. Only one exists at a time.
 pub struct Change<'h> {
     hub: &'h Arc<Hub>,
     parts: Vec<Box<dyn Part>>,
@@ -158,13 +158,13 @@ pub struct Change<'h> {
 }
 
 impl<'h> Change<'h> {
-    /// Waits until nobody else changes the server. Blocks, and must not be called on a core.
+    /// Waits until no other change is in progress. Blocks, and must not be called on a core.
     pub fn begin(hub: &'h Arc<Hub>) -> Self {
         Self { hub, parts: Vec::new(), _alone: hub.alone() }
     }
 
-    /// Prepares `front` to serve `content` at the portals that are `asked` for, and changes nothing
-    /// yet. Portals that are there already go on.
+    /// Prepares `front` to serve `content` at the `asked` portals, and changes nothing yet.
+    /// Existing portals keep listening.
     ///
     /// # Errors
     /// When an address cannot be listened on.
@@ -181,8 +181,8 @@ impl<'h> Change<'h> {
         Ok(())
     }
 
-    /// Puts all that was prepared into force. Nothing of it can fail. A server that was paused lets
-    /// clients in again.
+    /// Publishes everything that was prepared, which cannot fail. A server that was paused admits
+    /// clients again.
     pub fn commit(mut self) -> Applied {
         self.parts.iter().for_each(|part| part.publish());
         self.hub.set_paused(false);
@@ -197,7 +197,7 @@ impl<'h> Change<'h> {
     }
 }
 
-/// What one front end has prepared.
+/// Prepared change of one front end.
 trait Part {
     fn publish(&self);
     fn listen(&mut self, hub: &Arc<Hub>);

@@ -14,50 +14,52 @@ use runtime::Cores;
 use crate::served::{Change, Portals};
 use crate::{CoreStatus, Hub};
 
-/// How long connections that set themselves up may take to do so before a server is paused.
+/// Time that logins in progress have to end before a server is paused.
 const LOGINS: Duration = Duration::from_secs(1);
 
 /// The threads of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoresConfig {
-    /// Threads, each pinned to a core of its own; 0 is one for every core that the process may use.
+    /// Threads, each pinned to a core of its own; 0 means one for every core that the process may
+    /// use.
     pub count: usize,
-    /// How long a core looks for new work before it sleeps, at most, µs. More makes lone requests
-    /// faster; it is done only where what came before says that it pays.
+    /// Time for which an idle core polls for new work before it sleeps, at most, µs. More lowers
+    /// the latency of single requests. A core polls only while recent work shows that it pays.
     pub spin_us: u32,
     /// Pool memory for payload buffers, bytes a core.
     pub pool_bytes: usize,
 }
 
-/// A protocol as the whole server speaks it. None of this is on the data path.
+/// A protocol's front end, as the whole server sees it. None of this is on the data path.
 pub trait FrontEnd: Send + Sync + 'static {
     /// Its portals.
     fn portals(&self) -> &dyn Portals;
 
-    /// Has the clients' connections end, each as soon as what it is doing is done.
+    /// Makes the clients' connections end, each when its commands in flight have ended.
     fn quiesce(&self);
 
-    /// Whether a client is there.
+    /// Whether any client is connected.
     fn has_clients(&self) -> bool;
 
     /// Closes the connections that are left. Blocks until they have ended, or for some seconds.
     fn disconnect(&self);
 
-    /// Forgets all that it serves, and keeps its portals. For a server that is paused, or has ended.
+    /// Forgets all that it serves, and keeps its portals. For a server that is paused, or has
+    /// ended.
     fn let_go(&self);
 
-    /// Ends: has clients leave within `grace`, closes the rest, and makes everything durable. Runs on
-    /// a core.
+    /// Ends: has clients leave within `grace`, closes the rest, and makes everything durable. Runs
+    /// on a core.
     fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>>;
 }
 
-/// A server that runs until it is told to stop.
+/// A server that runs until [`Self::stop`].
 pub struct Server {
     cores: Cores,
     handle: Handle,
 }
 
-/// A running server as its administrators reach it. Cheap to clone.
+/// A running server, for its administrators. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     hub: Arc<Hub>,
@@ -65,7 +67,7 @@ pub struct Handle {
 }
 
 impl Server {
-    /// Starts the cores. Front ends are added by [`Self::add`]. Portals that ask for the addresses
+    /// Starts the cores. Front ends are added by [`Self::add`]. Portals that request the addresses
     /// of `inherited` sockets use those.
     ///
     /// # Errors
@@ -86,12 +88,12 @@ impl Server {
         &self.handle.hub
     }
 
-    /// A change of what is served: front ends begin by one.
+    /// Begins a change of the content: front ends are added by one.
     pub fn change(&self) -> Change<'_> {
         Change::begin(&self.handle.hub)
     }
 
-    /// Adds a front end, which begins to serve or does so already.
+    /// Adds a front end, which serves already or begins to.
     pub fn add(&self, front_end: Arc<dyn FrontEnd>) {
         self.handle.front_ends.write().unwrap_or_else(PoisonError::into_inner).push(front_end);
     }
@@ -101,11 +103,11 @@ impl Server {
         self.handle.clone()
     }
 
-    /// Lets nobody in any more, asks the clients to leave, gives them `grace` to do so, closes what
-    /// is left and makes everything durable.
+    /// Stops admitting clients, asks them to leave within `grace`, closes the remaining connections
+    /// and makes everything durable.
     ///
     /// # Errors
-    /// The first thing that could not be made durable.
+    /// The first failure to make something durable.
     pub fn stop(self, grace: Duration) -> io::Result<()> {
         let Self { cores, handle } = self;
         handle.hub.close();
@@ -137,7 +139,8 @@ impl Server {
 }
 
 impl Handle {
-    /// A change of what is served. Blocks while others change it, and must not be called on a core.
+    /// Begins a change of the content. Blocks while another is in progress, and must not be called
+    /// on a core.
     pub fn change(&self) -> Change<'_> {
         Change::begin(&self.hub)
     }
@@ -146,22 +149,22 @@ impl Handle {
         self.front_ends.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The listening sockets of all portals but those that listen through RDMA devices, and what
-    /// each was asked to listen on.
+    /// The listening sockets of all portals except those of RDMA devices, each with the address
+    /// that it was requested for.
     pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
         self.front_ends().iter().flat_map(|one| one.portals().listening_sockets()).collect()
     }
 
-    /// Closes all connections, each as soon as what it is doing has ended but after `patience` in
-    /// any case, and lets nobody in until a front end is given what to serve again. The listening
-    /// sockets stay open: who connects meanwhile waits.
+    /// Closes all connections, each when its commands in flight have ended, but after `patience` at
+    /// the latest. Admits no client until a front end is given content again. The listening sockets
+    /// stay open: clients that connect meanwhile wait.
     ///
     /// Blocks, and must not be called on a core.
     pub fn pause(&self, patience: Duration) {
         let _alone = self.hub.alone();
         let front_ends = self.front_ends();
-        // Who has been accepted is let in, and then asked to come again: a login that is refused is
-        // not tried again by everybody.
+        // Let accepted connections log in first, and then ask them to reconnect: not every
+        // initiator retries a refused login.
         let stopping: Vec<_> = front_ends.iter().flat_map(|one| one.portals().stop_listening()).collect();
         let deadline = runtime::clock() + LOGINS;
         for listener in stopping {
@@ -179,12 +182,13 @@ impl Handle {
         front_ends.iter().for_each(|one| one.disconnect());
     }
 
-    /// Forgets all that is served; it is closed when nobody else has it. For a server that is paused.
+    /// Drops all content, which is closed when its last other user is gone. For a server that is
+    /// paused.
     pub fn let_go(&self) {
         self.front_ends().iter().for_each(|one| one.let_go());
     }
 
-    /// How each core is used. A core that does not answer within `patience` is left out.
+    /// The use of each core; `None` for a core that does not answer within `patience`.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
         self.hub.status(patience)
     }

@@ -1,6 +1,5 @@
-//! What commands come to, counted where they run: by each connection for each unit it uses, in
-//! memory of its own core. Nothing is shared and nothing is atomic; who wants to know asks every
-//! core.
+//! Outcomes of commands, counted where they run: by each connection for each unit it uses, in
+//! memory of its own core. Nothing is shared and nothing is atomic; readers ask every core.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Of so many commands one is timed: a look at the clock costs as much as a hundredth of a small
-/// read.
+/// One of this many commands is timed: reading the clock costs a hundredth of a small read.
 const TIMED: u64 = 8;
 /// Buckets of latencies: powers of two of nanoseconds, from 512 on.
 pub const BUCKETS: usize = 24;
@@ -25,26 +23,26 @@ pub struct Counts {
     pub writes: u64,
     /// All others.
     pub others: u64,
-    /// Bytes that reads called for.
+    /// Bytes that reads requested.
     pub read_bytes: u64,
-    /// Bytes that writes called for.
+    /// Bytes that writes requested.
     pub written_bytes: u64,
     /// Commands that did not end with GOOD.
     pub failed: u64,
     /// Commands that were timed: one of eight.
     pub timed: u64,
-    /// What those took, all together, nanoseconds: from when the command was complete here until
-    /// its status was ready.
+    /// Sum of their latencies, nanoseconds: from the time the command was complete here until its
+    /// status was ready.
     pub time_ns: u64,
-    /// The longest of them, nanoseconds.
+    /// The longest latency, nanoseconds.
     pub longest_ns: u64,
-    /// How many of them took less than 2^(9 + n) ns and not less than half of that, by n; the last
-    /// also has what took longer.
+    /// Number of them by latency: bucket n counts latencies below 2^(9 + n) ns and not below half
+    /// of that; the last bucket also counts longer ones.
     pub buckets: [u64; BUCKETS],
 }
 
 impl Counts {
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -59,7 +57,7 @@ impl Counts {
     }
 }
 
-/// Kinds of commands that are told apart.
+/// Classes of commands in the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// It reads.
@@ -70,8 +68,7 @@ pub enum Class {
     Other,
 }
 
-/// One connection's counts for one unit. On cache lines of its own: what a core counts no other
-/// core's memory is beside.
+/// One connection's counts for one unit. On cache lines of its own, which no other core writes.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
@@ -80,7 +77,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A command begins. When it did, if it is one that is timed.
+    /// A command begins. Returns the time, if this command is one that is timed.
     #[inline]
     pub fn begin(&self) -> Option<Instant> {
         let begun = self.begun.get();
@@ -109,7 +106,7 @@ impl Tally {
         }
     }
 
-    /// What has been counted.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         *self.counts.borrow()
     }
@@ -124,25 +121,25 @@ fn time(counts: &mut Counts, took: Duration) {
     counts.buckets[bucket.min(BUCKETS - 1)] += 1;
 }
 
-/// What ended connections of one core have counted, by what they used: a unit's address, or another
-/// number that tells it from all others that there are at the time.
+/// Counts of the ended connections of one core, by unit: the unit's address, or another number that
+/// is unique among those in use.
 #[derive(Debug, Default)]
 pub struct Ended(RefCell<HashMap<usize, Counts>>);
 
 impl Ended {
-    /// Keeps what a connection that ends has counted for a unit.
+    /// Keeps an ended connection's counts for a unit.
     pub fn keep(&self, unit: usize, counts: &Counts) {
         if *counts != Counts::default() {
             self.0.borrow_mut().entry(unit).or_default().add(counts);
         }
     }
 
-    /// Forgets a unit that is served no more: another may get its address.
+    /// Forgets a unit that is no longer served: another may get its address.
     pub fn forget(&self, unit: usize) {
         self.0.borrow_mut().remove(&unit);
     }
 
-    /// What has been counted.
+    /// The counts so far, with their units.
     pub fn counts(&self) -> Vec<(usize, Counts)> {
         self.0.borrow().iter().map(|(unit, counts)| (*unit, *counts)).collect()
     }

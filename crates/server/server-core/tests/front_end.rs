@@ -116,7 +116,7 @@ impl Audience for Echo {
     }
 }
 
-/// What a front end of echoes serves: the word of each edition, and its services by their words.
+/// Content of a front end of echoes: the word of each edition, and its services by their words.
 struct Words {
     hub: Arc<Hub>,
     served: Served<&'static str, At>,
@@ -229,7 +229,7 @@ fn echoes(client: &mut Client, line: &str) {
     assert_eq!(answer, line.as_bytes());
 }
 
-/// What a client that says `line` gets before the end.
+/// Sends `line`, and checks that the server closes the connection without an answer.
 fn refused(client: &mut Client, line: &str) {
     client.write_all(line.as_bytes()).expect("it reads");
     let mut left = Vec::new();
@@ -313,7 +313,7 @@ fn a_paused_server_listens_again_at_the_same_sockets() {
     handle.pause(Duration::from_secs(60));
     handle.let_go();
     assert_eq!((**running.words.served.now(), handle.listening_sockets().len()), ("nothing", 1));
-    // It waits until somebody accepts.
+    // The connection waits until a task accepts.
     let mut waiting = running.connect();
     running.apply("again", &[At(ANYWHERE, &["ECHO "])]);
     assert_eq!(running.address(0), address);

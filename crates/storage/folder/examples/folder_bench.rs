@@ -1,5 +1,5 @@
-//! Measures a folder without a network: µs for each operation, of the clock and of the processors. The
-//! best of several rounds counts.
+//! Measures a folder without a network: µs for each operation, of the clock and of the processors.
+//! The best of several rounds counts.
 //!
 //! ```text
 //! cargo run --release -p folder --example folder_bench -- DIRECTORY [as-itself] [asynchronous]

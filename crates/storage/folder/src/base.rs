@@ -1,5 +1,5 @@
-//! [`Base`]: what all operations on a folder stand on. Owns the open files, and how attributes are
-//! read from them.
+//! [`Base`]: state shared by all operations on a folder. Owns the open files, and the reading of
+//! their attributes.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -27,7 +27,7 @@ fn saw(batch: NonZeroU64, node: &Node, written: u64, file: Attributes) {
     SEEN.with_borrow_mut(|seen| seen[place] = Some(Seen { batch, id: node.id, written, file }));
 }
 
-/// A file as one call of a batch found it.
+/// A file's state, as seen by one call of a batch.
 struct Seen {
     batch: NonZeroU64,
     id: NodeId,
@@ -36,16 +36,16 @@ struct Seen {
     file: Attributes,
 }
 
-/// What was found out about calls that must not wait.
+/// Results of earlier calls, by which the core decides whether it makes a read or write itself.
 #[derive(Default)]
 pub(crate) struct Refused {
-    /// The file system has no such reads.
+    /// Whether the file system does not support such reads.
     pub(crate) reads: AtomicBool,
-    /// How many writes still use the ring.
+    /// Number of the next writes that use the ring, after a slow one.
     pub(crate) not_prompt: AtomicU32,
 }
 
-/// What all operations stand on.
+/// State shared by all operations.
 pub(crate) struct Base {
     pub(crate) me: Weak<Base>,
     /// Keeps the state directory for this process.
@@ -60,12 +60,12 @@ pub(crate) struct Base {
     pub(crate) limits: TreeLimits,
     /// Whether the file system lies on this machine, so that cached metadata is at hand.
     pub(crate) is_local: bool,
-    /// Whether it keeps its files in memory: nothing there takes time.
+    /// Whether it keeps its files in memory, so that no operation blocks.
     pub(crate) in_memory: bool,
     pub(crate) patience: Refused,
 }
 
-/// What an operation has done, and which files must be durable before it is answered.
+/// Result of an operation, and the files that must be durable before it is answered.
 pub(crate) type Done<T> = Result<(T, SmallVec<[Arc<Node>; 2]>), TreeError>;
 
 impl Base {
@@ -92,14 +92,14 @@ impl Base {
         if self.is_local { self.cached(id) } else { None }
     }
 
-    /// Attributes from what statx(2) said.
+    /// Attributes from the result of statx(2).
     pub(crate) fn shown(&self, node: &Node, stat: &Stat) -> Attributes {
         let mut attributes = stat.attributes(self.locator.root.0);
         self.changes.show(&node.id, &mut attributes);
         attributes
     }
 
-    /// A file's attributes as they are now; later calls of the batch may have them too.
+    /// A file's current attributes; later calls of the batch may use them too.
     pub(crate) fn attributes(&self, node: &Node) -> Result<Attributes, TreeError> {
         let written = node.written();
         match node.stat() {
@@ -119,8 +119,8 @@ impl Base {
         }
     }
 
-    /// A file's attributes for a call that only reads: as they were at some time since its batch of
-    /// calls came, and after the last write of this server.
+    /// A file's attributes for a call that only reads. They are those of some time after its batch
+    /// of calls arrived, and after the last write of this server.
     pub(crate) fn attributes_in_batch(&self, node: &Node) -> Result<Attributes, TreeError> {
         let Some(batch) = Batch::current() else { return self.attributes(node) };
         let written = node.written();
@@ -134,7 +134,7 @@ impl Base {
         }
     }
 
-    /// The same from what statx(2) has just said.
+    /// The same from a new result of statx(2).
     pub(crate) fn shown_in_batch(&self, node: &Node, stat: &Stat) -> Attributes {
         let file = self.shown(node, stat);
         if let Some(batch) = Batch::current() {
@@ -143,8 +143,8 @@ impl Base {
         file
     }
 
-    /// A file after a change by this server, which found `before`. Somebody else may have changed
-    /// it in between, so what it was before is not said.
+    /// A file after a change by this server, which found `before`. Another process may have changed
+    /// it in between, so the attributes before the change are left out.
     pub(crate) fn changed(&self, node: &Node, before: Time) -> Result<Changed, TreeError> {
         let stat = node.stat()?;
         self.changes.made(&node.id, before, stat.ctime());

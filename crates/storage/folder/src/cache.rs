@@ -1,5 +1,5 @@
-//! [`Cache`]: the open files, at most so many. Owns which of them are closed: those that were not
-//! used for longest, as far as one bit a file can tell.
+//! [`Cache`]: the open files, up to a limit. It chooses the files to close: those not used for
+//! longest, as far as one bit a file can tell.
 //!
 //! It never closes a file that an operation uses, or one with data that is not flushed: Linux may
 //! forget a failure of the write-back with the last descriptor.
@@ -15,7 +15,7 @@ use crate::node::Node;
 
 /// Parts with a lock each.
 const PARTS: usize = 16;
-/// How many files are looked at for one to close.
+/// Files examined at most to find one to close.
 const LOOKS: usize = 32;
 
 /// Hashes an id by its last bytes: its seal, which is random, and which no client can choose for an
@@ -34,7 +34,7 @@ impl Hasher for SealHasher {
     }
 }
 
-/// An id that hashes as [`SealHasher`] says.
+/// An id with the hash of [`SealHasher`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sealed(NodeId);
 
@@ -71,8 +71,8 @@ impl Cache {
         Some(Arc::clone(node))
     }
 
-    /// Adds an open file, unless it is there: then the one that is there. Also returns a file that
-    /// cannot be closed before it is flushed.
+    /// Adds an open file and returns it, or returns the one that exists already. Also returns a
+    /// file that must be flushed before it can be closed.
     pub(crate) fn add(&self, node: Arc<Node>) -> (Arc<Node>, Option<Arc<Node>>) {
         let mut part = self.part(&node.id);
         if let Some(place) = part.places.get(&Sealed(node.id)) {
@@ -104,8 +104,8 @@ impl Cache {
 }
 
 impl Part {
-    /// Takes files out that nothing needs: two, while there are too many. Also returns one that
-    /// needs a flush first.
+    /// Takes out up to two files that are not in use, while there are too many. Also returns one
+    /// that needs a flush first.
     fn make_room(&mut self, most: usize) -> ([Option<Arc<Node>>; 2], Option<Arc<Node>>) {
         let (mut closed, mut dirty) = ([None, None], None);
         let mut looks = LOOKS;
@@ -145,7 +145,7 @@ mod tests {
 
     fn node(n: u32) -> Arc<Node> {
         let file = std::fs::File::open("/").unwrap();
-        // The part is chosen by the last byte: one part.
+        // The last byte chooses the part: all go to one part.
         let mut bytes = [0; 12];
         bytes[4..8].copy_from_slice(&n.to_le_bytes());
         Node::new(NodeId::new(&bytes).unwrap(), Kind::Directory, file.into())

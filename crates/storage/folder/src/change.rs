@@ -1,5 +1,6 @@
-//! Changes of attributes and of directories. They are made as the caller, so that the kernel checks
-//! all of its rules; what it cannot know of is checked before.
+//! Changes of attributes and of directories. They run with the caller's credentials, so that the
+//! kernel checks all of its rules. This module checks the rules that the kernel does not know,
+//! beforehand.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub(crate) fn set_attributes(
     Ok((base.changed(&node, before.ctime)?, smallvec![node]))
 }
 
-/// Sets attributes of a file, of which `file` is known, if the caller may set all of them.
+/// Sets attributes of a file, whose attributes are `file`, if the caller may set all of them.
 pub(crate) fn apply(
     base: &Base,
     caller: &Caller,
@@ -68,7 +69,7 @@ pub(crate) fn apply(
     apply_wishes(base, caller, node, &Wishes { set: *set, checked: !is_owner })
 }
 
-/// Sets attributes. What may fail for want of space comes first.
+/// Sets attributes. Changes that may fail for want of space come first.
 pub(crate) fn apply_wishes(
     base: &Base,
     caller: &Caller,
@@ -86,7 +87,7 @@ pub(crate) fn apply_wishes(
         node.wrote();
     }
     if set.uid.is_some() || set.gid.is_some() {
-        // 2³²−1 means that it stays.
+        // 2³²−1 means no change.
         let number = |id: u32| if id == u32::MAX { Err(TreeError::Invalid) } else { Ok(id) };
         let uid = set.uid.map(number).transpose()?.map(Uid::from_raw);
         let gid = set.gid.map(number).transpose()?.map(Gid::from_raw);
@@ -152,7 +153,7 @@ pub(crate) fn rename(
     let renamed = rustix::fs::renameat(source.path(), name, target.path(), new_name);
     drop(acting);
     renamed.map_err(not_empty).map_err(|error| match &replaced {
-        // So Linux answers of a directory that the file lies in.
+        // Linux returns this for a directory that contains the moved file.
         Some((replaced, _)) if error == TreeError::NotEmpty && replaced.kind == Kind::Directory => {
             if node.kind == Kind::Directory { error } else { TreeError::IsDirectory }
         }
@@ -215,8 +216,8 @@ fn lost_name(base: &Base, node: &Node, before: Time) {
     }
 }
 
-/// The errors of removing and replacing directories: some file systems say that a directory that
-/// has entries exists, and all that a mounted one is busy.
+/// Errors of removing and replacing directories: some file systems report EEXIST for a directory
+/// with entries, and all report EBUSY for a mount point.
 fn not_empty(errno: rustix::io::Errno) -> TreeError {
     match errno {
         rustix::io::Errno::EXIST => TreeError::NotEmpty,

@@ -1,5 +1,5 @@
-//! Making files. Owns how an exclusive create is known again: its verifier is kept in the seconds
-//! of atime and mtime, as all servers do (RFC 1813 §3.3.8).
+//! Creation of files. An exclusive create is recognized again by its verifier, which is kept in the
+//! seconds of atime and mtime, as all servers do (RFC 1813 §3.3.8).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::node::Node;
 use crate::stat::Stat;
 use crate::{checked, failed, locate};
 
-/// How often a name may appear and vanish under the feet of one create.
+/// Attempts of one create while other processes create and remove the name.
 const ATTEMPTS: usize = 8;
 
-/// What is to be made: [`New`] for another thread.
+/// The file to create: [`New`] for another thread.
 pub(crate) enum Wanted {
     File(NewFile),
     Directory(SetAttributes),
@@ -124,7 +124,7 @@ fn regular(
                 let own = Stat::of(opened.as_fd())?;
                 let there = node.stat()?;
                 if (own.device(), own.inode()) != (there.device(), there.inode()) {
-                    // Somebody has replaced it already.
+                    // Another process has replaced it already.
                     continue;
                 }
                 node.keep_writer(File::from_fd(opened)?);
@@ -158,7 +158,7 @@ fn regular(
     Err(TreeError::Delay)
 }
 
-/// Makes what is no regular file.
+/// Creates a file that is not a regular one.
 fn other(
     base: &Arc<Base>,
     caller: &Caller,
@@ -214,8 +214,8 @@ fn finish(
     })
 }
 
-/// What of `set` remains to be done for a new file. Its owner and group are the caller's; others
-/// are left out for those who cannot give files away.
+/// The attributes of `set` that remain to be set for a new file. Its owner and group are the
+/// caller's. Others are left out for callers who may not give files away.
 fn wishes_of(base: &Base, caller: &Caller, file: &Attributes, set: &SetAttributes) -> SetAttributes {
     let caller = base.permit.who(caller);
     let may_give = caller.uid == 0;

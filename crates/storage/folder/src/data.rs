@@ -1,5 +1,5 @@
 //! The data of files: reads and writes at once where the page cache can serve them, else by the
-//! ring. Owns the limits of what a core does itself.
+//! ring. Owns the limits of the core's own reads and writes.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -22,12 +22,12 @@ use crate::{failed, flush, locate};
 
 /// The longest write that a core makes itself, bytes.
 const PROMPT: usize = 64 << 10;
-/// The longest time of such a write. After a slower one, so many use the ring.
+/// The longest time of such a write. After a slower one, [`NOT_PROMPT_AFTER`] writes use the ring.
 const PROMPT_FOR: Duration = Duration::from_millis(1);
 const NOT_PROMPT_AFTER: u32 = 256;
-/// A read of more looks first how long the file is, bytes.
+/// A longer read first checks the file's size, bytes.
 const LONG: usize = 64 << 10;
-/// The most that one copy copies, bytes.
+/// Most bytes of one copy.
 const COPIED: u64 = 16 << 20;
 
 /// Reads from the page cache. `None` if the medium has to be read.
@@ -38,7 +38,7 @@ pub(crate) fn read_at_once(
     at: u64,
     len: usize,
 ) -> Option<Result<Read, TreeError>> {
-    // Such offsets are an error of the call, which says nothing of the file system.
+    // Such offsets are an error of the call, and no property of the file system.
     at.checked_add(len as u64).and_then(|end| i64::try_from(end).ok())?;
     let patience = match base.in_memory {
         true => Patience::Wait,
@@ -72,7 +72,7 @@ pub(crate) fn read_at_once(
                 if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) {
                     base.patience.reads.store(true, Ordering::Relaxed);
                 }
-                // The ring finds out what it is.
+                // The caller reads through the ring instead, which reports any error.
                 return None;
             }
         }
@@ -146,7 +146,7 @@ fn writable(base: &Base, caller: &Caller, node: &Node, at: u64, len: usize) -> R
     if end.is_none() { Err(TreeError::FileTooLarge) } else { Ok(file) }
 }
 
-/// Writes to the page cache. `None` if that is better left to the ring.
+/// Writes to the page cache. `None` if the ring should do it.
 pub(crate) fn write_at_once(
     base: &Base,
     caller: &Caller,
@@ -193,7 +193,7 @@ fn write_promptly(
         match writer.write_now(&rest, to, false, Patience::Wait) {
             Ok(0) => break,
             Ok(n) => rest.advance(n.min(rest.len())),
-            // What was written stays written.
+            // The bytes written before the error stay written.
             Err(_) if rest.len() < data.len() => break,
             Err(error) => return Err(error.into()),
         }
@@ -232,8 +232,7 @@ pub(crate) async fn write(
     Ok(written)
 }
 
-/// Does what `operation` asks of the ring in the name of the caller. The kernel remembers who it
-/// was.
+/// Runs `operation` on the ring with the caller's credentials, which the kernel keeps for it.
 async fn acting<T>(
     base: &Base,
     caller: &Caller,
@@ -241,7 +240,7 @@ async fn acting<T>(
 ) -> Result<io::Result<T>, TreeError> {
     let mut operation = pin!(operation);
     poll_fn(|cx| {
-        // What others have queued is theirs.
+        // Submit operations that others have queued before changing credentials.
         runtime::submit();
         let acting = match base.permit.act(caller) {
             Ok(acting) => acting,
@@ -256,12 +255,12 @@ async fn acting<T>(
     .await
 }
 
-/// Makes all that was written durable.
+/// Makes all written data durable.
 pub(crate) async fn commit(base: Arc<Base>, id: NodeId) -> Result<Committed, TreeError> {
     let node = find(&base, id).await?;
     regular(&node)?;
     if base.durability.is_asynchronous() {
-        // The system writes it when it likes.
+        // The system writes it back at a time of its own.
         node.settle(node.written());
     } else if node.is_dirty() {
         flush::flushed(&base, &node, true).await?;
@@ -324,7 +323,7 @@ pub(crate) fn seek(
     if i64::try_from(at).is_err() {
         return Err(TreeError::NoEntry);
     }
-    // The file's position, which this moves, is used by nobody.
+    // This moves the file's position, which no other code uses.
     let to = match contents {
         Contents::Data => SeekFrom::Data(at),
         Contents::Hole => SeekFrom::Hole(at),
@@ -354,7 +353,7 @@ pub(crate) fn copy(
     let acting = base.permit.act(caller)?;
     let mut copied = 0;
     if share {
-        // 0 would be all that is there by then.
+        // 0 would mean all bytes that exist by then.
         if len > 0 {
             writer.share_range_now(reader, from.1, to.1, len)?;
         }

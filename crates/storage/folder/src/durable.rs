@@ -1,5 +1,5 @@
-//! [`Durability`]: what has been promised to be on the medium. Owns the verifier, the reports of a
-//! failing medium, and when a flush is left out.
+//! [`Durability`]: the promises that data is on the medium. Owns the verifier, the reports of a
+//! failing medium, and the decision to leave a flush out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tree::TreeError;
 
 use crate::node::{Descriptors, Node};
 
-/// What has been promised.
+/// Durability of the answers given.
 pub(crate) struct Durability {
     verifier: AtomicU64,
     health: Arc<Health>,
@@ -36,7 +36,7 @@ impl Durability {
         &self.health
     }
 
-    /// Records that a flush has failed: what was written may be lost.
+    /// Records that a flush has failed: written data may be lost.
     #[cold]
     fn lost(&self, error: TreeError) {
         let before = self.verifier();
@@ -45,20 +45,20 @@ impl Durability {
         self.health.explain(Kind::Write, errno(error), "a flush failed: clients write again what they have");
     }
 
-    /// Flushes a file, with its attributes if `all`, and keeps what came of it. Blocks.
+    /// Flushes a file, with its attributes if `all`, and records the outcome. Blocks.
     pub(crate) fn flush(&self, descriptors: &Descriptors, node: &Node, all: bool) -> Result<(), TreeError> {
-        // What is written from here on may not be covered.
+        // The flush may not cover writes from here on.
         let written = node.written();
         let flushed = node.flush(descriptors, all);
         if let Err(error) = flushed {
             self.lost(error);
         }
-        // Only now: who finds nothing to flush must find the new verifier.
+        // Only now: a thread that finds nothing to flush must find the new verifier.
         node.settle(written);
         flushed
     }
 
-    /// Reports an operation that the medium failed. Gives the error back.
+    /// Reports an operation that the medium failed. Returns the error.
     pub(crate) fn report(&self, error: TreeError, write: bool) -> TreeError {
         if matches!(error, TreeError::Io(_) | TreeError::NoSpace) {
             self.health.report(Kind::of_errno(errno(error), write), errno(error), None);

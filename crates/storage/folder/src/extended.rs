@@ -21,7 +21,7 @@ fn find(base: &Base, id: &NodeId, name: &[u8]) -> Result<(Arc<Node>, Vec<u8>), T
     if !base.limits.extended_attributes {
         return Err(TreeError::Unsupported);
     }
-    // As setxattr(2) has it.
+    // The same rule as setxattr(2).
     if !matches!(node.kind, Kind::Regular | Kind::Directory) {
         return Err(TreeError::NotOwner);
     }
@@ -31,10 +31,10 @@ fn find(base: &Base, id: &NodeId, name: &[u8]) -> Result<(Arc<Node>, Vec<u8>), T
     Ok((node, [SPACE, name].concat()))
 }
 
-/// The errors of getxattr(2) and its like.
+/// Errors of getxattr(2) and similar calls.
 fn refused(errno: Errno) -> TreeError {
     match errno {
-        // The mode does not permit it: nothing else of these attributes belongs to owners.
+        // The mode does not permit it: for these attributes EPERM has no other meaning.
         Errno::PERM => TreeError::Access,
         _ => failed(errno),
     }

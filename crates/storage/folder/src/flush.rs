@@ -1,4 +1,4 @@
-//! Waiting until files are durable: all who wait for one share its flushes.
+//! Waiting until files are durable: all operations that wait for a file share its flushes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Re
     let group = if all { &node.all } else { &node.data };
     let start = |number| {
         let (base, node) = (Arc::clone(base), Arc::clone(node));
-        // It runs to its end, whether or not those who wait for it still do.
+        // It runs to its end, even if no operation waits for it any more.
         drop(runtime::blocking(move || {
             let result = base.durability.flush(&base.descriptors, &node, all);
             let group = if all { &node.all } else { &node.data };

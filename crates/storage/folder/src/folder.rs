@@ -1,5 +1,5 @@
-//! [`Folder`]: a folder of the host as a [`Tree`]. Owns what each operation does on the core, and
-//! what it hands to threads.
+//! [`Folder`]: a folder of the host as a [`Tree`]. It decides which part of each operation runs on
+//! the core, and which on threads.
 //!
 //! Cached metadata is read on the core. A file that is not open, a name that the system would have
 //! to read, listings and all changes go to `runtime::blocking`.
@@ -48,7 +48,7 @@ impl Folder {
         self.0.durability.health()
     }
 
-    /// Does `f` on a thread that may block.
+    /// Runs `f` on a thread that may block.
     fn apart<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Arc<Base>) -> Result<T, TreeError> + Send + 'static,
@@ -57,7 +57,7 @@ impl Folder {
         Answer::running(runtime::blocking(move || f(&base)))
     }
 
-    /// Does `f` at once if the file is open, and on a thread if it is not, or if `f` would block.
+    /// Runs `f` at once if the file is open, and on a thread if it is not, or if `f` would block.
     fn at_once<T: Send + 'static>(
         &self,
         id: &NodeId,
@@ -73,7 +73,7 @@ impl Folder {
         self.apart(move |base| f(base, &*locate::find(base, &id)?, false))
     }
 
-    /// Does `f` on a thread, and then waits until what it changed is durable.
+    /// Runs `f` on a thread, and then waits until its changes are durable.
     fn change<T: Send + 'static>(&self, f: impl FnOnce(&Arc<Base>) -> Done<T> + Send + 'static) -> Answer<T> {
         let base = Arc::clone(&self.0);
         Answer::running(async move {

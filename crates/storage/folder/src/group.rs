@@ -1,4 +1,5 @@
-//! [`Group`]: many who wait for a file to be durable share one fsync. Owns which flush covers whom.
+//! [`Group`]: several operations that wait for a file to be durable share one fsync. Decides which
+//! flush covers which operation.
 //!
 //! A flush that starts after a request covers it; one that runs already may have missed its
 //! changes.
@@ -9,7 +10,7 @@ use std::task::{Poll, Waker};
 
 use tree::TreeError;
 
-/// Failures that are remembered for those who have not yet asked.
+/// Failures remembered for operations that have not asked yet.
 const MOST_FAILURES: usize = 64;
 
 /// The flushes of one file, shared by all cores.
@@ -29,7 +30,7 @@ struct State {
 
 impl Group {
     /// Waits until a flush that began after this call has ended. `start` begins one, given its
-    /// number, and sees to it that [`Self::ended`] is called.
+    /// number, and must ensure a call of [`Self::ended`].
     pub(crate) async fn flushed(&self, start: impl Fn(u64)) -> Result<(), TreeError> {
         let wanted = self.lock().started + 1;
         poll_fn(|cx| {

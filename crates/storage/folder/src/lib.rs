@@ -1,7 +1,7 @@
 //! Trees of files: a folder of the host.
 //!
-//! A [`Folder`] serves what lies below a directory as a [`tree::Tree`]. How it does so depends on
-//! what the process may do, which it finds out when it is opened:
+//! A [`Folder`] serves the files below a directory as a [`tree::Tree`]. Its method depends on the
+//! process's privileges, which it finds out when it is opened:
 //!
 //! | | as root | as an ordinary user |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | calls are made as | the caller | the process's own user |
 //!
 //! The first row also depends on the file system, which may have no handles (overlayfs), and on
-//! Landlock, which cannot tell where a file lies that was opened by its handle: then the table is
+//! Landlock, which cannot locate a file that was opened by its handle. In both cases the table is
 //! used, though each caller acts as itself. Ids of the one kind mean nothing to the other.
 //!
 //! No name of a client leads out of the folder: names are single components, resolved below the
@@ -17,14 +17,14 @@
 //! with a key of the folder, so that none can be guessed. Other file systems that are mounted
 //! inside are not entered.
 //!
-//! What somebody else does to the files is seen, with these limits. A file that is moved out of the
+//! Changes by other processes are visible, with these limits. A file that is moved out of the
 //! folder keeps its id; a directory is refused then, once it is not open any more. An ordinary user
 //! finds a file that was moved to another directory only when a client looks it up there: until
 //! then its id is stale.
 //!
 //! The table knows one name of a file, the one seen last. If that is removed while the file has
-//! others and is not open, its id is stale until the next lookup. On file systems that keep no time
-//! of birth the table may take a new file for a removed one of the same number.
+//! others and is not open, its id is stale until the next lookup. On file systems without a time of
+//! birth the table may take a new file for a removed one of the same inode number.
 #![forbid(unsafe_code)]
 
 mod base;

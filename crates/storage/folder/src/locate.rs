@@ -1,4 +1,4 @@
-//! How files are found by ids and names. Owns that nothing outside of the folder is opened.
+//! Opens files by ids and names. Ensures that nothing outside of the folder is opened.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::stat::Stat;
 use crate::table::{Key, Place};
 
-/// How often, and after which time, an inode that is being given up is asked for again.
+/// Number of attempts to open an inode that is being evicted, and the pause between them.
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -42,7 +42,7 @@ fn open_handle(base: &Base, handle: &FileHandle) -> Result<OwnedFd, TreeError> {
     let open = || handle.open(base.descriptors.root(), libc::O_PATH | libc::O_NOFOLLOW);
     for _ in 0..ATTEMPTS {
         match open() {
-            // Ext4 says so of an inode that is just being given up.
+            // Ext4 returns this for an inode that is being evicted.
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => std::thread::sleep(PAUSE),
             other => return Ok(other?),
         }
@@ -50,7 +50,7 @@ fn open_handle(base: &Base, handle: &FileHandle) -> Result<OwnedFd, TreeError> {
     Ok(open()?)
 }
 
-/// The file with this key: from the first directory above it that is open, down.
+/// The file with this key: starts at the first directory above it that is open, and goes down.
 fn find_by_table(base: &Base, key: Key) -> Result<Arc<Node>, TreeError> {
     let By::Table(table) = &base.locator.by else { return Err(TreeError::Stale) };
     let (mut way, mut here) = (Vec::new(), key);
@@ -59,7 +59,7 @@ fn find_by_table(base: &Base, key: Key) -> Result<Arc<Node>, TreeError> {
         if let Some(node) = base.cached(&id) {
             break node;
         }
-        // A log that somebody has damaged may lead in circles.
+        // A damaged log may lead in circles.
         if way.len() == DEEPEST {
             return Err(TreeError::Stale);
         }
@@ -80,7 +80,7 @@ fn find_by_table(base: &Base, key: Key) -> Result<Arc<Node>, TreeError> {
     Ok(node)
 }
 
-/// Looks for a file that somebody else has renamed within its directory.
+/// Looks for a file that another process has renamed within its directory.
 fn find_renamed(base: &Base, directory: &Node, key: Key, place: &Place) -> Option<Arc<Node>> {
     let open = directory.open_directory().ok()?;
     let mut room = Vec::with_capacity(64 << 10);
@@ -110,7 +110,7 @@ pub(crate) fn child(
     adopt(base, file, Some((&directory.id, name)))
 }
 
-/// The file that a descriptor was opened for; `place` is where.
+/// The file that a descriptor was opened for, at `place`.
 pub(crate) fn adopt(
     base: &Base,
     file: OwnedFd,
@@ -140,7 +140,7 @@ pub(crate) fn parent(base: &Base, directory: &Node) -> Result<(Arc<Node>, Stat),
         Err(TreeError::CrossDevice) => return Err(TreeError::Stale),
         other => other?,
     };
-    // Somebody may have moved it out of the folder.
+    // Another process may have moved it out of the folder.
     if !base.locator.is_beneath(file.as_fd())? {
         return Err(TreeError::Stale);
     }

@@ -1,5 +1,5 @@
-//! [`Locator`]: how files are named. Owns the two forms of ids, and the test whether a directory
-//! lies in the folder.
+//! [`Locator`]: ids of files. Owns the two forms of ids, and the test whether a directory is below
+//! the folder.
 //!
 //! | contents of an id | found by |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::table::{Key, Table};
 /// Most directories between a file and the root.
 pub(crate) const DEEPEST: usize = 2048;
 
-/// How files are named.
+/// Makes and resolves ids of files.
 pub(crate) struct Locator {
     pub(crate) seal: Seal,
     pub(crate) by: By,
@@ -34,7 +34,7 @@ pub(crate) struct Locator {
     pub(crate) root: ((u32, u32), u64),
 }
 
-/// What files are known by.
+/// Identification of files.
 pub(crate) enum By {
     /// Handles of the file system.
     Handles,
@@ -43,7 +43,8 @@ pub(crate) enum By {
 }
 
 impl Locator {
-    /// The id of `name` in a directory, of which `stat` is known; an empty name is the directory's.
+    /// The id of `name` in a directory, with the result `stat` of statx(2) for it; an empty name is
+    /// the directory's.
     pub(crate) fn id(
         &self,
         directory: BorrowedFd<'_>,
@@ -73,7 +74,7 @@ impl Locator {
         self.seal.id(&contents)
     }
 
-    /// Notes where a file was seen.
+    /// Records the directory and name at which a file was seen.
     pub(crate) fn saw(&self, stat: &Stat, directory: &NodeId, name: &[u8]) {
         let By::Table(table) = &self.by else { return };
         let Ok(Contents::Key(directory)) = self.contents(directory) else { return };
@@ -82,7 +83,7 @@ impl Locator {
         }
     }
 
-    /// Notes that a file is gone.
+    /// Records that a file is gone.
     pub(crate) fn lost(&self, id: &NodeId) {
         if let (By::Table(table), Ok(Contents::Key(key))) = (&self.by, self.contents(id))
             && let Err(error) = lock(table).forget(key)
@@ -103,7 +104,7 @@ impl Locator {
         }
     }
 
-    /// Whether a directory lies in the folder.
+    /// Whether a directory is below the folder.
     pub(crate) fn is_beneath(&self, directory: BorrowedFd<'_>) -> Result<bool, TreeError> {
         let mut above: Option<OwnedFd> = None;
         for _ in 0..DEEPEST {
@@ -126,7 +127,7 @@ impl Locator {
     }
 }
 
-/// What an id holds.
+/// Content of an id.
 pub(crate) enum Contents {
     Handle(FileHandle),
     Key(Key),
@@ -146,7 +147,7 @@ fn inode_of(handle: &FileHandle) -> Option<u64> {
     }
 }
 
-/// By what a file is known in the table.
+/// The key of a file in the table.
 pub(crate) fn key_of(stat: &Stat) -> Key {
     Key { inode: stat.inode(), birth: stat.birth().map_or(0, nanoseconds) }
 }
@@ -162,7 +163,7 @@ pub(crate) fn open_below(
     rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve).map_err(failed)
 }
 
-/// The table, whatever became of who used it last.
+/// Locks the table, even if an earlier holder panicked.
 pub(crate) fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }

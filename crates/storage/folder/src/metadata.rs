@@ -1,4 +1,4 @@
-//! Lookups, and what else only reads metadata.
+//! Lookups, and other operations that only read metadata.
 
 use tree::{Caller, Found, Granted, Kind, Permissions, Space, Target, TreeError};
 
@@ -29,7 +29,7 @@ pub(crate) fn lookup(
     Ok(Found { node, attributes, directory: above })
 }
 
-/// What the caller may do with a file.
+/// The caller's permissions for a file.
 pub(crate) fn access(
     base: &Base,
     caller: &Caller,

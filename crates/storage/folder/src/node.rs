@@ -1,8 +1,8 @@
 //! [`Node`]: a file that is open. Owns its descriptors and its flushes.
 //!
-//! Every node has an O_PATH descriptor, which costs no permission and holds nothing up. A regular
-//! file gets one for reading when it is first read. One for writing it has only while data is to be
-//! flushed, since nobody can execute a file that is open for writing.
+//! Every node has an O_PATH descriptor, which needs no permission and blocks no other operation. A
+//! regular file gets a descriptor for reading when it is first read. It has one for writing only
+//! while data is to be flushed, since a file that is open for writing cannot be executed.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct Node {
     path: OwnedFd,
     reader: OnceLock<File>,
     writer: Mutex<Option<Arc<File>>>,
-    /// How many writes have ended, and how many of them a flush has covered.
+    /// Number of writes that have ended, and of those that a flush has covered.
     written: AtomicU64,
     settled: AtomicU64,
     /// Flushes of data.
@@ -101,7 +101,7 @@ impl Node {
         rustix::fs::chmodat(all.numbers(), self.number(), mode, AtFlags::empty()).map_err(failed)
     }
 
-    /// What statx(2) says.
+    /// Attributes by statx(2).
     pub(crate) fn stat(&self) -> Result<Stat, TreeError> {
         let stat = Stat::of(self.path())?;
         if stat.is_gone() { Err(TreeError::Stale) } else { Ok(stat) }
@@ -159,7 +159,7 @@ impl Node {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How many writes have ended.
+    /// Number of writes that have ended.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
@@ -191,7 +191,7 @@ impl Node {
             },
             (None, _) => match self.reader(descriptors) {
                 Ok(reader) => rustix::fs::fsync(reader),
-                // No descriptor can be had whose flush would be this file's: a link, a device, or a
+                // No descriptor exists whose flush would cover this file: a link, a device, or a
                 // file that this process may not read.
                 Err(_) => rustix::fs::syncfs(descriptors.root()),
             },
@@ -199,7 +199,8 @@ impl Node {
         flushed.map_err(failed)
     }
 
-    /// Whether there is an access control list: as was found at this ctime, or by `look`.
+    /// Whether there is an access control list: the known answer for this ctime, or the result of
+    /// `look`.
     pub(crate) fn has_list(&self, ctime: Time, look: impl FnOnce() -> bool) -> bool {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         match *list {

@@ -1,4 +1,4 @@
-//! Opening a folder: what the process may do, and what the file system can.
+//! Opening a folder: detects the process's privileges and the file system's features.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -34,22 +34,22 @@ const F2FS: u64 = 0xf2f5_2010;
 const BCACHEFS: u64 = 0xca45_1a4e;
 const OVERLAY: u64 = 0x794c_7630;
 
-/// How long another process may take to be gone.
+/// Time that another process has to release the state directory, and the interval of attempts.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How a folder is served.
+/// Options of a folder.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A directory for what the folder must know after a restart, its own and outside of it. It is
-    /// made if it is not there. Without it, the ids of a folder mean nothing any more.
+    /// A directory for the folder's persistent state, for it alone and outside of it. It is created
+    /// if missing. If it is lost, existing ids of files become invalid.
     pub state: PathBuf,
     /// Answer before changes are on the medium. A crash of the machine then loses changes that
     /// clients think safe.
     pub asynchronous: bool,
     /// Serve all callers as the process's own user, even if the process could act as each of them.
     pub as_itself: bool,
-    /// How many descriptors to use at most; without it, half of those that the process may have.
+    /// Most descriptors to use; `None` uses half of the process's limit.
     pub descriptors: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Options {
     }
 }
 
-/// Why a folder cannot be opened.
+/// Error of opening a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The folder itself.
@@ -90,8 +90,8 @@ pub enum OpenError {
     NoProc(io::Error),
 }
 
-/// Keeps the state directory for this process alone, as long as the descriptor is open. `None`: it is
-/// another's. One that was killed may have it for a moment.
+/// Locks the state directory for this process, as long as the descriptor is open. `None`: another
+/// process holds it. A process that was killed may hold it for a moment.
 fn hold(state: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(state, flags, Mode::empty())?;
@@ -141,7 +141,8 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     let own = (!as_caller).then(own_user).transpose().map_err(of_folder)?;
     let is_local = local.contains(&kind);
     let permit = Permit {
-        // Without its capabilities the super-user is not what the mode takes it for.
+        // Without its capabilities the super-user has fewer permissions than the mode check
+        // assumes.
         by_mode: is_local && own.as_ref().is_none_or(|own| own.uid != 0 || has_capabilities()),
         own,
         lists: supports(root.as_fd(), c"system.posix_acl_access"),
@@ -190,7 +191,7 @@ fn as_io(error: TreeError) -> io::Error {
     io::Error::other(error)
 }
 
-/// Whether this process can do what any user may, as that user.
+/// Whether this process can act as any user.
 fn can_act_as_others() -> bool {
     rustix::process::geteuid().is_root() && has_capabilities()
 }
@@ -214,8 +215,8 @@ fn own_user() -> io::Result<Caller> {
     Ok(Caller { uid, gid, groups: groups.into() })
 }
 
-/// Whether files can be opened by handles that an id has room for. In a user namespace only those
-/// of directories can be opened, which O_DIRECTORY would hide.
+/// Whether files can be opened by handles that fit an id. In a user namespace only handles of
+/// directories can be opened, which O_DIRECTORY would hide.
 fn has_handles(root: BorrowedFd<'_>) -> bool {
     FileHandle::of(root, c"").is_ok_and(|handle| {
         handle.bytes().len() < seal::MOST
@@ -224,9 +225,9 @@ fn has_handles(root: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Whether Landlock keeps this process from parts of the host. It goes by where a file lies, and a file
-/// that was opened by its handle lies nowhere that it knows while the names above it are not cached:
-/// such a file cannot be read.
+/// Whether Landlock keeps this process from parts of the host. Landlock decides by a file's path. A
+/// file that was opened by its handle has no path as long as the names above it are not cached, and
+/// so cannot be read.
 fn is_confined() -> bool {
     let opened = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     matches!(opened, Err(Errno::ACCESS))

@@ -1,33 +1,33 @@
-//! [`Permit`]: who may do what. Owns the choice between three ways to check a permission.
+//! [`Permit`]: checks permissions, in one of three ways.
 //!
 //! 1. Operations that change a directory or attributes are called *as the caller*. The kernel knows
 //!    all rules (sticky directories, set-group-ID, quotas, immutable files), and they cost more
 //!    anyway.
-//! 2. Lookups, reads and writes are checked against the mode, which is at hand. That takes 0.2 µs; a
-//!    change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule that
-//!    owners always reach their data.
-//! 3. Where the mode is not all (an access control list, a file system with rules of its own), the
-//!    kernel is asked as the caller (faccessat2(2)).
+//! 2. Lookups, reads and writes are checked against the mode, which is at hand. That takes 0.2 µs;
+//!    a change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule
+//!    that owners always reach their data.
+//! 3. Where the mode does not decide alone (an access control list, a file system with rules of its
+//!    own), the kernel is asked as the caller (faccessat2(2)).
 //!
-//! A process that cannot act as others serves everybody as itself: whoever calls, it is the caller.
+//! A process that cannot act as others serves every caller as its own user.
 
 use runtime::{ActingAs, act_as, may_access};
 use tree::{Attributes, Caller, Permissions, TreeError};
 
 use crate::node::{Descriptors, Node};
 
-/// Who may do what.
+/// Checks permissions.
 pub(crate) struct Permit {
     /// The process's own user, if calls are not made as the caller.
     pub(crate) own: Option<Caller>,
-    /// Whether the mode says all, where there is no access control list.
+    /// Whether the mode alone decides, where there is no access control list.
     pub(crate) by_mode: bool,
     /// Whether there may be access control lists.
     pub(crate) lists: bool,
 }
 
 impl Permit {
-    /// Whom a call is made for.
+    /// The user as whom a call is made.
     pub(crate) fn who<'a>(&'a self, caller: &'a Caller) -> &'a Caller {
         self.own.as_ref().unwrap_or(caller)
     }
@@ -37,7 +37,7 @@ impl Permit {
         if self.own.is_some() || caller.uid == 0 && caller.gid == 0 {
             return Ok(None);
         }
-        // Numbers that no user has: nothing is permitted.
+        // Ids that no user has: nothing is permitted.
         act_as(caller.uid, caller.gid, &caller.groups).map(Some).map_err(|_| TreeError::Access)
     }
 
@@ -57,7 +57,8 @@ impl Permit {
         if granted { Ok(()) } else { Err(TreeError::Access) }
     }
 
-    /// Which of `wanted` the caller has. Owners always reach their data.
+    /// The permissions among `wanted` that the caller has. If calls are made as the caller, owners
+    /// may always read and write the data of their regular files.
     pub(crate) fn granted(
         &self,
         caller: &Caller,
@@ -81,8 +82,8 @@ impl Permit {
         Ok(granted)
     }
 
-    /// Checks that the caller may read the data. An owner whom the mode does not let, and who is
-    /// all that this process can be, learns that when it opens the file.
+    /// Checks that the caller may read the data. An owner is not checked: if the process cannot act
+    /// as others and the mode denies access, opening the file fails.
     pub(crate) fn check_read(
         &self,
         caller: &Caller,
@@ -127,8 +128,8 @@ impl Permit {
         Ok(may_access(node.path(), wanted.0)?)
     }
 
-    /// Gives a new file the permissions that the process's mask took from it. A directory with a
-    /// default access control list says itself what new files get.
+    /// Gives a new file the permissions that the process's umask removed. A directory with a
+    /// default access control list determines them itself.
     pub(crate) fn restore_mode(
         &self,
         descriptors: &Descriptors,

@@ -1,8 +1,10 @@
-//! [`Seal`]: the mark by which a folder knows its own ids. Owns the key, which lies in the state
-//! directory, and the layout of an id: its contents, and eight bytes that only the key can make.
+//! [`Seal`]: the keyed hash by which a folder recognizes its own ids. Owns the key, which is in the
+//! state directory, and the layout of an id: its contents, and eight bytes that only the key can
+//! produce.
 //!
 //! File systems give handles that can be guessed: an inode's number and a generation. A folder
-//! serves the ids that it has made, so an id of a file outside, or of another folder, is refused.
+//! serves only the ids that it has made, so an id of a file outside, or of another folder, is
+//! refused.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! [`Stat`]: what statx(2) says of a file, and the [`Attributes`] that follow. Owns the change
+//! [`Stat`]: a file's result of statx(2), and the [`Attributes`] that follow. Owns the change
 //! attribute: the ctime, and a count of changes that did not move it.
 
 use std::collections::HashMap;
@@ -12,20 +12,21 @@ use tree::{Attributes, Device, Kind, NodeId, Time, TreeError};
 
 use crate::failed;
 
-/// Most files whose changes are counted; beyond that all counts begin anew.
+/// Most files whose changes are counted; beyond that all counts are cleared.
 const MOST_COUNTED: usize = 1 << 16;
 
-/// What statx(2) says.
+/// Attributes by statx(2).
 #[derive(Clone, Copy)]
 pub(crate) struct Stat(Statx);
 
 impl Stat {
-    /// Of an open file.
+    /// Attributes of an open file.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Result<Self, TreeError> {
         Self::at(file, c"")
     }
 
-    /// Of a name in a directory; of the descriptor's file, if it is empty. A link is not followed.
+    /// Attributes of a name in a directory; of the descriptor's file, if it is empty. A link is not
+    /// followed.
     pub(crate) fn at(directory: BorrowedFd<'_>, name: &CStr) -> Result<Self, TreeError> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let flags = if name.is_empty() { flags | AtFlags::EMPTY_PATH } else { flags };
@@ -33,7 +34,7 @@ impl Stat {
         rustix::fs::statx(directory, name, flags, wanted).map(Self).map_err(failed)
     }
 
-    /// What kind of file it is.
+    /// Type of the file.
     pub(crate) fn kind(&self) -> Kind {
         match FileType::from_raw_mode(u32::from(self.0.stx_mode)) {
             FileType::Directory => Kind::Directory,
@@ -56,7 +57,7 @@ impl Stat {
         self.0.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
     }
 
-    /// The device that the file system lies on.
+    /// The device of the file system.
     pub(crate) fn device(&self) -> (u32, u32) {
         (self.0.stx_dev_major, self.0.stx_dev_minor)
     }
@@ -66,7 +67,7 @@ impl Stat {
         self.0.stx_ino
     }
 
-    /// When the file was made, if the file system keeps that.
+    /// Time of creation, if the file system keeps it.
     pub(crate) fn birth(&self) -> Option<Time> {
         let known = self.0.stx_mask & StatxFlags::BTIME.bits() != 0;
         known.then(|| time(self.0.stx_btime))
@@ -112,7 +113,7 @@ pub(crate) fn nanoseconds(time: Time) -> u64 {
 }
 
 /// Counts the changes that a file system's clock was too coarse to show: kernels before 6.13 move
-/// the ctime once a tick. There are none on others, and looking costs one load.
+/// the ctime once a tick. Newer ones need no counts, and a check costs one load.
 #[derive(Default)]
 pub(crate) struct Changes {
     files: AtomicUsize,
@@ -139,7 +140,7 @@ impl Changes {
         self.files.store(counted.len(), Ordering::Release);
     }
 
-    /// Makes the change attribute of `file` show what was counted.
+    /// Adds the counted changes to the change attribute of `file`.
     pub(crate) fn show(&self, id: &NodeId, file: &mut Attributes) {
         if self.files.load(Ordering::Acquire) == 0 {
             return;

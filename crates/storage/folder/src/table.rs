@@ -1,8 +1,8 @@
-//! [`Table`]: where files lie, for a process that cannot open them by the file system's handles.
-//! Owns a log in the state directory: a record says of a file in which directory it was last seen,
-//! and by which name.
+//! [`Table`]: locations of files, for a process that cannot open them by the file system's handles.
+//! Owns a log in the state directory: a record has the directory and the name at which a file was
+//! last seen.
 //!
-//! A record only says where to look: what is found there proves itself by inode and birth. So a
+//! A record only gives a place to look: the file found there is checked by inode and birth. So a
 //! record that is lost or old costs ESTALE until the next lookup, and never gives a wrong file. The
 //! log is written with each operation, and not flushed.
 
@@ -38,7 +38,7 @@ impl Key {
     }
 }
 
-/// Where a file was seen last.
+/// Directory and name at which a file was seen last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) directory: Key,
@@ -48,12 +48,12 @@ pub(crate) struct Place {
 /// A record: the name's length, the file's key, the directory's, the name, and a check of all that.
 const HEAD: usize = 2 + 16 + 16;
 const CHECK: usize = 4;
-/// A log of more records, of which more than half are not in use, is written anew.
+/// A log with more records, most of them unused, is rewritten.
 const MANY: usize = 4096;
-/// Longest name, bytes. A record without one says that the file is gone.
+/// Longest name, bytes. A record without one means that the file is gone.
 const LONGEST: usize = 255;
 
-/// The log, and where in it each file's last record is.
+/// The log, and the position of each file's last record in it.
 pub(crate) struct Table {
     log: File,
     path: PathBuf,
@@ -61,12 +61,12 @@ pub(crate) struct Table {
     /// Records in the log.
     count: usize,
     seal: Seal,
-    /// By the hash of a key: where the record begins, and its check.
+    /// Offset of the last record and its check, by the hash of a key.
     records: HashMap<u64, (u64, u32)>,
 }
 
 impl Table {
-    /// Reads the log at `path`, or begins one. A record that a crash cut off ends it. Blocks.
+    /// Reads the log at `path`, or begins one. Drops a record that a crash cut off. Blocks.
     pub(crate) fn load(path: &Path, seal: Seal) -> io::Result<Self> {
         let mut table =
             Self { log: open(path)?, path: path.to_owned(), end: 0, count: 0, seal, records: HashMap::new() };
@@ -76,7 +76,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Writes the log anew, if most of it is not in use.
+    /// Rewrites the log, if most of it is unused.
     fn shorten(&mut self) -> io::Result<()> {
         if self.count <= MANY || self.count <= 2 * self.records.len() {
             return Ok(());
@@ -156,7 +156,7 @@ impl Table {
         self.shorten()
     }
 
-    /// Takes note of a record of so many bytes at the end of the log.
+    /// Records a record of `len` bytes at the end of the log.
     fn appended(&mut self, hash: u64, check: u32, len: usize) {
         if len > HEAD + CHECK {
             self.records.insert(hash, (self.end, check));
@@ -167,7 +167,7 @@ impl Table {
         self.count += 1;
     }
 
-    /// Where a file was seen last.
+    /// Directory and name at which a file was seen last.
     pub(crate) fn get(&self, key: Key) -> Option<Place> {
         let (at, _) = self.records.get(&self.seal.hash(&key.bytes()))?;
         let record = self.record(*at).ok()?;

@@ -101,7 +101,8 @@ impl Random {
 #[test]
 fn a_folder_does_what_a_plain_model_does() {
     both_ways(|ground, as_itself| {
-        // So few descriptors that files are closed all the time. The table forgets second names then.
+        // So few descriptors that files are closed all the time. The table forgets second names
+        // then.
         let descriptors = Some(if as_itself { 1000 } else { 100 });
         let options = Options { as_itself, asynchronous: true, descriptors, ..ground.options() };
         let without = Without { users: as_itself || !is_root(), devices: !is_root() };

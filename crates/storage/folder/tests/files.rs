@@ -1,4 +1,4 @@
-//! What is done through a folder is seen in the host's file system, and the other way round.
+//! Changes made through a folder are visible in the host's file system, and the other way round.
 
 mod common;
 
@@ -244,7 +244,7 @@ fn ids_stay_good_over_a_restart_and_a_rename_by_somebody_else() {
         let folder = ground.open_as(as_itself);
         run(async {
             assert_eq!(read(&folder, &file, 0, 9).await.0, b"12");
-            // A move by the server's own hand.
+            // A move through the server itself.
             let me = Caller::root();
             folder.rename(&me, (&inner, b"deep"), (&folder.root(), b"moved")).await.unwrap();
         });
@@ -352,7 +352,7 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
         assert_eq!(mode.err(), Some(TreeError::NotOwner));
         let given = SetAttributes { uid: Some(1002), ..SetAttributes::default() };
         assert_eq!(folder.set_attributes(&me, &a.node, &given, None).await.err(), Some(TreeError::NotOwner));
-        // An owner reaches its data, whatever the mode says.
+        // An owner may write its data, whatever the mode is.
         folder.set_attributes(&me, &a.node, &with_mode(0o444), None).await.unwrap();
         write(me.clone()).await.unwrap();
         assert_eq!(write(other.clone()).await.map(|w| w.len), Err(TreeError::Access));
@@ -369,7 +369,7 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
         assert_eq!(folder.read_dir(&other, &private, 0, ROOM).await.err(), Some(TreeError::Access));
         assert!(folder.lookup(&me, &private, b"x").await.is_ok());
 
-        // Set-user-ID goes when another than the super-user writes.
+        // Set-user-ID is cleared when a user other than the super-user writes.
         let shared = folder.create(&me, &root, b"shared", file(0o666)).await.unwrap().node;
         folder.set_attributes(&me, &shared, &with_mode(0o4777), None).await.unwrap();
         for (len, caller) in [(10, &other), (200_000, &other)] {
@@ -393,7 +393,7 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
         folder.set_attributes(&grouped, &directory, &both, None).await.unwrap();
         let inherits = folder.create(&me, &directory, b"i", file(0o644)).await.unwrap();
         assert_eq!(inherits.attributes.gid, 2000);
-        // Nothing of that stays with the threads.
+        // The threads keep none of these credentials.
         fs::write(ground.path("by the process"), b"").unwrap();
         assert_eq!(fs::metadata(ground.path("by the process")).unwrap().uid(), 0);
     });
@@ -478,7 +478,8 @@ fn cached_data_is_read_at_once_whatever_was_asked_for_before() {
     });
 }
 
-/// An access control list as the kernel keeps it (`posix_acl_xattr.h`): tag, permissions, user or group.
+/// An access control list as the kernel keeps it (`posix_acl_xattr.h`): tag, permissions, user or
+/// group.
 fn list_of(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -522,7 +523,8 @@ fn access_control_lists_of_the_host_are_obeyed() {
         let granted = folder.access(&user(1003), &file, Permissions::ALL).await.unwrap();
         assert_eq!(granted.permissions, Permissions::READ);
 
-        // A default list says what new files get, whatever the mask of the process is.
+        // A default list determines the permissions of new files, whatever the umask of the process
+        // is.
         let inner = make_directory(&folder, &root, b"inner").await.node;
         let defaults = list_of(&[(1, 7, NONE), (4, 5, NONE), (32, 0, NONE)]);
         rustix::fs::setxattr(ground.path("inner"), "system.posix_acl_default", &defaults, flags).unwrap();

@@ -184,7 +184,7 @@ fn a_failed_flush_changes_the_verifier_even_of_a_file_that_was_closed() {
                 let written = folder.write(&me, &node, at << 20, data, Stability::Unstable).await.unwrap();
                 verifier = written.verifier;
             }
-            // A file with nothing to flush tells the verifier.
+            // A commit of a file with nothing to flush returns the verifier.
             let verifier_now = async || folder.commit(&me, &quiet, 0, 0).await.unwrap().verifier;
             assert_eq!(verifier_now().await, verifier);
             if is_closed {
@@ -260,7 +260,7 @@ fn a_folder_that_vanishes_makes_all_stale_and_says_so() {
     });
 }
 
-/// A process that creates and writes, and says what it has been answered.
+/// A process that creates and writes, and prints the answers that it got.
 fn work(directory: &Path) {
     let as_itself = directory.ends_with("itself");
     let options = Options { as_itself, ..Options::new(directory.join("state")) };
@@ -337,7 +337,8 @@ fn what_was_answered_is_there_after_a_kill_at_any_moment() {
     }
 }
 
-/// Lets this thread, and those that it starts, reach this directory alone. False where that cannot be.
+/// Lets this thread, and those that it starts, reach this directory alone. False where that cannot
+/// be.
 fn confine(directory: &Path) -> bool {
     use landlock::{
         ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,

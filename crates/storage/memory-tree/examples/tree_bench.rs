@@ -78,7 +78,7 @@ impl Bench {
         Ok(Self { tree, caller, file, directory, random: Random(4711), small, large, created: 0 })
     }
 
-    /// Does it once, and returns how many bytes or entries that were.
+    /// Does it once, and returns the number of bytes or entries.
     fn operate(&mut self, operation: &str) -> Result<u64, TreeError> {
         let Self { tree, caller, file, directory, random, .. } = self;
         Ok(match operation {

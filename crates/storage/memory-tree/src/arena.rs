@@ -1,9 +1,9 @@
 //! [`Arena`]: the memory that holds the data of all files, in pages of 4 KiB.
 //!
-//! Reads hand out the pages themselves. A page that its file gives up is retired: no other file
-//! gets it before every slice that may name it has gone. Slices are made through views of the
-//! memory ([`Region::view`]), a file always through the same one of [`SHARDS`]. When enough pages
-//! of a shard are retired, its view is replaced. They are free once the old view has ended, and the
+//! Reads return the pages themselves. A page that its file releases is retired: no other file gets
+//! it before every slice that may name it has gone. Slices are made through views of the memory
+//! ([`Region::view`]), a file always through the same one of [`SHARDS`]. When enough pages of a
+//! shard are retired, its view is replaced. They are free once the old view has ended, and the
 //! kernel has taken their memory back: pages that it is still sending are detached then.
 
 use std::io;
@@ -18,7 +18,8 @@ use crate::budget::Budget;
 use crate::free::Run;
 use crate::pages::{PAGE, Pages, Runs, Taken};
 
-/// Views of the memory. A peer that takes its data slowly holds up the retired pages of one.
+/// Number of views of the memory. A peer that receives its data slowly delays the retired pages of
+/// one view only.
 const SHARDS: usize = 64;
 
 /// Retired pages of a shard at which its view is replaced, at most.
@@ -31,7 +32,7 @@ pub(crate) struct Arena {
     shards: Box<[RwLock<Shard>]>,
     /// Pages whose view was replaced and has not ended yet.
     waiting: Mutex<Vec<Waiting>>,
-    /// How many there are of them.
+    /// Length of `waiting`.
     waits: AtomicUsize,
     /// Pages that are retired.
     retired: AtomicU64,
@@ -154,8 +155,8 @@ impl Arena {
         self.collect();
     }
 
-    /// Frees retired pages whose view has ended, and each before it of the same shard: an old slice may
-    /// be of a file that had its pages for longer than the last view lasted.
+    /// Frees retired pages whose view, and every earlier view of the same shard, has ended. An old
+    /// slice may be of a file that had its pages for longer than the last view lasted.
     pub(crate) fn collect(&self) {
         if self.waits.load(Ordering::Relaxed) == 0 {
             return;
@@ -192,7 +193,7 @@ impl Arena {
         self.pages.free_slice()
     }
 
-    /// Bytes that were given up and are not free yet.
+    /// Bytes that files have released and that are not free yet.
     pub(crate) fn retired(&self) -> u64 {
         self.retired.load(Ordering::Relaxed) * PAGE + self.pages.doomed_bytes()
     }

@@ -1,4 +1,4 @@
-//! The operations on attributes, and who may set which.
+//! The operations on attributes, and their permission checks.
 
 use tree::{
     Attributes, Caller, Changed, Granted, NodeId, Permissions, SetAttributes, SetTime, Target, Time,
@@ -141,14 +141,14 @@ pub(crate) fn own_new(caller: &Caller, node: &mut Node, set: &SetAttributes) -> 
     Ok(())
 }
 
-/// Nobody may give a file the rights of a group that is not its own (chmod(2)).
+/// Clears set-group-ID unless the caller is in the file's group or is the super-user (chmod(2)).
 fn drop_foreign_group(caller: &Caller, node: &mut Node) {
     if caller.uid != 0 && !caller.is_in(node.gid) {
         node.mode &= !SETGID;
     }
 }
 
-/// Takes set-user-ID and set-group-ID from a file that changes hands or content. Without execution
+/// Clears set-user-ID and set-group-ID of a file whose owner or content changes. Without execution
 /// by the group, set-group-ID has another meaning, and stays.
 pub(crate) fn drop_privileges(node: &mut Node) {
     node.mode &= !SETUID;

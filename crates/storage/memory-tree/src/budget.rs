@@ -1,4 +1,4 @@
-//! [`Budget`]: how much memory and how many files a tree may have, and how much of it is used.
+//! [`Budget`]: the limit of a tree's memory or files, and the amount in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,19 +14,19 @@ impl Budget {
         Self { limit, used: AtomicU64::new(0) }
     }
 
-    /// Takes `amount`. False, and nothing taken, if it is not there.
+    /// Takes `amount`. Returns false, and takes nothing, if it is not available.
     #[must_use]
     pub(crate) fn take(&self, amount: u64) -> bool {
         let sum = |used: u64| used.checked_add(amount).filter(|sum| *sum <= self.limit);
         amount == 0 || self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
     }
 
-    /// Takes what is already in use: beyond the limit, if it must be.
+    /// Takes an amount that is already in use: beyond the limit, if it must be.
     pub(crate) fn take_anyway(&self, amount: u64) {
         self.used.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Gives back what was taken.
+    /// Returns an amount that was taken.
     pub(crate) fn give(&self, amount: u64) {
         self.used.fetch_sub(amount, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! [`Data`]: the bytes of a regular file, and where in the arena they lie.
+//! [`Data`]: the bytes of a regular file, and their positions in the arena.
 //!
 //! Pages that were never written are holes. Bytes of a page behind the file's end are zeros.
 
@@ -11,13 +11,14 @@ use crate::arena::Arena;
 use crate::free::Run;
 use crate::pages::{PAGE, Runs, Taken};
 
-/// Bytes that are counted for each run of pages.
+/// Bytes charged for each run of pages.
 const RUN_COST: u64 = 64;
 
-/// Files of up to so many bytes are copied, not lent: their pages are free at once when they go.
+/// Reads of files of up to this many bytes are copied: the pages of such files are free at once
+/// when the files are removed.
 const SMALL: u64 = 16 << 10;
 
-/// What holes are read from.
+/// Zeros that reads of holes refer to.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The bytes of a file. Its owner calls [`Self::free`] before it drops it.
@@ -26,7 +27,7 @@ pub(crate) struct Data {
     size: u64,
     /// Pages that it has.
     pages: u64,
-    /// By the first page of the file that each holds.
+    /// By the number of the first page in the file.
     runs: BTreeMap<u64, Run>,
     /// Whether [`Arena::slice`] was called for it.
     lent: bool,
@@ -74,7 +75,7 @@ impl Data {
         self.pages * PAGE
     }
 
-    /// Bytes that are counted beside them.
+    /// Bytes charged beside them.
     pub(crate) fn cost(&self) -> u64 {
         self.runs.len() as u64 * RUN_COST
     }
@@ -97,8 +98,8 @@ impl Data {
         missing * PAGE
     }
 
-    /// Has pages for the whole range. The caller has taken [`Self::missing`] from the budget, and
-    /// writes the first `written` bytes of it before anybody can read them.
+    /// Allocates pages for the whole range. The caller has taken [`Self::missing`] from the budget,
+    /// and writes the first `written` bytes of it before the data can be read.
     pub(crate) fn map(&mut self, arena: &Arena, at: u64, len: u64, written: u64) {
         let (mut page, end) = pages(at, len);
         while page < end {
@@ -116,7 +117,7 @@ impl Data {
             let most = u32::try_from(next - page).unwrap_or(u32::MAX);
             let Taken { run: taken, zeros } = arena.take(most, goal);
             if !zeros {
-                // All but what is written.
+                // All but the written range.
                 let (start, len) = (page * PAGE, u64::from(taken.len) * PAGE);
                 let head = at.saturating_sub(start).min(len);
                 let tail = (at + written).saturating_sub(start).clamp(head, len);
@@ -158,8 +159,8 @@ impl Data {
         self.size = self.size.max(end);
     }
 
-    /// Reads up to `len` bytes at `at`, for the file of number `owner`: the pages themselves, unless
-    /// the file is small.
+    /// Reads up to `len` bytes at `at`, for the file of number `owner`: the pages themselves,
+    /// unless the file is small.
     pub(crate) fn read(&mut self, arena: &Arena, owner: u32, at: u64, len: usize) -> Chain {
         let mut chain = Chain::new();
         let len = self.size.saturating_sub(at).min(len as u64);

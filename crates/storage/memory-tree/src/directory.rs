@@ -1,24 +1,24 @@
-//! [`Directory`]: names, and an order of them that stays while they come and go.
+//! [`Directory`]: names, with positions that stay while other names come and go.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Bytes that are counted for an entry beside its name, in both maps.
+/// Bytes charged for an entry beside its name, in both maps.
 const ENTRY_COST: u64 = 192;
 
 /// Cookies begin behind those of `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 
-/// Names a node: the place in the table, and the number that no other node ever had.
+/// Identifies a node: the slot in the table, and a number that no other node ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// Its place in the table.
+    /// Its slot in the table.
     pub(crate) slot: u32,
     /// Its number.
     pub(crate) fileid: u64,
 }
 
-/// What a name stands for.
+/// Node that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     /// The node.
@@ -35,11 +35,11 @@ pub(crate) struct Directory {
     /// By cookie.
     order: BTreeMap<u64, (Arc<[u8]>, Child)>,
     next: u64,
-    /// What the entries are counted as, bytes.
+    /// Bytes charged for the entries.
     cost: u64,
 }
 
-/// What an entry of that name is counted as, bytes.
+/// Bytes charged for an entry of that name.
 pub(crate) fn entry_cost(name: &[u8]) -> u64 {
     ENTRY_COST + name.len() as u64
 }
@@ -85,7 +85,7 @@ impl Directory {
         self.names.get(name).map(|(_, child)| *child)
     }
 
-    /// Has `name` stand for `child`. A name that is there keeps its place.
+    /// Makes `name` refer to `child`. An existing name keeps its place.
     pub(crate) fn set(&mut self, name: &[u8], child: Child) {
         if let Some((cookie, there)) = self.names.get_mut(name) {
             *there = child;

@@ -9,10 +9,10 @@ use crate::state::{State, now, permit};
 const NAME: usize = 250;
 /// Longest value, bytes.
 const VALUE: usize = 64 << 10;
-/// What all attributes of a file are counted as at most, bytes.
+/// Bytes charged for all attributes of a file, at most.
 const ALL: u64 = 256 << 10;
 
-/// As of its data (xattr(7)).
+/// The permission of the file's data (xattr(7)).
 fn permit_read(caller: &Caller, node: &Node) -> Result<(), TreeError> {
     if caller.may_read_data(&node.attributes()) { Ok(()) } else { Err(TreeError::Access) }
 }
@@ -82,7 +82,7 @@ pub(crate) fn set(
     if extended.is_empty() {
         node.extended = None;
     }
-    // What was reserved is a part of what it costs now.
+    // The bytes reserved above are part of the file's cost now.
     state.recount(cost + new, node.cost());
     node.touch(now());
     Ok(node.changed(before))

@@ -25,7 +25,7 @@ fn data(node: &mut Node) -> Result<&mut Data, TreeError> {
     }
 }
 
-/// Its data, if the caller may change it, and what it was before.
+/// Its data, if the caller may change it, and its attributes before the change.
 fn data_to_write<'a>(caller: &Caller, node: &'a mut Node) -> Result<(&'a mut Data, Before), TreeError> {
     let file = node.attributes();
     let data = data(node)?;
@@ -76,7 +76,8 @@ pub(crate) fn write(
     let len = chain.len();
     let mut done = 0;
     let mut first = None;
-    // The number of changes after the last piece: the answer's `before` holds only without others.
+    // The change attribute after the last piece: the answer's `before` is valid only without other
+    // changes.
     let mut last_change = None;
     loop {
         let mut node = state.table.lock(key)?;
@@ -99,7 +100,8 @@ pub(crate) fn write(
         let (from, rest) = (at + done as u64, (len - done) as u64);
         match state.reserve(data.missing(from, rest)) {
             Ok(()) => {}
-            // Another has cut the file since the first piece, and there is no space any more.
+            // Another operation has cut the file since the first piece, and there is no space any
+            // more.
             Err(_) if done > 0 => {
                 let file = Changed { before: None, after: node.attributes() };
                 return Ok(Written { len: done, stability: Stability::File, verifier: state.verifier, file });
@@ -164,7 +166,7 @@ pub(crate) fn deallocate(
     let end = at.saturating_add(len).min(data.size());
     if at < end {
         let cost = data.cost();
-        // What is behind the end of the file is zeros anyway.
+        // Bytes beyond the end of the file read as zeros anyway.
         let end = if end == data.size() { end.next_multiple_of(crate::pages::PAGE) } else { end };
         data.erase(&state.arena, key.slot, at, end);
         state.recount(cost, data.cost());
@@ -226,7 +228,7 @@ pub(crate) fn copy(
     Ok(done)
 }
 
-/// Copies up to `len` bytes with both files locked. What is a hole remains one.
+/// Copies up to `len` bytes with both files locked. Holes remain holes.
 fn copy_piece(
     state: &State,
     caller: &Caller,

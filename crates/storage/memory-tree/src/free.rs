@@ -1,4 +1,4 @@
-//! [`FreePages`]: the pages of the arena that no file has.
+//! [`FreePages`]: the pages of the arena that belong to no file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,8 +4,8 @@
 //! durable, and the ids of an earlier process are stale. All operations end at once. Reads answer with
 //! the memory itself.
 //!
-//! - [`MemoryTree`] implements [`tree::Tree`]. `names`, `attributes`, `file` and `extended` have the
-//!   operations, `state` what they share.
+//! - [`MemoryTree`] implements [`tree::Tree`]. `names`, `attributes`, `file` and `extended` have
+//!   the operations, `state` their common parts.
 //! - `table` has the nodes, each behind its own lock, and the one rule against deadlocks.
 //! - `arena` has the pages of all files, and keeps those that are being sent from other files. `pages`
 //!   has those that are free.

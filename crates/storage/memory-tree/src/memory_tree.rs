@@ -13,7 +13,7 @@ use tree::{
 use crate::state::{FILE_SIZE, LINKS, Limits, NAME, State};
 use crate::{attributes, extended, file, handover, names};
 
-/// To whom the root of a tree belongs.
+/// Owner and mode of a tree's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
     /// Permission bits: 07777.

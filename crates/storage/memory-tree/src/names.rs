@@ -1,7 +1,7 @@
 //! The operations that look up and change names: lookup, create, remove, rename, link, listing.
 //!
-//! An operation on several nodes first looks at what the names stand for, locks all nodes, and
-//! begins again if a name has come to stand for another one meanwhile.
+//! An operation on several nodes first looks names up, locks all nodes, and begins again if a name
+//! has come to refer to another node meanwhile.
 
 use std::sync::PoisonError;
 
@@ -52,14 +52,14 @@ pub(crate) fn lookup(
     }
 }
 
-/// What `name` stands for, if the caller may change it.
+/// The node that `name` refers to, if the caller may change the directory.
 fn peek(state: &State, caller: &Caller, directory: Key, name: &[u8]) -> Result<Option<Child>, TreeError> {
     let node = state.table.lock(directory)?;
     permit_change(caller, &node)?;
     Ok(entries(&node)?.get(name))
 }
 
-/// Whether `name` still stands for `child`.
+/// Whether `name` still refers to `child`.
 fn is_still(directory: &Node, name: &[u8], child: Option<Child>) -> Result<bool, TreeError> {
     Ok(entries(directory)?.get(name) == child)
 }
@@ -99,7 +99,7 @@ pub(crate) fn create(
             state.files.give(1);
             state.bytes.give(cost);
         })?;
-        // Nothing names it yet, so it is out of all others' way.
+        // No name refers to it yet, so no other thread can lock it.
         let entered = state.table.lock(at).and_then(|mut parent| {
             let before = parent.before();
             let here = entries_mut(&mut parent)?;
@@ -122,7 +122,7 @@ pub(crate) fn create(
     }
 }
 
-/// What a create does with a file that exists.
+/// Finishes a create whose name exists.
 fn open(
     state: &State,
     caller: &Caller,
@@ -142,7 +142,7 @@ fn open(
     Ok(Created { node: state.id(key), attributes: node.attributes(), directory, new: false })
 }
 
-/// A node that no name stands for yet.
+/// A node that no name refers to yet.
 fn make(state: &State, caller: &Caller, parent: &Node, at: Key, new: &New<'_>) -> Result<Node, TreeError> {
     let (body, set, mode) = match *new {
         New::File(how) => {
@@ -212,7 +212,7 @@ pub(crate) fn remove(
         let child = peek(state, caller, at, name)?.ok_or(TreeError::NoEntry)?;
         let mut nodes = match state.table.lock_all([at, child.key]) {
             Ok(nodes) => nodes,
-            // One of them is gone: the directory, which looking again will tell, or the child.
+            // One of them is gone: the directory, as the next attempt finds out, or the child.
             Err(_) => continue,
         };
         if !is_still(nodes.get(at), name, Some(child))? {
@@ -246,7 +246,7 @@ pub(crate) fn remove(
     }
 }
 
-/// Takes a name from a file. Whether it was the last.
+/// Removes one link of a file. Returns whether it was the last.
 fn unlink(node: &mut Node, time: tree::Time) -> bool {
     node.links = if node.is_directory() { 0 } else { node.links.saturating_sub(1) };
     node.touch(time);
@@ -332,8 +332,8 @@ pub(crate) fn rename(
 }
 
 /// # Errors
-/// [`TreeError::Invalid`] if `moved` is `to` or a directory above it. Nobody moves directories
-/// meanwhile.
+/// [`TreeError::Invalid`] if `moved` is `to` or a directory above it. The caller holds the lock on
+/// moves of directories.
 fn refuse_own_subtree(state: &State, moved: Key, to: Key) -> Result<(), TreeError> {
     let mut at = to;
     loop {

@@ -1,4 +1,4 @@
-//! [`Node`]: a file of any kind: what all have, and what each kind has.
+//! [`Node`]: a file of any type, with the common state and the state of each type.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tree::{Attributes, Before, Changed, Device, Kind, Time};
 use crate::data::Data;
 use crate::directory::Directory;
 
-/// Bytes that are counted for each file, beside what it holds.
+/// Bytes charged for each file, beside its content.
 pub(crate) const NODE_COST: u64 = 384;
 
 /// Set-user-ID.
@@ -20,7 +20,7 @@ pub(crate) const STICKY: u32 = 0o1000;
 /// Extended attributes by name.
 pub(crate) type Extended = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// What a file of its kind has.
+/// Content of a file, by type.
 pub(crate) enum Body {
     /// A regular file.
     Regular(Data),
@@ -46,7 +46,7 @@ pub(crate) struct Node {
     pub(crate) created: Time,
     /// The day of the tree's life on which `atime` was last set.
     pub(crate) read_on: u32,
-    /// Names the exclusive create that made it, until its attributes are set.
+    /// Verifier of the exclusive create that made it, until its attributes are set.
     pub(crate) exclusive: Option<[u8; 8]>,
     pub(crate) extended: Option<Box<Extended>>,
     pub(crate) body: Body,
@@ -92,12 +92,12 @@ impl Node {
         }
     }
 
-    /// What changed since `before`, with no other change in between.
+    /// A change since `before`, with no other change in between.
     pub(crate) fn changed(&self, before: Before) -> Changed {
         Changed { before: Some(before), after: self.attributes() }
     }
 
-    /// That nothing changed.
+    /// The same attributes before and after.
     pub(crate) fn unchanged(&self) -> Changed {
         self.changed(self.before())
     }
@@ -106,8 +106,8 @@ impl Node {
         Before::from(&self.attributes())
     }
 
-    /// Its attributes change at `now`: its ctime becomes later than it was, whatever the clock says.
-    /// Returns it.
+    /// Its attributes change at `now`: its ctime becomes later than it was, whatever the clock
+    /// says. Returns it.
     pub(crate) fn touch(&mut self, now: Time) -> Time {
         let Time { mut seconds, nanoseconds } = self.ctime;
         let mut nanoseconds = nanoseconds + 1;
@@ -124,7 +124,7 @@ impl Node {
         self.mtime = self.touch(now);
     }
 
-    /// What it is counted as beside its pages, bytes.
+    /// Bytes charged for it beside its pages.
     pub(crate) fn cost(&self) -> u64 {
         let body = match &self.body {
             Body::Regular(data) => data.cost(),
@@ -137,7 +137,7 @@ impl Node {
     }
 }
 
-/// What an extended attribute is counted as, bytes.
+/// Bytes charged for an extended attribute.
 pub(crate) fn extended_cost(name: &[u8], value: &[u8]) -> u64 {
     (128 + name.len() + value.len()) as u64
 }

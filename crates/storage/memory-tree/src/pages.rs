@@ -1,7 +1,7 @@
-//! [`Pages`]: which pages of the arena no file has, and the memory that these have.
+//! [`Pages`]: the pages of the arena that belong to no file, and their memory.
 //!
-//! Some are kept with their memory, and the bytes that they had: page faults cost more than all
-//! else that a small write does.
+//! Some are kept with their memory and old content: page faults cost more than everything else in a
+//! small write.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,10 +23,10 @@ const SHORT: u32 = 16;
 /// Pages whose memory is given back before other work of the core gets its turn.
 const SLICE: u32 = 1 << 10;
 
-/// Pages that were given up together.
+/// Pages that were released together.
 pub(crate) type Runs = SmallVec<[Run; 4]>;
 
-/// The pages that no file has.
+/// The pages that belong to no file.
 pub(crate) struct Pages {
     region: Arc<Region>,
     bytes: Arc<Budget>,
@@ -37,15 +37,15 @@ pub(crate) struct Pages {
 struct Free {
     /// Without memory: their bytes are zeros.
     zeros: FreePages,
-    /// With memory, and the bytes that they had.
+    /// With memory and old content.
     stock: FreePages,
-    /// How many there are of them.
+    /// Number of stocked pages.
     stocked: u32,
-    /// How many there may be.
+    /// Upper bound of that number.
     most: u32,
 }
 
-/// Pages whose memory is still to be given back.
+/// Pages whose memory has not been returned to the system yet.
 #[derive(Default)]
 struct Doomed {
     runs: Vec<Run>,
@@ -54,7 +54,7 @@ struct Doomed {
     has_task: bool,
 }
 
-/// Pages that a file has got.
+/// Pages that a file has received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) run: Run,
@@ -105,8 +105,8 @@ impl Pages {
         Taken { run, zeros: true }
     }
 
-    /// Takes pages that no slice names and the kernel is not sending: with their memory, if there is
-    /// room for it.
+    /// Takes pages that no slice names and the kernel is not sending: with their memory, if there
+    /// is room for it.
     pub(crate) fn keep(self: &Arc<Self>, mut runs: Runs) {
         let mut free = self.free();
         let mut kept = 0;

@@ -1,4 +1,4 @@
-//! [`State`]: what all operations of a tree share, and the checks that many of them make.
+//! [`State`]: state shared by all operations of a tree, and checks that many of them make.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,23 +25,24 @@ const ROOT: Key = Key { slot: 0, fileid: 1 };
 /// Seconds of a day.
 const DAY: u64 = 24 * 60 * 60;
 
-/// How much a tree may hold.
+/// Capacity of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory: data in whole pages of 4 KiB, and what files, names and extended attributes
-    /// take. More than 16 TiB are 16 TiB.
+    /// Bytes of memory: data in whole pages of 4 KiB, and the charges for files, names and extended
+    /// attributes. More than 16 TiB are 16 TiB.
     pub bytes: u64,
     /// Files of all kinds.
     pub files: u64,
 }
 
-/// The files of a tree, and what they lie in.
+/// The files of a tree, and their memory.
 pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) arena: Arena,
     pub(crate) bytes: Arc<Budget>,
     pub(crate) files: Budget,
-    /// Held by who moves a directory to another one: so nobody else changes which lies in which.
+    /// Held while a directory moves to another one: the hierarchy of directories then cannot
+    /// change.
     pub(crate) moves: Mutex<()>,
     /// Random: this tree, in this process and those that take it over.
     pub(crate) verifier: u64,
@@ -105,7 +106,7 @@ impl State {
         ROOT
     }
 
-    /// A number that no file ever had.
+    /// A number that no file has ever had.
     pub(crate) fn new_fileid(&self) -> u64 {
         self.fileids.fetch_add(1, Ordering::Relaxed)
     }
@@ -124,7 +125,7 @@ impl State {
         NodeId::new(&bytes).expect("20 bytes fit")
     }
 
-    /// The node that the server calls so.
+    /// The key of the server's id of a node.
     ///
     /// # Errors
     /// [`TreeError::Stale`] if it never was one of this tree.
@@ -139,7 +140,7 @@ impl State {
         Ok(Key { slot: u32::from_be_bytes([*a, *b, *c, *d]), fileid: u64::from_be_bytes(*fileid) })
     }
 
-    /// Locks the node that the server calls so.
+    /// Locks the node with this id of the server.
     #[inline]
     pub(crate) fn lock(&self, id: &NodeId) -> Result<Locked<'_>, TreeError> {
         self.table.lock(self.key(id)?)
@@ -148,7 +149,8 @@ impl State {
     /// Takes memory from the limit.
     ///
     /// # Errors
-    /// [`TreeError::NoSpace`]; [`TreeError::Delay`] if pages that are still being sent would do.
+    /// [`TreeError::NoSpace`]; [`TreeError::Delay`] if pages that are still being sent would
+    /// suffice.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), TreeError> {
         if self.bytes.take(bytes) {
             return Ok(());
@@ -167,7 +169,7 @@ impl State {
         Err(if soon > 0 && later <= self.bytes.limit() { TreeError::Delay } else { TreeError::NoSpace })
     }
 
-    /// Counts what a node costs now, instead of `before`, which was counted.
+    /// Charges the cost `now` of a node instead of its former cost `before`.
     pub(crate) fn recount(&self, before: u64, now: u64) {
         if now > before {
             self.bytes.take_anyway(now - before);
@@ -176,7 +178,7 @@ impl State {
         }
     }
 
-    /// Gives all back that a node took which nothing names any more.
+    /// Releases everything charged for a node that no name refers to any more.
     pub(crate) fn discard(&self, key: Key, node: Option<Box<Node>>) {
         let Some(mut node) = node else { return };
         self.bytes.give(node.cost());
@@ -186,7 +188,7 @@ impl State {
         }
     }
 
-    /// What is used and free. Pages that are still being sent are free soon.
+    /// Used and free space. Counts retired pages, which are still being sent, as free.
     pub(crate) fn space(&self) -> Space {
         self.arena.collect();
         let free = |budget: &Budget| budget.limit().saturating_sub(budget.used());
@@ -201,8 +203,8 @@ impl State {
         }
     }
 
-    /// Its data or entries are being read. As with Linux's `relatime`: the time is noted if it would
-    /// be older than a change, and once a day.
+    /// Its data or entries are being read. As with Linux's `relatime`: the time is noted if it
+    /// would be older than a change, and once a day.
     #[inline]
     pub(crate) fn note_read(&self, node: &mut Node) {
         let today = runtime::now().saturating_duration_since(self.begun).as_secs() / DAY;
@@ -253,7 +255,7 @@ pub(crate) fn permit_change(caller: &Caller, directory: &Node) -> Result<(), Tre
     permit(caller, directory, Permissions::WRITE.or(Permissions::EXECUTE))
 }
 
-/// Whether a caller may take a name of a file out of a directory: of a sticky one only the owner of
+/// Whether a caller may remove a file's name from a directory: from a sticky one, only the owner of
 /// either may.
 ///
 /// # Errors
@@ -264,7 +266,7 @@ pub(crate) fn permit_removal(caller: &Caller, directory: &Node, owner: u32) -> R
 }
 
 /// # Errors
-/// [`TreeError::NameTooLong`]; [`TreeError::Invalid`] for what is no name.
+/// [`TreeError::NameTooLong`]; [`TreeError::Invalid`] for an invalid name.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), TreeError> {
     match name {
         b"" | b"." | b".." => Err(TreeError::Invalid),

@@ -56,7 +56,7 @@ impl Table {
         Self { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::default() }
     }
 
-    /// The chunk that holds a slot, and where in it.
+    /// The chunk of a slot, and the position in it.
     fn place(slot: u32) -> (usize, usize) {
         let number = slot / FIRST + 1;
         let chunk = number.ilog2();
@@ -92,7 +92,7 @@ impl Table {
         keys.sort_unstable();
         keys.dedup();
         if keys.windows(2).any(|pair| pair[0].slot == pair[1].slot) {
-            // At most one of them is there.
+            // At most one of them exists.
             return Err(TreeError::Stale);
         }
         keys.into_iter().map(|key| Ok((key, self.lock(key)?))).collect::<Result<_, _>>().map(LockedAll)

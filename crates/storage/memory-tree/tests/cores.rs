@@ -1,5 +1,5 @@
-//! Several threads use one tree at a time: nothing stands still, nothing is lost, and nobody sees
-//! the bytes of another file.
+//! Several threads use one tree at a time: no thread stalls, no data is lost, and no file shows
+//! another file's bytes.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What a file is full of.
+/// The byte that fills the file.
 fn byte(fileid: u64) -> u8 {
     (fileid % 251) as u8 + 1
 }
@@ -41,7 +41,7 @@ struct Worker<'a> {
     caller: Caller,
     random: Random,
     directories: [NodeId; 3],
-    /// What was read, and not yet sent.
+    /// Data that was read and not yet sent.
     queue: VecDeque<(u8, Chain)>,
 }
 

@@ -1,4 +1,4 @@
-//! The memory of a tree: what is counted, what is given back, and what a slow reader still sees.
+//! The memory of a tree: its accounting, its release, and the data that a slow reader still sees.
 
 use std::future::Future;
 use std::pin::pin;
@@ -130,7 +130,7 @@ fn a_slow_reader_never_sees_another_files_bytes() {
     assert_eq!(read(&tree, &other, 3 << 20, 100).to_vec(), vec![9; 100]);
 }
 
-/// Whose pages were lent through a view before the one that was current when he removed his file.
+/// The slice was made through a view older than the one that was current when its file was removed.
 #[test]
 fn an_old_slice_keeps_its_pages_though_other_files_went_since() {
     let tree = tree(8 << 20);

@@ -1,4 +1,4 @@
-//! What a tree in memory promises beyond the checks of all trees: its limits and its times.
+//! Properties of a tree in memory beyond the checks of all trees: its limits and its times.
 
 use std::future::Future;
 use std::pin::pin;
@@ -98,7 +98,7 @@ fn a_time_before_1970_and_one_far_ahead_are_kept() {
     assert!(get(&tree, &node).mtime.seconds < 1 << 40, "a write has the server's time");
 }
 
-/// Its `..` changes, so who moves it must be allowed to change it.
+/// Its `..` changes, so the caller needs write permission for it.
 #[test]
 fn a_directory_that_is_read_only_does_not_change_its_parent() {
     let (tree, alice) = (tree(), user(1001));

@@ -1,6 +1,6 @@
-//! Attributes of files: what a tree reports, and what it is asked to set.
+//! Attributes of files: those that a tree reports, and those that it can set.
 
-/// What a file is.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -40,7 +40,7 @@ pub struct Time {
 /// A file's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// Type.
     pub kind: Kind,
     /// Permission bits, set-user-ID, set-group-ID and sticky: 07777.
     pub mode: u32,
@@ -68,7 +68,7 @@ pub struct Attributes {
     pub mtime: Time,
     /// Last change of the attributes.
     pub ctime: Time,
-    /// When it was made, if that is known.
+    /// Time of creation, if known.
     pub created: Option<Time>,
 }
 
@@ -78,13 +78,13 @@ pub enum SetTime {
     /// Leave it.
     #[default]
     Keep,
-    /// The server's time. Who may write the file may set this.
+    /// The server's time. Requires write permission.
     Now,
     /// This time. Only the owner may set it.
     To(Time),
 }
 
-/// Attributes to set. What is `None` stays.
+/// Attributes to set. `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SetAttributes {
     /// Permission bits: 07777.
@@ -108,7 +108,8 @@ impl SetAttributes {
     }
 }
 
-/// What of a file's attributes before a change tells a client whether another change came between.
+/// Attributes of a file before a change. A client learns from them whether another change came
+/// between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
     /// Size, bytes.
@@ -127,8 +128,8 @@ impl From<&Attributes> for Before {
     }
 }
 
-/// A file around a change. `before` is there only if no other change can have come between it and
-/// `after`: a client drops its cache otherwise, and keeps stale data if this is wrong.
+/// A file around a change. `before` is present only if no other change can have come between it and
+/// `after`. Without it a client drops its cache; with a wrong one it keeps stale data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
     /// Before.

@@ -1,5 +1,5 @@
-//! [`Batch`]: calls that came together. What is true of a file at some time after they came is an
-//! answer to each of them.
+//! [`Batch`]: calls that arrived together. The state of a file at some time after they arrived
+//! answers each of them.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -10,8 +10,8 @@ thread_local! {
     static CURRENT: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
 }
 
-/// While it lives, this thread executes only calls that had come before it was made. So a tree may
-/// look once for all of them. It is not held across an await.
+/// While it lives, this thread executes only calls that had arrived before it was created. So a
+/// tree may read a file's state once for all of them. It is not held across an await.
 pub struct Batch(PhantomData<*const ()>);
 
 impl Batch {

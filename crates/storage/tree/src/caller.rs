@@ -1,11 +1,11 @@
-//! [`Caller`]: for whom a server asks, and what the mode of a file permits it.
+//! [`Caller`]: the user for whom a server acts, and the permissions that a file's mode grants.
 
 use std::sync::Arc;
 
 use crate::{Attributes, Kind};
 
-/// For whom a server asks. The numbers are those that the export's rules have made of the client's:
-/// squashed, and with all groups.
+/// The user for whom a server acts. The ids are those after the export's rules: squashed, and with
+/// all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// User. 0 may do everything.
@@ -16,7 +16,7 @@ pub struct Caller {
     pub groups: Arc<[u32]>,
 }
 
-/// What may be done with a file: bits of a set. The values are those of the mode, and of access(2).
+/// Permissions for a file, as a set of bits. The values are those of the mode, and of access(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Permissions(pub u32);
 
@@ -34,12 +34,12 @@ impl Permissions {
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
-    /// What is in both.
+    /// Intersection.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
-    /// What is in either.
+    /// Union.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -57,8 +57,8 @@ impl Caller {
         self.gid == group || self.groups.contains(&group)
     }
 
-    /// What the mode permits: the class of the owner, of the group or of others (POSIX.1 §4.5 File
-    /// Access Permissions). The super-user may execute a file if anybody may.
+    /// Permissions by the mode: the class of the owner, of the group or of others (POSIX.1 §4.5
+    /// File Access Permissions). The super-user may execute a file if any class may.
     pub fn permissions(&self, file: &Attributes) -> Permissions {
         if self.uid == 0 {
             let executable = file.kind == Kind::Directory || file.mode & 0o111 != 0;
@@ -75,8 +75,8 @@ impl Caller {
     }
 
     /// Whether it may read the data of a regular file through a server that has no opens. A program
-    /// that holds a file open goes on when the mode changes, so its owner always may. Who may
-    /// execute a file may read it, since a client has to load it (RFC 1813 §4.4).
+    /// that holds a file open goes on when the mode changes, so its owner always may. A caller with
+    /// execute permission may read the file, since a client has to load it (RFC 1813 §4.4).
     pub fn may_read_data(&self, file: &Attributes) -> bool {
         self.uid == file.uid || self.permissions(file).0 & 5 != 0
     }

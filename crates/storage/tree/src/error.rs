@@ -1,8 +1,8 @@
-//! [`TreeError`]: why a tree could not do what it was asked to.
+//! [`TreeError`]: error of an operation on a tree.
 
 use std::io;
 
-/// Why an operation failed. Each has its own status in NFSv3 (`nfsstat3`, RFC 1813 §2.6) and NFSv4
+/// Error of an operation. Each has its own status in NFSv3 (`nfsstat3`, RFC 1813 §2.6) and NFSv4
 /// (`nfsstat4`, RFC 8881 §15.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
@@ -57,7 +57,7 @@ pub enum TreeError {
     /// The file does not exist any more.
     #[error("the file does not exist any more")]
     Stale,
-    /// The file is another one than the client thinks: its ctime differs.
+    /// The file has changed since the client saw it: its ctime differs.
     #[error("the file has changed since")]
     NotSync,
     /// The directory has no such position.

@@ -1,12 +1,12 @@
-//! The seam between a file server and what it serves: a tree of files.
+//! Interface between a file server and its storage: a tree of files.
 //!
-//! A server names a file by its [`NodeId`], and says for whom it asks: a [`Caller`], whose numbers
-//! the export's rules have already replaced. A [`Tree`] checks the caller's permission, does the
-//! operation whole, and returns the attributes that the answer needs. It knows no handle of a
-//! protocol, no connection, no lock and no lease: those are the server's.
+//! A server passes a file's [`NodeId`], and a [`Caller`], whose ids the export's rules have already
+//! replaced. A [`Tree`] checks the caller's permission, does the whole operation, and returns the
+//! attributes that the answer needs. It knows no file handles of a protocol, connections, locks or
+//! leases: the server owns those.
 //!
-//! An operation outlives the connection that asked for it. Its client will ask for the answer
-//! again, so a server never drops an [`Answer`] to abort it.
+//! An operation outlives the connection that requested it. Its client will retransmit the request,
+//! so a server never drops an [`Answer`] to abort it.
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -1,11 +1,11 @@
-//! [`NodeId`]: what names a file of a tree for as long as the file exists.
+//! [`NodeId`]: identifies a file of a tree for as long as the file exists.
 
 use std::fmt;
 
-/// Names a file of one tree, whatever it is called and wherever it is moved. A tree must know its
-/// own ids again after a restart. The id of a removed file is never given to another one.
+/// Identifies a file of one tree, across renames. A tree must recognize its own ids after a
+/// restart. The id of a removed file is never reused.
 ///
-/// A server puts it into the handles it gives out, so it holds at most [`NodeId::MOST`] bytes.
+/// A server puts it into its file handles, so it holds at most [`NodeId::MOST`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId {
     len: u8,

@@ -1,4 +1,4 @@
-//! What a [`Tree`](crate::Tree)'s operations take and return.
+//! Arguments and results of a [`Tree`](crate::Tree)'s operations.
 
 use runtime::Chain;
 
@@ -15,19 +15,19 @@ pub struct Found {
     pub directory: Attributes,
 }
 
-/// What a caller may do with a file.
+/// A caller's permissions for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Of the permissions asked for.
+    /// The granted ones of the requested permissions.
     pub permissions: Permissions,
-    /// The file's.
+    /// The file's attributes.
     pub attributes: Attributes,
 }
 
-/// Where a symbolic link points.
+/// Target of a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The path, as it was given to the link. Whoever follows it is the client.
+    /// The path, as it was given to the link. The client resolves it, not the server.
     pub path: Vec<u8>,
     /// The link's.
     pub attributes: Attributes,
@@ -35,8 +35,8 @@ pub struct Target {
 
 /// Data that was read.
 pub struct Read {
-    /// The bytes: fewer than were asked for at the end of the file, or where the tree prefers so.
-    /// They may be the medium's own memory, which shows later writes: only to be sent.
+    /// The bytes: fewer than requested at the end of the file, or where the tree prefers so. They
+    /// may be the medium's own memory, which shows later writes: only to be sent.
     pub data: Chain,
     /// Whether they reach the end of the file.
     pub eof: bool,
@@ -44,23 +44,23 @@ pub struct Read {
     pub attributes: Attributes,
 }
 
-/// When written data has to be on the medium.
+/// Time by which written data has to be on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stability {
     /// At the next commit.
     Unstable,
-    /// Before the answer, with what is needed to read it.
+    /// Before the answer, with the metadata needed to read it.
     Data,
     /// Before the answer, with all attributes.
     File,
 }
 
-/// What a write has done.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Bytes: at least one, if any were given.
     pub len: usize,
-    /// When they are on the medium: not later than was asked for.
+    /// Durability of the bytes: at least the requested one.
     pub stability: Stability,
     /// See [`Committed::verifier`].
     pub verifier: u64,
@@ -68,7 +68,7 @@ pub struct Written {
     pub file: Changed,
 }
 
-/// What a commit has done.
+/// Result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// Changes whenever written data that was not committed may be lost: at a restart, and after a
@@ -78,15 +78,16 @@ pub struct Committed {
     pub file: Changed,
 }
 
-/// How a regular file is made.
+/// Conditions for creating a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFile {
-    /// A regular file of that name may exist. Then only its size is set, if it is among these.
-    /// What exists and is no regular file is [`TreeError::Exists`](crate::TreeError::Exists).
+    /// A regular file of that name may exist. Then only its size is set, if it is among these. If
+    /// the name is another type of file, the result is
+    /// [`TreeError::Exists`](crate::TreeError::Exists).
     Unchecked(SetAttributes),
     /// No file of that name may exist.
     Guarded(SetAttributes),
-    /// No file of that name may exist, unless the same client has just made it: the tree keeps the
+    /// No file of that name may exist, unless the same client has just made it. The tree keeps the
     /// verifier with the file, over a restart too, until its attributes are set.
     Exclusive {
         /// Names the attempt.
@@ -96,7 +97,7 @@ pub enum NewFile {
     },
 }
 
-/// What is to be made.
+/// The file to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum New<'a> {
     /// A regular file.
@@ -122,7 +123,7 @@ pub struct Created {
     pub new: bool,
 }
 
-/// What [`Tree::remove`](crate::Tree::remove) may remove.
+/// Types of file that [`Tree::remove`](crate::Tree::remove) may remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovedKind {
     /// Anything but a directory.
@@ -136,7 +137,7 @@ pub enum RemovedKind {
 /// A name that was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// What it named.
+    /// The file that the name referred to.
     pub node: NodeId,
     /// The directory.
     pub directory: Changed,
@@ -145,7 +146,7 @@ pub struct Removed {
 /// A name that was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
-    /// What had the new name before, if that lost it.
+    /// The file that had the new name before, if it lost that name.
     pub replaced: Option<NodeId>,
     /// The directory it came from.
     pub from: Changed,
@@ -162,7 +163,7 @@ pub struct Linked {
     pub directory: Changed,
 }
 
-/// How much of a directory one answer holds.
+/// Size limits of one answer to a directory listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirRoom {
     /// Bytes in all.
@@ -190,8 +191,8 @@ impl DirRoom {
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Where the listing goes on behind it. Above 2, valid for as long as the entry exists,
-    /// whatever is added and removed around it.
+    /// Position in the listing behind this entry. Above 2, valid for as long as the entry exists,
+    /// whatever entries are added or removed around it.
     pub cookie: u64,
     /// Its name.
     pub name: Vec<u8>,
@@ -204,7 +205,8 @@ pub struct DirEntry {
 /// A part of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entries {
-    /// At least one, unless the directory ends here or [`DirRoom`] holds none. Without `.` and `..`.
+    /// At least one, unless the directory ends here or [`DirRoom`] holds none. Without `.` and
+    /// `..`.
     pub entries: Vec<DirEntry>,
     /// Whether the directory ends behind them.
     pub eof: bool,
@@ -229,7 +231,7 @@ pub struct Space {
     pub files_free: u64,
 }
 
-/// What a tree can do.
+/// Limits and capabilities of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeLimits {
     /// Largest file, bytes.
@@ -244,7 +246,7 @@ pub struct TreeLimits {
     pub extended_attributes: bool,
 }
 
-/// Which bytes a [`Tree::seek`](crate::Tree::seek) is for.
+/// Bytes that a [`Tree::seek`](crate::Tree::seek) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Bytes that may have been written.

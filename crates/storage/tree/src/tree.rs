@@ -1,4 +1,4 @@
-//! [`Tree`]: what a file server asks of a tree of files.
+//! [`Tree`]: the operations that a file server needs of a tree of files.
 
 use runtime::Chain;
 
@@ -14,10 +14,10 @@ pub type Answer<T> = runtime::Answer<Result<T, TreeError>>;
 /// A tree of files.
 ///
 /// Each method does its operation whole or not at all, checks the caller's permission, and never
-/// follows a symbolic link. Names are single components: the server refuses empty ones, those with
-/// `/` or NUL, and gives `.` and `..` to [`Self::lookup`] alone.
+/// follows a symbolic link. Names are single components: the server refuses empty names and names
+/// with `/` or NUL, and passes `.` and `..` to [`Self::lookup`] only.
 ///
-/// What changes a directory or attributes is on the medium before it is answered, unless the tree
+/// A change of a directory or of attributes is on the medium before it is answered, unless the tree
 /// was told to be asynchronous.
 ///
 /// An id of another tree, or of a file that is gone, is [`TreeError::Stale`].
@@ -25,16 +25,17 @@ pub trait Tree: Send + Sync + 'static {
     /// The tree's root. Its `..` is itself.
     fn root(&self) -> NodeId;
 
-    /// What the tree can do.
+    /// Limits and capabilities of the tree.
     fn limits(&self) -> TreeLimits;
 
-    /// A file's attributes. Everybody may read them.
+    /// A file's attributes. Any caller may read them.
     fn attributes(&self, node: &NodeId) -> Answer<Attributes>;
 
     /// Sets attributes: those of `set` in one step. With `guard`, only if that is the file's ctime.
     ///
     /// # Errors
-    /// [`TreeError::NotSync`] if it is not; [`TreeError::NotOwner`] for what only the owner may set.
+    /// [`TreeError::NotSync`] if it is not; [`TreeError::NotOwner`] for what only the owner may
+    /// set.
     fn set_attributes(
         &self,
         caller: &Caller,
@@ -43,8 +44,8 @@ pub trait Tree: Send + Sync + 'static {
         guard: Option<Time>,
     ) -> Answer<Changed>;
 
-    /// Which of `wanted` the caller has. It may err for a caller that is refused later, never for one
-    /// that is let in.
+    /// The permissions among `wanted` that the caller has. The result may include one that a later
+    /// operation refuses, but never omits one that a later operation accepts.
     fn access(&self, caller: &Caller, node: &NodeId, wanted: Permissions) -> Answer<Granted>;
 
     /// Looks up `name` in a directory. `..` of the root is the root.
@@ -56,10 +57,11 @@ pub trait Tree: Send + Sync + 'static {
     /// [`TreeError::Invalid`] if it is none.
     fn read_link(&self, caller: &Caller, node: &NodeId) -> Answer<Target>;
 
-    /// Reads up to `len` bytes of a regular file at `at`. Nothing, and the end, behind its size.
+    /// Reads up to `len` bytes of a regular file at `at`. At or beyond its size it returns no
+    /// bytes, and the end of the file.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`], and [`TreeError::Invalid`] for what has no data.
+    /// [`TreeError::IsDirectory`], and [`TreeError::Invalid`] for another file without data.
     fn read(&self, caller: &Caller, node: &NodeId, at: u64, len: usize) -> Answer<Read>;
 
     /// Writes `data` to a regular file at `at`. A gap behind its size becomes zeros.
@@ -72,7 +74,7 @@ pub trait Tree: Send + Sync + 'static {
         stability: Stability,
     ) -> Answer<Written>;
 
-    /// Makes what was written to the range durable. `len` 0 is everything behind `at`.
+    /// Makes written data of the range durable. `len` 0 is everything behind `at`.
     fn commit(&self, caller: &Caller, node: &NodeId, at: u64, len: u64) -> Answer<Committed>;
 
     /// Makes a file. It belongs to the caller and its group; to the directory's group, if that has
@@ -82,7 +84,7 @@ pub trait Tree: Send + Sync + 'static {
     /// Removes a name, and the file with its last one.
     fn remove(&self, caller: &Caller, directory: &NodeId, name: &[u8], kind: RemovedKind) -> Answer<Removed>;
 
-    /// Moves a name, and replaces what has the new one: a file by a file, an empty directory by a
+    /// Moves a name, and replaces an existing new one: a file by a file, an empty directory by a
     /// directory. Nothing happens if both name the same file.
     fn rename(&self, caller: &Caller, from: (&NodeId, &[u8]), to: (&NodeId, &[u8])) -> Answer<Renamed>;
 
@@ -114,9 +116,10 @@ pub trait Tree: Send + Sync + 'static {
         Answer::err(TreeError::Unsupported)
     }
 
-    /// Copies up to `len` bytes from one regular file to another, or within one to a range that does
-    /// not overlap. Returns how many: fewer if they are many, 0 at the end of the source. With
-    /// `share`, both share the blocks afterwards, and all is done or nothing; `len` 0 is everything.
+    /// Copies up to `len` bytes from one regular file to another, or within one to a range that
+    /// does not overlap. Returns how many: fewer if they are many, 0 at the end of the source. With
+    /// `share`, both share the blocks afterwards, and all is done or nothing; `len` 0 is
+    /// everything.
     fn copy(
         &self,
         _caller: &Caller,

@@ -1,9 +1,9 @@
-//! Attribute lists: what to get, what to set, what was retrieved, and what was retrieved of many
-//! objects.
+//! Attribute lists: attributes to get, attributes to set, values retrieved, and values retrieved
+//! from many objects.
 //!
-//! Both versions have the same lists with other headers and entries: OSD-1's header has 4 bytes and
-//! its entries stand side by side, OSD-2's has 8 and its entries are padded to multiples of 8. A
-//! list that a unit acts on is checked whole before its first entry is given out; a list that an
+//! Both versions have the same lists with other headers and entries. OSD-1's header has 4 bytes,
+//! and its entries are not padded. OSD-2's has 8, and its entries are padded to multiples of 8. A
+//! list that a unit acts on is checked whole before its first entry is returned; a list that an
 //! initiator reads may be cut short by its allocation length.
 
 use super::{AttributeId, Page};
@@ -41,7 +41,7 @@ pub const fn entry_len(version: Version, value: usize) -> usize {
     }
 }
 
-/// What is wrong with a list.
+/// Error in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
@@ -89,7 +89,7 @@ fn entries(bytes: &[u8], version: Version, kind: u8, strict: bool) -> Result<&[u
         Version::Osd1 => u32::from(f.u16(2)),
         Version::Osd2 => f.u32(4),
     } as usize;
-    // Initiators exist that leave the length zero: what the CDB says counts then.
+    // Some initiators leave the length zero: the CDB's length counts then.
     match rest.get(..said) {
         _ if said == 0 && strict => Ok(rest),
         Some(entries) => Ok(entries),
@@ -103,7 +103,7 @@ fn entries(bytes: &[u8], version: Version, kind: u8, strict: bool) -> Result<&[u
 pub struct GetList<'a>(&'a [u8]);
 
 impl<'a> GetList<'a> {
-    /// Reads the list that fills `bytes`: those that the CDB says.
+    /// Reads the list that fills `bytes`, as many as the CDB gives.
     ///
     /// # Errors
     /// It is no get list, or is cut short.
@@ -137,10 +137,10 @@ pub fn write_get(out: &mut Vec<u8>, version: Version, attributes: impl IntoItera
 /// An attribute and its value, as lists carry them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value<'a> {
-    /// Which attribute.
+    /// The attribute.
     pub attribute: AttributeId,
-    /// Its value, or as much of it as the allocation length had room for. Empty deletes an
-    /// attribute that is set, and stands for one that does not exist where attributes are got.
+    /// Its value, or as much of it as the allocation length had room for. An empty value deletes an
+    /// attribute when set, and means that an attribute does not exist when retrieved.
     pub bytes: &'a [u8],
     /// The value's true length in bytes.
     pub len: usize,
@@ -180,8 +180,8 @@ pub struct ValueList<'a> {
 }
 
 impl<'a> ValueList<'a> {
-    /// Reads the set list that fills `bytes`: those that the CDB says. The last entry's padding may
-    /// be missing.
+    /// Reads the set list that fills `bytes`, as many as the CDB gives. The last entry's padding
+    /// may be missing.
     ///
     /// # Errors
     /// It is no list of values, or an entry is cut short.
@@ -265,7 +265,7 @@ pub fn write_entry(
     Ok(())
 }
 
-/// Appends a header of `kind` without a length. Where the list begins.
+/// Appends a header of `kind` with a zero length. Returns the offset at which the list begins.
 fn begin(out: &mut Vec<u8>, version: Version, kind: u8) -> usize {
     let start = out.len();
     out.push(kind);
@@ -279,7 +279,7 @@ fn end(out: &mut [u8], start: usize, version: Version) {
     write_len(&mut out[start..], version, len);
 }
 
-/// Writes a list's length. One beyond what OSD-1's 16 bits hold says the most they do.
+/// Writes a list's length. A length beyond OSD-1's 16 bits becomes their largest value.
 fn write_len(list: &mut [u8], version: Version, len: usize) {
     match version {
         Version::Osd1 => put(list, 2, &u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()),
@@ -372,7 +372,7 @@ pub fn write_of_many(
 pub struct ObjectValues<'a> {
     /// The object's id in its partition (a partition's own id where partitions are listed).
     pub id: u64,
-    /// Its type; OSD-1 does not say it.
+    /// Its type; OSD-1 does not give it.
     pub kind: Option<ObjectType>,
     /// Its attributes: in OSD-1 one, for each attribute is an entry of its own.
     pub values: ValueList<'a>,
@@ -492,7 +492,7 @@ mod tests {
             write_values(&mut out, version, [(NAME, Some(&b"first"[..])), (NAME, Some(b"second"))]).unwrap();
             let padding = if version == Version::Osd2 { 2 } else { 0 };
             let cut = out.len() - padding - 3;
-            // Whatever the length in the header is, the set list has to be whole.
+            // Whatever length the header gives, the set list has to be whole.
             let mut zero = out.clone();
             zero[1..header_len(version)].fill(0);
             assert!(ValueList::parse(&zero[..cut], version).is_err());

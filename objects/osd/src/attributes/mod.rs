@@ -1,5 +1,5 @@
-//! Attributes: how they are named (page and number), which of them the standard defines, and the
-//! lists and pages that carry them.
+//! Attributes: their identifiers (page and number), those that the standard defines, and the lists
+//! and pages that carry them.
 
 pub mod list;
 pub mod numbers;
@@ -9,17 +9,16 @@ use std::fmt;
 
 use crate::ObjectType;
 
-/// An attributes page number. Where it lies in the number space says what kind of object it belongs
-/// to.
+/// An attributes page number. Its range determines the type of object that it belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Page(pub u32);
 
-/// What a page number's range means.
+/// Meaning of a page number's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageKind {
     /// A page of objects of one type; `number` is the page's place in the type's range.
     Of {
-        /// Whose page it is.
+        /// The type of object.
         object: ObjectType,
         /// The page number less the range's first.
         number: u32,
@@ -63,7 +62,7 @@ impl Page {
         )
     }
 
-    /// What the page's range means.
+    /// Meaning of the range that the page is in.
     pub const fn kind(self) -> PageKind {
         let (object, first) = match self.0 {
             0xFFFF_FFFF => return PageKind::All,
@@ -126,7 +125,7 @@ pub struct AttributeId {
 }
 
 impl AttributeId {
-    /// The number that stands for all attributes of a page.
+    /// The number that means all attributes of a page.
     pub const ALL: u32 = 0xFFFF_FFFF;
 
     /// Attribute `number` of `page`.

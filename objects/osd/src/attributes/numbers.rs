@@ -27,8 +27,8 @@ pub fn time(ms: u64) -> [u8; 6] {
     crate::bytes::six(ms)
 }
 
-/// The name of a standard page ("Information", …) as its attribute 0 says it; `None` for pages of
-/// others.
+/// The name of a standard page ("Information", …), the value of its attribute 0; `None` for other
+/// pages.
 pub fn page_name(page: Page) -> Option<&'static str> {
     let super::PageKind::Of { object, number } = page.kind() else {
         return (page == Page::CURRENT_COMMAND).then_some("Current Command");

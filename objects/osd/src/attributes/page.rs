@@ -11,12 +11,12 @@ use crate::{Id, ObjectType, Version};
 /// Bytes of a page's header: page number and page length, 4 each; the length counts what follows.
 pub const HEADER_LEN: usize = 8;
 
-/// What stands in a page, one behind the other.
+/// Fields of a page, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The attribute of this number, in so many bytes.
     Attribute(u32, usize),
-    /// As many attributes from this number on, each in so many bytes.
+    /// So many attributes from this number on, each in so many bytes.
     Attributes(u32, u32, usize),
     /// Zeros.
     Reserved(usize),
@@ -134,8 +134,8 @@ fn header(page: Page, len: usize) -> Vec<u8> {
     out
 }
 
-/// The Collections page in page format: the ids of the collections that a user object names, in the
-/// order of the numbers by which it does; numbers that it does not use are left out.
+/// The Collections page in page format: the ids of the collections that a user object is a member
+/// of, in the order of their attribute numbers. Unused numbers are left out.
 pub fn pointers(collections: &[u64]) -> Vec<u8> {
     let mut out = header(numbers::collections::PAGE, 8 * collections.len());
     out.extend(collections.iter().flat_map(|id| id.to_be_bytes()));

@@ -1,6 +1,5 @@
-//! The fields that commands have of their own: bytes 16 to 51, and what is theirs in bytes 10, 11
-//! and 14. Owns where each type of field stands in a CDB; which command has which fields is in
-//! [`super::table`].
+//! Command-specific fields: bytes 16 to 51, and parts of bytes 10, 11 and 14. This module owns the
+//! position of each type of field in a CDB; [`super::table`] lists the fields of each command.
 
 use super::{Body, CdbError, EncodeError};
 use crate::bytes::{codes, put};
@@ -32,7 +31,7 @@ codes! {
     }
 }
 
-/// What OBJECT STRUCTURE CHECK checks.
+/// Scope of OBJECT STRUCTURE CHECK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StructureScope {
     /// The whole unit.
@@ -91,7 +90,7 @@ impl ListCollection {
 }
 
 codes! {
-    /// Which key SET KEY sets.
+    /// The key that SET KEY sets.
     KeyToSet: u8 {
         Root = 1 "The root key.",
         Partition = 2 "A partition's key.",
@@ -129,10 +128,10 @@ pub struct SetMasterKey {
     pub allocation: u32,
 }
 
-/// Where a field stands whose type does not say it.
+/// Position of a field, if its type does not determine it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
-    /// Where its type stands in every command.
+    /// The position that its type has in every command.
     Own,
     /// At this byte.
     Byte(usize),
@@ -172,8 +171,7 @@ impl At {
     }
 }
 
-/// A field's type: how it is read and written, and what it contributes to the address of the
-/// command's object.
+/// A field's type: its decoding and encoding, and its part of the address of the command's object.
 pub(super) trait Field: Copy {
     fn get(body: &Body<'_>, at: At) -> Result<Self, CdbError>;
     fn put(self, at: At, version: Version, out: &mut [u8]) -> Result<(), EncodeError>;
@@ -275,7 +273,7 @@ impl Field for RemoveScope {
 }
 
 impl StructureScope {
-    /// What is checked: the root or a partition.
+    /// Id of the checked object: the root or a partition.
     pub(super) const fn id(self) -> Id {
         match self {
             Self::Root => Id::ROOT,

@@ -1,9 +1,9 @@
 //! Command descriptor blocks of OSD commands: 7Fh, a service action, and 200, 224 or 236 bytes.
 //!
-//! Owns the bytes of the whole CDB; which commands there are is in [`table`], where their own
-//! fields stand in [`command`], the attribute parameters are in [`parameters`]. It knows no unit:
-//! whether ids exist and lengths are bearable is checked by the unit. Errors say which byte of the
-//! CDB is at fault, which is what sense data has to say.
+//! Owns the bytes of the whole CDB. [`table`] lists the commands, [`command`] has the positions of
+//! their own fields, and [`parameters`] the attribute parameters. It knows no unit: the unit checks
+//! whether ids exist and lengths are acceptable. An error gives the byte of the CDB that is wrong,
+//! for the field pointer of sense data.
 
 pub mod command;
 pub mod parameters;
@@ -27,7 +27,7 @@ pub const OPCODE: u8 = 0x7F;
 /// The longest CDB, in bytes.
 pub const MAX_LEN: usize = 236;
 
-/// Which layout a CDB has.
+/// Layout of a CDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// OSD-1: 200 bytes.
@@ -65,24 +65,24 @@ impl Form {
         }
     }
 
-    /// Where the capability begins, and its bytes.
+    /// Offset of the capability, and its length in bytes.
     pub const fn capability(self) -> (usize, usize) {
         (80, capability::len(self.version()))
     }
 
-    /// Where the REQUEST INTEGRITY CHECK VALUE begins: behind the capability.
+    /// Offset of the REQUEST INTEGRITY CHECK VALUE: behind the capability.
     pub const fn icv_at(self) -> usize {
         80 + capability::len(self.version())
     }
 
-    /// Where the REQUEST NONCE begins.
+    /// Offset of the REQUEST NONCE.
     pub const fn nonce_at(self) -> usize {
         self.icv_at() + self.icv_len()
     }
 }
 
 codes! {
-    /// ISOLATION: how a command stands to others that run at the same time (OSD-2).
+    /// ISOLATION: effect of commands that run at the same time (OSD-2).
     #[derive(Default)]
     Isolation: u8 {
         #[default]
@@ -159,7 +159,7 @@ pub struct Cdb {
     pub security: Security,
 }
 
-/// What is wrong with a CDB.
+/// Error in a CDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdbError {
     /// No OSD command: INVALID COMMAND OPERATION CODE.
@@ -203,7 +203,7 @@ pub enum EncodeError {
     NoField(&'static str),
 }
 
-/// Where OSD-1 and OSD-2 put a command's fields, and what is left of byte 11.
+/// A CDB's bytes, and their layout.
 pub(crate) struct Body<'a> {
     pub form: Form,
     pub f: Fields<'a>,
@@ -235,11 +235,11 @@ impl Cdb {
 
     /// Reads a CDB.
     ///
-    /// Bytes behind what the form calls for are ignored. Reserved fields are not looked at:
-    /// initiators exist that put things there, and no version gives them a meaning.
+    /// Ignores bytes behind those that the form defines, and does not check reserved fields: some
+    /// initiators write to them, and no version gives them a meaning.
     ///
     /// # Errors
-    /// What sense data has to say: which field is wrong.
+    /// The wrong field, as sense data reports it.
     pub fn decode(bytes: &[u8]) -> Result<Self, CdbError> {
         let f = Fields(bytes);
         if f.u8(0) != OPCODE {
@@ -278,7 +278,7 @@ impl Cdb {
         })
     }
 
-    /// Where retrieved attributes go in Data-In; `None` where none go to a place of their own: with
+    /// Region of Data-In for retrieved attributes. `None` if they have none of their own: with
     /// LIST_ATTR they are in the list.
     pub fn retrieved(&self) -> Option<Region> {
         if self.command.lists_attributes() { None } else { self.attributes.retrieved() }
@@ -329,8 +329,7 @@ impl Cdb {
     }
 }
 
-/// The form of a CDB of `version` with ADDITIONAL CDB LENGTH `said`, of which `len` bytes are
-/// there.
+/// Form of a CDB of `version` with ADDITIONAL CDB LENGTH `said`, of which `len` bytes are present.
 fn form(version: Version, said: u8, len: usize) -> Result<Form, CdbError> {
     let form = match (version, said) {
         // Initiators exist that leave OSD-2's length in OSD-1's CDBs.

@@ -28,23 +28,24 @@ impl Region {
 pub struct GetPage {
     /// GET ATTRIBUTES PAGE; never 0.
     pub page: Page,
-    /// Where the page goes in Data-In, at most so many bytes; `None` for an allocation length of 0.
+    /// Region of Data-In for the page, with its maximum length; `None` for an allocation length of
+    /// 0.
     pub retrieved: Option<Region>,
 }
 
 /// The attribute that page format sets, its value in Data-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetFromBuffer {
-    /// Which attribute; its page is never 0.
+    /// The attribute; its page is never 0.
     pub attribute: AttributeId,
-    /// Where its value is; `None` for a length of 0, which deletes it.
+    /// Region of its value; `None` for a length of 0, which deletes it.
     pub value: Option<Region>,
 }
 
 /// The attribute that a CDB sets with the value it carries itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlineValue {
-    /// Which attribute.
+    /// The attribute.
     pub attribute: AttributeId,
     /// Its value; empty deletes it.
     pub value: ArrayVec<u8, 18>,
@@ -57,16 +58,16 @@ pub enum AttributeParameters {
     SetOne(InlineValue),
     /// Format 2: a page is got, an attribute set.
     Page {
-        /// What to get.
+        /// The page to get.
         get: Option<GetPage>,
-        /// What to set.
+        /// The attribute to set.
         set: Option<SetFromBuffer>,
     },
     /// Format 3: lists.
     List {
         /// The get list, in Data-Out.
         get: Option<Region>,
-        /// Where retrieved attributes go in Data-In, at most so many bytes.
+        /// Region of Data-In for retrieved attributes, with its maximum length.
         retrieved: Option<Region>,
         /// The set list, in Data-Out.
         set: Option<Region>,
@@ -96,7 +97,7 @@ impl AttributeParameters {
         matches!(self, Self::SetOne(_) | Self::Page { set: Some(_), .. } | Self::List { set: Some(_), .. })
     }
 
-    /// The end of what they take of Data-Out, in bytes from its start; 0 if nothing.
+    /// End of their part of Data-Out, in bytes from its start; 0 if they have none.
     pub fn data_out_end(&self) -> u64 {
         let end = |region: &Option<Region>| region.map_or(0, Region::end);
         match self {
@@ -106,7 +107,7 @@ impl AttributeParameters {
         }
     }
 
-    /// Where retrieved attributes go in Data-In.
+    /// Region of Data-In for retrieved attributes.
     pub fn retrieved(&self) -> Option<Region> {
         match self {
             Self::SetOne(_) => None,
@@ -129,8 +130,8 @@ mod format {
     pub const LIST: u8 = 3;
 }
 
-/// Reads the parameters. `lists_attributes`: what is got goes into the command's own list, and to
-/// no place of its own.
+/// Reads the parameters. `lists_attributes`: retrieved attributes go into the command's own list,
+/// and have no region.
 pub(super) fn decode(body: &Body<'_>, lists_attributes: bool) -> Result<AttributeParameters, CdbError> {
     let f = body.f;
     let version = body.form.version();
@@ -168,7 +169,7 @@ pub(super) fn decode(body: &Body<'_>, lists_attributes: bool) -> Result<Attribut
         }
         format::LIST => {
             let get = region(52, 56)?;
-            // Where nothing is put, the offset says nothing, whatever it is.
+            // If nothing is retrieved, the offset has no meaning and may have any value.
             let retrieved = match region(60, 64) {
                 Err(_) if get.is_none() || lists_attributes => None,
                 retrieved => retrieved?,

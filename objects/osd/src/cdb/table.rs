@@ -1,7 +1,7 @@
-//! The table of OSD commands. A row says a command's name, its own fields, its service actions, and
-//! what every reader of the table decides by: the type of its object, its effect, its partitions,
-//! what its capability has to permit, and how many bytes its own data takes. [`Action`],
-//! [`Command`], reading and writing come from it.
+//! The table of OSD commands. A row has a command's name, its own fields and its service actions.
+//! It also has the properties that the readers of the table need: the type of its object, its
+//! effect, its partitions, the permissions required of its capability, and the length of its own
+//! data. [`Action`], [`Command`], encoding and decoding come from it.
 
 use super::command::{At, Field, MAP_TYPE, METHOD, OBJECT, PARTITION, SOURCE};
 use super::{
@@ -14,15 +14,14 @@ use Effect::{Changes, Creates, Keeps, Looks, Sets};
 use ObjectType::{Collection, Partition, Root, User};
 use Sharing::{Alone, Everything, Many, Nothing, Shared};
 
-/// What a command does to what the unit holds, the attributes that it sets beside its work left
-/// out.
+/// Effect of a command on the unit's content, apart from the attributes that it also sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// It reads.
     Looks,
     /// It does more than read, but changes nothing itself.
     Keeps,
-    /// It sets something; done twice it leaves what it leaves when done once.
+    /// It sets something, and is idempotent.
     Sets,
     /// It changes something.
     Changes,
@@ -30,7 +29,7 @@ pub enum Effect {
     Creates,
 }
 
-/// Which partitions a command needs to itself.
+/// Partitions that a command needs exclusively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// It touches no partition.
@@ -45,7 +44,7 @@ pub enum Sharing {
     Everything,
 }
 
-/// What a capability has to be for, and to permit.
+/// Object and permissions that a command requires of its capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Permissions for the command itself; those for attributes come on top.
@@ -69,7 +68,7 @@ enum Bearer {
     Addressed,
 }
 
-/// What a row of the table says of a command.
+/// A command's row of the table.
 struct Row {
     object_type: Option<ObjectType>,
     effect: Effect,
@@ -97,7 +96,7 @@ macro_rules! osd1 {
     };
 }
 
-/// A row: "NAME" and fields, each with its place where its type does not say it; `=` the service
+/// A row: "NAME" and fields, each with its position unless its type determines it; `=` the service
 /// actions of OSD-1 and OSD-2; object type, effect, sharing, capability; `data_out` and `data_in`,
 /// in bytes.
 macro_rules! commands {
@@ -145,13 +144,13 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Which command it is.
+            /// The command's service action.
             pub const fn action(&self) -> Action {
                 match self { $(Self::$name { .. } => Action::$name,)* }
             }
 
-            /// What bytes 16 to 31 address: the object, or with a requested id of the unit's choice
-            /// its partition.
+            /// Object that bytes 16 to 31 address, or its partition if the requested id leaves the
+            /// choice to the unit.
             #[inline]
             pub fn id(&self) -> Id {
                 let mut id = Id::ROOT;
@@ -202,8 +201,8 @@ macro_rules! commands {
     };
 }
 
-// Where no open source shows where a source or another partition stands, it is put where CREATE
-// USER TRACKING COLLECTION has its source.
+// No open source shows the position of a source or of another partition in these commands. They are
+// at the position of CREATE USER TRACKING COLLECTION's source.
 commands! {
     "OBJECT STRUCTURE CHECK" ObjectStructureCheck(scope: StructureScope) = -, 0x8880,
         addressed(scope.id()), Keeps, if scope == StructureScope::Root { Shared } else { Alone },
@@ -273,8 +272,8 @@ commands! {
         Some(Partition), Keeps, Shared, (Own, P::OBJ_MGMT);
     "FLUSH OSD" FlushOsd { scope: FlushScope } = 0x881C, 0x889C,
         Some(Root), Keeps, Shared, (TheRoot, P::OBJ_MGMT);
-    // The query list is in the CDB continuation. Object 0 stands for all user objects of the
-    // partition. With `immediate` it ends before the search does. Matches that are put into a
+    // The query list is in the CDB continuation. Object 0 means all user objects of the partition.
+    // With `immediate` the command ends before the search does. Matches that are put into a
     // collection change it.
     "QUERY"
         Query { id: Id, immediate: bool = At::Bit(7), allocation: Allocation = At::Len, matches: u64 = At::Start }
@@ -305,8 +304,8 @@ commands! {
         ReadMap { id: Id, allocation: Allocation = At::Len, start: u64 = At::Start, map_type: u16 = MAP_TYPE }
         = -, 0x88B1,
         Some(User), Looks, Shared, (Own, P::DEV_MGMT), data_in allocation;
-    // Where an object differs from its namesake in the partition `other`. What lies in another
-    // partition is nothing that a capability of this one is for.
+    // Compares an object with the object of the same id in the partition `other`. A capability of
+    // this partition permits nothing in another one.
     "READ MAPS AND COMPARE"
         ReadMapsAndCompare { id: Id, allocation: Allocation = At::Len, other: u64 = SOURCE, map_type: u16 = MAP_TYPE }
         = -, 0x88B2,
@@ -321,8 +320,8 @@ commands! {
         Some(Root), Looks, Nothing, (TheRoot, P::DEV_MGMT | P::GLOBAL), data_in u64::from(allocation);
 }
 
-/// What an id alone says of its object's type: one of GET ATTRIBUTES and SET ATTRIBUTES is a user
-/// object's or a collection's.
+/// Object type that an id alone determines: the id of GET ATTRIBUTES and SET ATTRIBUTES may be a
+/// user object's or a collection's.
 fn addressed(id: Id) -> Option<ObjectType> {
     match id {
         Id::ROOT => Some(Root),
@@ -331,7 +330,8 @@ fn addressed(id: Id) -> Option<ObjectType> {
     }
 }
 
-/// What does not exist yet has no capability of its own: that of what it is created in counts.
+/// Bearer of the capability for a created object. One with an id of the unit's choice has no
+/// capability of its own, so its parent's counts.
 const fn new(requested: u64) -> Bearer {
     if requested == 0 { Parent } else { Own }
 }
@@ -341,27 +341,26 @@ fn listing(attributes: bool) -> P {
 }
 
 impl Command {
-    /// What type of object the command is about. `None` where only the unit knows: an object id of
-    /// GET ATTRIBUTES and SET ATTRIBUTES is a user object's or a collection's.
+    /// Type of the command's object. `None` where only the unit knows: an object id of GET
+    /// ATTRIBUTES and SET ATTRIBUTES is a user object's or a collection's.
     #[inline]
     pub fn object_type(&self) -> Option<ObjectType> {
         self.row().object_type
     }
 
-    /// What it does to what the unit holds.
+    /// Effect on the unit's content.
     #[inline]
     pub fn effect(&self) -> Effect {
         self.row().effect
     }
 
-    /// Which partitions it needs to itself.
+    /// Partitions that it needs exclusively.
     #[inline]
     pub fn sharing(&self) -> Sharing {
         self.row().sharing
     }
 
-    /// Bytes of Data-Out that the command itself takes: what is written. Continuation and
-    /// attributes come on top.
+    /// Bytes of Data-Out for the command's own data. Continuation and attributes come on top.
     #[inline]
     pub fn data_out_len(&self) -> u64 {
         self.row().data_out
@@ -374,7 +373,7 @@ impl Command {
         self.row().data_in
     }
 
-    /// What its capability has to be for, and to permit.
+    /// Object and permissions that it requires of its capability.
     pub fn needs(&self) -> Needs {
         let Row { needs: (bearer, permissions), object_type, .. } = self.row();
         let id = self.id();

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 const OBJECT: Id = Id::new(0x1_0000, 0x2_0003);
 
-/// What the standard's tables give for a READ of OSD-2: length 0x1000 at 0x2000, one attribute page
-/// got at 0x1000 of Data-In.
+/// Checks the bytes that the standard's tables give for a READ of OSD-2: length 0x1000 at 0x2000,
+/// one attribute page got at 0x1000 of Data-In.
 #[test]
 fn a_read_of_osd_2_is_what_the_tables_say() {
     let mut cdb = Cdb::new(Command::Read(OBJECT, ObjectRange { start: 0x2000, len: 0x1000 }));
@@ -163,7 +163,7 @@ fn quirks_of_living_initiators_are_borne() {
     assert_eq!(Cdb::decode(&bytes), Ok(flush));
 }
 
-/// Any command of OSD-2, with any values that its fields hold: what the bytes of a CDB may say.
+/// Any command of OSD-2, with any values that the bytes of its fields can hold.
 fn any_command() -> impl Strategy<Value = Command> {
     let fields = proptest::collection::vec(any::<u8>(), Form::Osd2.len());
     (proptest::sample::select(Action::ALL), fields).prop_filter_map("a reserved code", |(action, fields)| {
@@ -294,7 +294,7 @@ proptest! {
             bytes[12] = 0;
             bytes[8..10].copy_from_slice(&action.code(version).unwrap_or(0x8885).to_be_bytes());
             if let Ok(cdb) = Cdb::decode(&bytes) {
-                // What was read can be sent again, and is then read as the same.
+                // A CDB that was decoded can be encoded again, and decodes to the same.
                 let again = cdb.encode().unwrap();
                 prop_assert_eq!(Cdb::decode(&again).unwrap(), cdb);
             }

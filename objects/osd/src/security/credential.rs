@@ -6,12 +6,12 @@ use crate::{Capability, Version, capability};
 /// Bytes of an OSD SYSTEM ID.
 pub const SYSTEM_ID_LEN: usize = 20;
 
-/// What a security manager gives a client.
+/// A credential: a security manager issues it to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// Which standard's capability it is.
+    /// Version of its capability's layout.
     pub version: Version,
-    /// What the client may do.
+    /// The client's permissions.
     pub capability: Capability,
     /// OSD SYSTEM ID of the unit that takes it.
     pub system_id: [u8; SYSTEM_ID_LEN],
@@ -62,7 +62,7 @@ impl Credential {
         out
     }
 
-    /// Reads [`Self::to_bytes`]; the length tells the version. `None` for anything else.
+    /// Reads [`Self::to_bytes`]; the length determines the version. `None` for anything else.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let version = match bytes.len() {
             120 | 132 => Version::Osd1,

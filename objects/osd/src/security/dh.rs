@@ -75,7 +75,7 @@ impl std::fmt::Debug for Exponent {
 }
 
 fn power(base: &U2048, exponent: &U2048) -> [u8; VALUE_LEN] {
-    // The prime is odd; zero, which is not, could only stand for a slip of the constant.
+    // The prime is odd. Zero, which is not, would be a mistake in the constant.
     let Some(prime) = Option::<Odd<U2048>>::from(Odd::new(PRIME)) else { return [0; VALUE_LEN] };
     MontyForm::new(base, MontyParams::new_vartime(prime)).pow(exponent).retrieve().to_be_bytes()
 }

@@ -1,5 +1,5 @@
 //! Keys: master → root → partition → 16 working keys. Each is a pair: the authentication key signs
-//! credentials, the generation key derives what is below.
+//! credentials, the generation key derives the keys of the level below.
 
 use arrayvec::ArrayVec;
 
@@ -47,7 +47,7 @@ impl Eq for Key {}
 impl Drop for Key {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Keeps the compiler from leaving the writes out: it must assume that they are looked at.
+        // Keeps the compiler from removing the writes: it must assume that they are read.
         std::hint::black_box(&self.0);
     }
 }
@@ -68,16 +68,15 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// What SET KEY derives from the key above it and the CDB's seed: the authentication key is the
-    /// keyed hash of the seed under the parent's generation key; the generation key that of the
-    /// seed with its last bit turned.
+    /// Derives the pair that SET KEY sets from the key above it and the CDB's seed. The
+    /// authentication key is the keyed hash of the seed under the parent's generation key. The
+    /// generation key is that of the seed with its last bit inverted.
     #[must_use]
     pub fn derive(&self, algorithm: Algorithm, seed: &[u8; SEED_LEN]) -> Self {
         Self::from_secret(algorithm, &self.generation, seed)
     }
 
-    /// The pair that `key` makes of a secret of any length: of a seed, or of a Diffie-Hellman
-    /// secret.
+    /// Derives a pair from a secret of any length: a seed, or a Diffie-Hellman secret.
     pub fn from_secret(algorithm: Algorithm, key: &Key, secret: &[u8]) -> Self {
         let mut turned = secret.to_vec();
         if let Some(last) = turned.last_mut() {
@@ -92,8 +91,8 @@ impl KeyPair {
         pair
     }
 
-    /// The key that derives a first master key, where there is none to derive it from: known to
-    /// everybody, so that all secrecy comes from the Diffie-Hellman exchange.
+    /// The key that derives a first master key, where there is none to derive it from. It is
+    /// public, so all secrecy comes from the Diffie-Hellman exchange.
     pub fn initial() -> Key {
         Key(b"OSD initial master key".iter().copied().collect())
     }

@@ -4,8 +4,8 @@
 //! A security manager shares keys with a unit. It signs a capability: the signature is the
 //! *capability key*, which only the manager, the unit and the client that it is given to know. The
 //! client proves with integrity check values that it holds it. This module computes all of these
-//! values and compares them in constant time; time, randomness and keys are handed in. What a unit
-//! demands and refuses is the unit's.
+//! values and compares them in constant time; time, randomness and keys are handed in. The unit
+//! decides what it demands and refuses.
 //!
 //! The standard's text is not public and no open source implements this: where a computation is a
 //! decision of this project, `docs/src/objects/security.md` says so, with test vectors.
@@ -93,8 +93,8 @@ impl Icv {
     pub fn is(&self, field: &[u8]) -> bool {
         let mut whole = [0u8; 32];
         whole[..self.0.len()].copy_from_slice(&self.0);
-        // A field of 20 bytes cannot hold a value of 32: what has no room must be zero, which it is
-        // not.
+        // A field of 20 bytes cannot hold a value of 32: bytes without room must be zero, which
+        // they are not.
         let mut said = [0u8; 32];
         if field.len() > said.len() || field.len() < self.0.len() {
             return false;
@@ -112,7 +112,7 @@ impl Icv {
 }
 
 impl std::fmt::Debug for Icv {
-    /// Says how long it is, not what it is: it may be a key.
+    /// Prints the length but not the value, which may be a key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Icv({} bytes)", self.0.len())
     }
@@ -184,7 +184,7 @@ pub fn capkey_request(algorithm: Algorithm, capability_key: &Key, token: &[u8]) 
 }
 
 /// REQUEST INTEGRITY CHECK VALUE under CMDRSP and ALLDATA: over the CDB with this field zero. `cdb`
-/// is as many bytes as `form` has; what is missing counts as nothing.
+/// has as many bytes as `form`; missing ones are left out.
 pub fn command_request(algorithm: Algorithm, capability_key: &Key, cdb: &[u8], form: Form) -> Icv {
     let at = form.icv_at().min(cdb.len());
     let end = form.nonce_at().min(cdb.len());
@@ -245,7 +245,7 @@ pub fn check_response(
     response(algorithm, capability_key, nonce, status, &zeroed).is(&sense[at..at + len])
 }
 
-/// Which way data goes, for ALLDATA: keeps what is sent from being taken for what is received.
+/// Direction of data, for ALLDATA: distinguishes the values of sent and of received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Data-In: integrity information has two counts.

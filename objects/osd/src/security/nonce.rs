@@ -1,10 +1,10 @@
 //! Request nonces: which are new. A nonce is a time of 6 bytes (milliseconds since 1970) and 6
 //! random bytes.
 //!
-//! Owns the rule, with memory that is bounded whatever arrives: when it is full the oldest nonces
-//! are forgotten, and from then on everything as old as they were is refused. So a nonce is never
-//! taken twice, however many there are. Each partition has a memory of its own: the nonces of one
-//! have no others refused.
+//! Owns the rule, with bounded memory: when it is full the oldest nonces are forgotten, and from
+//! then on every nonce of their age is refused. So a nonce is never accepted twice, however many
+//! there are. Each partition has a memory of its own: its nonces cause no refusals in other
+//! partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,19 +21,19 @@ pub enum NonceError {
     NotUnique,
 }
 
-/// How old and how new a nonce may be, in milliseconds.
+/// Permitted age and lead of a nonce, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// OLDEST VALID NONCE LIMIT: how far in the past.
+    /// OLDEST VALID NONCE LIMIT: longest time in the past.
     pub oldest: u64,
-    /// NEWEST VALID NONCE LIMIT: how far in the future.
+    /// NEWEST VALID NONCE LIMIT: longest time in the future.
     pub newest: u64,
 }
 
 /// The largest limit of a [`Window`], in milliseconds: an hour.
 pub const MAX_LIMIT: u64 = 3_600_000;
 
-/// How many partitions' memories may be full at once.
+/// Partitions whose nonce memories may be full at once.
 const FULL: usize = 16;
 
 impl Default for Window {
@@ -73,8 +73,8 @@ impl Set {
 }
 
 impl Nonces {
-    /// Knows nothing of what was before `start` (milliseconds since 1970), and remembers up to
-    /// `depth` nonces (at least 1) of each partition, and sixteen times as many of all.
+    /// Starts at `start` (milliseconds since 1970), without knowledge of earlier nonces. Remembers
+    /// up to `depth` nonces (at least 1) of each partition, and sixteen times as many of all.
     pub fn new(start: u64, depth: usize) -> Self {
         Self { sets: BTreeMap::new(), remembered: 0, depth: depth.max(1), floor: start }
     }
@@ -107,7 +107,7 @@ impl Nonces {
             self.make_room(now);
         }
         let set = self.sets.entry(partition).or_default();
-        // The window may become wider later, so the floor moves with what is forgotten.
+        // The window may become wider later, so the floor moves with the forgotten nonces.
         while set.seen.len() >= self.depth && set.forget_oldest() {
             self.remembered -= 1;
         }

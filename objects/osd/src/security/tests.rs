@@ -10,7 +10,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// RFC 2202 case 2 and RFC 4231 case 2: the hashes are what they are called.
+/// RFC 2202 case 2 and RFC 4231 case 2: the hashes match their names.
 #[test]
 fn the_algorithms_are_hmac_sha_1_and_hmac_sha_256() {
     let key = Key::new(b"Jefe").unwrap();
@@ -206,11 +206,11 @@ fn a_nonce_is_taken_once_within_its_window() {
     assert_eq!(nonces.take(7, at(10_000, 3), 10_600, window), Err(NonceError::OutOfRange));
     assert_eq!(nonces.take(7, at(10_900, 3), 12_000, window), Err(NonceError::OutOfRange));
     assert_eq!(nonces.take(7, at(12_101, 3), 12_000, window), Err(NonceError::OutOfRange));
-    // What one partition has seen is new to another, but not what was before the start.
+    // A nonce that one partition has taken is new to another, unless it is older than the start.
     assert_eq!(nonces.take(8, at(10_500, 1), 10_600, window), Ok(()));
     assert_eq!(nonces.take(8, at(10_000, 1), 10_600, window), Err(NonceError::OutOfRange));
-    // Not taken again although the window is wider now; forgotten when there are many, and refused
-    // from then on.
+    // A wider window does not make a taken nonce valid again. With many nonces the oldest are
+    // forgotten, and are refused from then on.
     assert_eq!(nonces.take(7, at(12_000, 3), 12_000, window), Ok(()));
     let wide = nonce::Window { oldest: 100_000, newest: 100 };
     assert_eq!(nonces.take(7, at(10_500, 1), 12_000, wide), Err(NonceError::NotUnique));

@@ -40,7 +40,7 @@ impl Numbers {
     }
 }
 
-/// Each command, with fields as any bytes say them, but for LIST_ATTR, which OSD-1 does not have.
+/// Each command, with arbitrary bytes as its fields, but for LIST_ATTR, which OSD-1 does not have.
 fn commands(n: &mut Numbers) -> Vec<Command> {
     let mut made = vec![Command::ObjectStructureCheck(StructureScope::Root)];
     for action in Action::ALL {

@@ -1,8 +1,8 @@
 //! Vectors of commands and parameter data, held against a second reading of the protocol.
 //!
-//! `vectors/python.json` is made by `tests/lab/osd_vectors.py`, which is written from the
-//! standard's facts and from nothing of this crate: what it has written this crate must read to the
-//! same fields, and write to the same bytes. `vectors/rust.json` is the other way round: made here
+//! `tests/lab/osd_vectors.py` makes `vectors/python.json`; it is written from the standard's facts
+//! and from nothing of this crate. This crate must read its vectors to the same fields, and write
+//! them to the same bytes. `vectors/rust.json` is the other way round: made here
 //! (`STAG_WRITE_VECTORS=1`), read there (suite `peers.osd_vectors`).
 
 mod data;

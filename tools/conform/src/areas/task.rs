@@ -266,7 +266,7 @@ pub(super) fn waiting(lab: &Lab) -> Verdict<(Conn, Started, Pdu)> {
     Ok((conn, task, r2t))
 }
 
-/// How long to wait for an answer that may validly wait for data.
+/// Time to wait for an answer that may validly wait for data.
 const WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Answers the R2T, as an initiator must (RFC 7143 §4.2.3.3). Fails unless the request succeeds and

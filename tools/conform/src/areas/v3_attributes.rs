@@ -1,4 +1,4 @@
-//! Version 3: attributes, access, and what the server says of its limits (RFC 1813 §3.3.1, §3.3.2,
+//! Version 3: attributes, access, and the limits that the server reports (RFC 1813 §3.3.1, §3.3.2,
 //! §3.3.4, §3.3.18 to §3.3.20).
 
 use nfs::v3::{
@@ -353,7 +353,8 @@ fn private(lab: &Lab) -> Verdict<(Three, Three, Vec<u8>)> {
     let made = set(&mut three, &file, SetAttributes { mode, ..SetAttributes::default() }, None);
     setup(made.and_then(|reply| reply.good()), "to a private file")?;
     let owner = three.attributes(&file)?.uid;
-    // What the other user makes shows whom the server takes it for.
+    // The owner of a file that the other user creates shows the user ID to which the server maps
+    // it.
     let open = three.folder(&dir, "open")?;
     let mode = Some(0o777);
     let made = set(&mut three, &open, SetAttributes { mode, ..SetAttributes::default() }, None);
@@ -380,7 +381,8 @@ fn access_of_others(lab: &Lab) -> Verdict {
     expect(seen == 0, "no bits", || format!("bits {seen:#x}"))
 }
 
-/// What another user does with the check's directory and a file of mode 600.
+/// Checks that the server denies another user the call `does`, in the check's directory or on a
+/// file of mode 600.
 fn denied_to_others(lab: &Lab, does: fn(&mut Three, dir: &[u8], file: &[u8]) -> Verdict<Reply3>) -> Verdict {
     let (three, mut other, file) = private(lab)?;
     does(&mut other, &three.dir, &file)?.fails(&[Status::Acces])

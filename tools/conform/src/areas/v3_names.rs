@@ -607,7 +607,7 @@ fn link_of(three: &mut Three, file: &[u8], dir: &[u8], name: &str) -> Verdict<Re
     three.call(&Arguments::Link(Link { file: fh(file), link: at(dir, name) }))
 }
 
-/// Makes a link, or says that the server has none.
+/// Makes a link, or reports that the server does not support links.
 fn linked(three: &mut Three, file: &[u8], dir: &[u8], name: &str) -> Verdict {
     let reply = link_of(three, file, dir, name)?;
     match reply.error() {

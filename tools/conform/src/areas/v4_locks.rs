@@ -221,7 +221,7 @@ impl Two<'_> {
         setup(reply.and_then(|reply| locked(&reply)), "to a lock")
     }
 
-    /// Passes if another owner could lock the range for writing; `whether` says if it should.
+    /// Checks that another owner could lock the range for writing (`whether`), or could not.
     fn expect_free(&mut self, offset: u64, length: u64, whether: bool) -> Verdict {
         let test = LockT { kind: LockType::Write, offset, length, owner: owner("lp") };
         let reply = self.run(Arguments::LockT(test))?;

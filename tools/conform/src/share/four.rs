@@ -1,5 +1,5 @@
-//! Versions 4.1 and 4.2 of NFS for checks: COMPOUNDs of any operations, a session, and what they
-//! set up with.
+//! Versions 4.1 and 4.2 of NFS for checks: COMPOUNDs of any operations, a session, and set-up for
+//! checks.
 
 use nfs::v4::{
     self, Arguments, Attributes, Bitmap, CallWriter, Channel, Claim, ClientId, ClientOwner, CreateHow,
@@ -12,7 +12,7 @@ use super::conn::Conn;
 use super::lab::Lab;
 use crate::finding::{Finding, Verdict, expect, setup, wrong};
 
-/// What a session asks for.
+/// Channel attributes that a session requests.
 pub(crate) const CHANNEL: Channel = Channel {
     header_padding: 0,
     max_request: 1 << 20,
@@ -40,7 +40,7 @@ pub(crate) struct Four<'l> {
     pub session: SessionId,
     /// The number of the last request in slot 0.
     pub sequence: u32,
-    /// Of the fore channel, as the server answered.
+    /// Attributes of the fore channel, as the server answered.
     pub channel: Channel,
     /// The directory of the check.
     pub dir: Vec<u8>,
@@ -199,7 +199,7 @@ impl Reply4 {
         }
     }
 
-    /// That the COMPOUND did not succeed.
+    /// Fails because the COMPOUND did not succeed.
     pub fn refused<T>(&self) -> Verdict<T> {
         wrong(self.told(), "NFS4_OK")
     }
@@ -338,7 +338,7 @@ impl<'l> Four<'l> {
         send(&mut self.conn, &raw_compound(self.minor, count + 1, &bytes))
     }
 
-    // What checks set up with: a failure is not that of the check.
+    // Set-up for checks: its failure is not that of the check.
 
     /// The handle of names below the export.
     pub fn path(&mut self, below: &[&[u8]]) -> Verdict<Vec<u8>> {

@@ -12,7 +12,8 @@ use crate::finding::{Finding, Verdict, told, untested};
 use crate::report::Report;
 use crate::runner::{Progress, RunError, Subject, judge_all};
 
-/// How much longer than a check the grace period of a server may last.
+/// Attempts, each with the time limit of a check, to open a file while the server is in its grace
+/// period.
 const GRACE: u32 = 5;
 
 /// Runs the `checks` of NFS against an export, in their order; those of iSCSI are skipped. It works

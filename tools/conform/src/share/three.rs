@@ -1,4 +1,4 @@
-//! Version 3 of NFS for checks: calls of any arguments, and what they set up with.
+//! Version 3 of NFS for checks: calls of any arguments, and set-up for checks.
 
 use nfs::v3::{
     self, Arguments, Attributes, Create, CreateHow, DirOp, Handle, Located, MkDir, Name, Outcome, Procedure,
@@ -10,7 +10,7 @@ use super::conn::Conn;
 use super::lab::Lab;
 use crate::finding::{Finding, Verdict, expect, setup, wrong};
 
-/// How often a call is repeated that the server answers with JUKEBOX.
+/// Attempts of a call that the server answers with JUKEBOX.
 const ATTEMPTS: u32 = 100;
 
 /// A client of version 3, and a directory of its own.
@@ -26,7 +26,7 @@ pub(crate) struct Reply3 {
     body: Vec<u8>,
 }
 
-/// A handle as arguments have it. One that is too long is empty.
+/// A handle for arguments; empty if the bytes are too long.
 pub(crate) fn fh(bytes: &[u8]) -> Handle<'_> {
     Handle::new(bytes).unwrap_or(Handle::EMPTY)
 }
@@ -92,7 +92,7 @@ impl Reply3 {
         }
     }
 
-    /// That the call did not succeed.
+    /// Fails because the call did not succeed.
     pub fn refused<T>(&self) -> Verdict<T> {
         wrong(self.told(), "NFS3_OK")
     }
@@ -161,7 +161,7 @@ impl Three {
         self.call(&Arguments::Read(Read { file: fh(file), offset, count }))
     }
 
-    // What checks set up with: a failure is not that of the check.
+    // Set-up for checks: its failure is not that of the check.
 
     pub(crate) fn handle_of(&mut self, directory: &[u8], name: &str) -> Verdict<Vec<u8>> {
         let found = (|| {
@@ -213,7 +213,7 @@ impl Three {
         setup(found, "to a file's attributes")
     }
 
-    /// Passes if the name is there; `whether` says if it should be.
+    /// Checks that the name exists (`whether`), or does not.
     pub(crate) fn expect_name(&mut self, directory: &[u8], name: &str, whether: bool) -> Verdict {
         let reply = self.call(&Arguments::Lookup(at(directory, name)))?;
         if whether { reply.good() } else { reply.fails(&[Status::NoEnt]) }

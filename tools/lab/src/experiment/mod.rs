@@ -197,7 +197,7 @@ impl Many {
     }
 }
 
-/// How values are placed along an axis of a plot.
+/// Placement of values along an axis of a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -211,7 +211,7 @@ pub enum Scale {
     Category,
 }
 
-/// How a plot is drawn.
+/// Style of a plot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

@@ -38,7 +38,7 @@ const FOUR: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18
 const SIX: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
 
-/// How a link came up, for the record.
+/// Set-up of a link, for the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// The backend in use: `Tun` or `Netem`.

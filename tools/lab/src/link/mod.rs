@@ -151,7 +151,7 @@ impl Link {
         &self.spec
     }
 
-    /// How it came up: backend, buffers, addresses. For the record.
+    /// Set-up of the link: backend, buffers, addresses. For the record.
     #[must_use]
     pub fn setup(&self) -> &Setup {
         &self.setup

@@ -137,7 +137,7 @@ pub(crate) fn enter(namespace: &File) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// Where another process finds a namespace: an open descriptor of its holder.
+/// Reference by which another process opens a namespace: an open descriptor of its holder.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Door {
     holder: u32,

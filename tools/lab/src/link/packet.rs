@@ -41,7 +41,7 @@ enum Transport {
     Udp,
 }
 
-/// How a super-packet is cut into packets.
+/// Segmentation of a super-packet into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cut {
     transport: Transport,
@@ -99,7 +99,7 @@ impl Frame {
     }
 
     /// The bytes to write for `count` packets from `first` on: headers built in `into`, and the
-    /// payload within the read. `None` stands for the read unchanged.
+    /// payload within the read. `None` means the read unchanged.
     pub(crate) fn row<'a>(
         &self,
         read: &'a [u8],

@@ -23,9 +23,9 @@ const MILES_TO_NS: f64 = 11_500_000.0 / 1400.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Where servers run.
+    /// The side of the servers.
     A,
-    /// Where clients run.
+    /// The side of the clients.
     B,
 }
 

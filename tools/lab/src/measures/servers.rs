@@ -314,8 +314,8 @@ impl Served {
         Ok(format!("{scheme}://{}", self.place))
     }
 
-    /// The server's own account of the payload that it moved over iSER, bytes by kind. It is told
-    /// when the connection has ended.
+    /// The server's own account of the payload that it moved over iSER, bytes by kind. The server
+    /// logs it when the connection has ended.
     ///
     /// # Errors
     /// If the server ends before.
@@ -333,7 +333,7 @@ impl Served {
         self.running.pid()
     }
 
-    /// Ends the server. (Drop ends it too, but SIGTERM does not end tgtd while it has a target, so
+    /// Ends the server. (Drop ends it too. But SIGTERM does not end tgtd while it has a target, so
     /// drop would kill it. istgt takes seconds to end and has no state to save, so it is killed.)
     pub fn end(mut self, context: &Context) {
         if self.name == "istgt" {

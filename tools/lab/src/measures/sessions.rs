@@ -1,9 +1,9 @@
 //! `sessions`: the cost of idle sessions, and their effect on one that works.
 //!
-//! It reads the settings of `bench`, `held`, the number of sessions, and `pings-s`, the longest wait
-//! for the server's first ping of them. If a server does not hold that many, a tenth is tried, then
-//! a hundredth: a note gives the reason. Each attempt starts a new server: the memory of an idle
-//! session is that of the first ones a server holds, since it keeps the memory for later ones.
+//! It reads the settings of `bench`, `held`, the number of sessions, and `pings-s`, the longest
+//! wait for the server's first ping of them. If a server does not hold that many, a tenth is tried,
+//! then a hundredth: a note gives the reason. Each attempt starts a new server: the memory of an
+//! idle session is that of the first ones a server holds, since it keeps the memory for later ones.
 
 use std::time::{Duration, Instant};
 

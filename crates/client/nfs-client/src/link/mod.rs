@@ -32,7 +32,7 @@ impl Link {
         Err(failed)
     }
 
-    /// Sends messages. After an error the link is of no more use.
+    /// Sends messages. After an error the link is unusable.
     pub async fn send(&self, messages: impl Iterator<Item = Message>) -> Result<(), String> {
         match self {
             Link::Tcp(link) => link.send(messages).await,
@@ -40,8 +40,9 @@ impl Link {
         }
     }
 
-    /// Gives each message that comes to `take`. Over TCP a record has at most `limit` bytes; over
-    /// RDMA the memory that a call exposes bounds its reply. Returns how the connection ended.
+    /// Passes each received message to `take`. Over TCP a record has at most `limit` bytes; over
+    /// RDMA the memory that a call exposes bounds its reply. Returns the reason why the connection
+    /// ended.
     pub async fn receive(&self, limit: usize, take: impl FnMut(Received) -> Result<(), String>) -> String {
         match self {
             Link::Tcp(link) => link.receive(limit, take).await,

@@ -20,7 +20,7 @@ use crate::message::{Message, Received, Record, Room};
 use crate::options::Options;
 
 /// The longest message either way, in bytes: 4 KiB of data go with their call or reply, and need no
-/// chunk. A server that has less gets less.
+/// chunk. The peer may set a smaller limit.
 const MESSAGE: usize = 8192;
 /// The most calls that are outstanding, whatever the server grants.
 const CREDITS: u32 = 128;
@@ -30,10 +30,10 @@ const BACK_CREDITS: u32 = 16;
 const STAGS: u32 = 3;
 /// Bytes of a reply's two headers at most, with a chunk of each kind.
 const HEADERS: usize = 128;
-/// Posted bytes from which on later calls wait.
+/// Posted bytes above which later calls wait.
 const HIGH_WATER: usize = 1 << 20;
 
-/// A reply whose chunks are not those of its call.
+/// Error of a reply whose chunks are not those of its call.
 const LIES: Error = Error::Nonsense("its chunks are not those of the call, or were not filled");
 
 /// A connection.
@@ -42,7 +42,7 @@ pub(crate) struct Link {
     /// The longest message to the server, and from it, in bytes.
     inline: (usize, usize),
     credits: RefCell<Credits>,
-    /// A credit came.
+    /// Notified of a new credit.
     credit: Notify,
     /// The memory of outstanding calls, by XID.
     exposed: RefCell<HashMap<u32, Memory>>,
@@ -88,7 +88,7 @@ impl Link {
     /// Connects.
     pub async fn connect(address: SocketAddr, options: &Options) -> Result<Self, String> {
         let wanted = rdma::Options {
-            // A server reads data, this side reads nothing.
+            // The server reads data; this side reads nothing.
             ord: 1,
             receives: CREDITS + BACK_CREDITS,
             receive_size: MESSAGE as u32,
@@ -189,7 +189,7 @@ impl Link {
         Segment { handle: stag.0, length, offset: self.pair.origin(stag) }
     }
 
-    /// Gives each message to `take`. Returns how the connection ended.
+    /// Passes each message to `take`. Returns the reason why the connection ended.
     pub async fn receive(&self, mut take: impl FnMut(Received) -> Result<(), String>) -> String {
         loop {
             let taken = match self.pair.next().await {
@@ -201,7 +201,7 @@ impl Link {
                     }
                 }
                 Ok(Completion::Immediate { .. }) => Err("the server sent what is no message".to_owned()),
-                // No other completion was posted for.
+                // No other completion was requested.
                 Ok(_) => continue,
                 Err(rdma::Error::Closed) => return "the server closed the connection".to_owned(),
                 Err(error) => return error.to_string(),
@@ -275,8 +275,8 @@ impl Link {
         }
     }
 
-    /// Ends the server's access to a chunk, and returns what it wrote there. `None`: the chunk that
-    /// it returned is another one, or holds less than it says.
+    /// Ends the server's access to a chunk, and returns the data placed there. `None`: the server
+    /// returned another chunk, or the chunk holds less than it reports.
     fn placed(&self, gave: Option<Segment>, returned: Option<WriteChunk<'_>>) -> Option<Placed> {
         let withdrawn = gave.map(|segment| self.pair.withdraw(Stag(segment.handle)));
         let (gave, withdrawn, returned) = match (gave, withdrawn, returned) {

@@ -14,11 +14,11 @@ use crate::options::Options;
 const RECEIVE: usize = 64 << 10;
 /// The most fragments of a reply. libtirpc sends several, of 8 KiB or more.
 const MAX_FRAGMENTS: u32 = 1 << 12;
-/// So many bytes of a reply are received in one piece: more than comes before the data of a READ.
+/// Bytes of a reply received in one piece, at most: more than precede the data of a READ.
 const HEAD: usize = 1 << 10;
-/// From so many bytes on, the rest of a reply is received straight to the buffers that keep it.
+/// Length from which on the rest of a reply is received directly into the buffers that keep it.
 const DIRECT: usize = 32 << 10;
-/// When a server that vanished is noticed.
+/// Keepalive by which a vanished server is noticed.
 pub(super) const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(5), count: 3 };
 
@@ -54,8 +54,8 @@ impl Link {
         self.0.send(gather).await.0.map_err(|error| error.to_string())
     }
 
-    /// Gives each message of at most `limit` bytes to `take`. Holds at most one that is not whole.
-    /// Returns how the connection ended.
+    /// Passes each message of at most `limit` bytes to `take`. Holds at most one incomplete
+    /// message. Returns the reason why the connection ended.
     pub async fn receive(
         &self,
         limit: usize,
@@ -110,7 +110,7 @@ impl Link {
         for filled in buffers.take() {
             let Destination::Pool { buf, .. } = filled else { continue };
             let bytes = buf.freeze_bytes();
-            // It has come past the cutter.
+            // These bytes did not pass the cutter.
             let mut input = &bytes[..];
             cutter.next_piece(&mut input).map_err(|error| error.to_string())?;
             to.push(bytes);
@@ -119,7 +119,7 @@ impl Link {
     }
 }
 
-/// Room for so many bytes, if the pool has it.
+/// Buffers for so many bytes, if the pool has them.
 fn buffers(len: usize) -> Option<Scatter> {
     let mut buffers = Scatter::new();
     for at in (0..len).step_by(pool::MAX_ALLOC) {

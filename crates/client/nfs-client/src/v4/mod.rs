@@ -38,7 +38,7 @@ fn name(name: &[u8]) -> Name<'_> {
     Name::new(name).unwrap_or(Name::EMPTY)
 }
 
-/// The error of results that are not those of the operations.
+/// The error of results that belong to other operations.
 const OTHER: Error = Error::Nonsense("the results are of other operations");
 
 /// The attributes in the last result.
@@ -152,7 +152,7 @@ impl V4 {
         Ok(listed)
     }
 
-    /// Makes a regular file, or cuts one that is there, and opens it.
+    /// Makes a regular file, or truncates an existing one, and opens it.
     pub async fn create(
         &self,
         directory: &Handle,
@@ -160,7 +160,7 @@ impl V4 {
         set: &SetAttributes,
     ) -> Result<(Handle, Attributes, Rc<Open>), Error> {
         let set = set.v4();
-        // The handle is known only once the file is there.
+        // The handle is known only once the file exists.
         let making = self.new_open(directory.clone(), true);
         let how = CreateHow::Unchecked(Fattr::of(&set));
         let what = [
@@ -189,7 +189,7 @@ impl V4 {
         Ok(open)
     }
 
-    /// Notes an open. Returns a delegation that nobody asked for.
+    /// Records an open. Returns a delegation, which this client never requests.
     async fn opened(&self, open: &Rc<Open>, done: &Done) -> Result<(), Error> {
         let delegation = open.take(done)?;
         self.session.note(open);

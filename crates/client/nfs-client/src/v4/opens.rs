@@ -27,7 +27,7 @@ impl Open {
         Open { file, owner: number.to_be_bytes(), access, stateid: Cell::new(Stateid::INVALID) }
     }
 
-    /// The same open of the file that it turned out to be.
+    /// The same open, with the handle of the file once it is known.
     pub fn of(self, file: Handle) -> Self {
         Open { file, ..self }
     }
@@ -60,8 +60,8 @@ impl Open {
         [Arguments::PutFh(self.file.v4()), self.arguments(Claim::Previous(DelegationType::None), None)]
     }
 
-    /// Takes the stateid from the results of such an OPEN. Returns that of a delegation, which
-    /// nobody asked for.
+    /// Takes the stateid from the results of such an OPEN. Returns the stateid of a delegation,
+    /// which this client never requests.
     pub fn take(&self, done: &Done) -> Result<Option<Stateid>, Error> {
         let results = done.results()?;
         let opened = results.iter().find_map(|one| match one {

@@ -1,5 +1,5 @@
-//! A session of NFSv4.1 (RFC 8881 §2.10): its slots are the window of requests, and it is made anew
-//! when the server does not know it any more. Opens are reclaimed then.
+//! A session of NFSv4.1 (RFC 8881 §2.10). Its slots are the window of requests. When the server
+//! does not know it any more, the client creates a new one and reclaims its opens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -19,17 +19,17 @@ use crate::error::Error;
 use crate::message::Room;
 use crate::patience::Patience;
 
-/// What the fore channel asks for beside the data of one READ or WRITE, bytes.
+/// Bytes requested for a message of the fore channel, beyond the data of one READ or WRITE.
 const HEADERS: u32 = 8 << 10;
 /// The most bytes of a READ's or a WRITE's message besides the data.
 const AROUND_DATA: u32 = 2 << 10;
-/// Slots that are asked for.
+/// Slots requested.
 const SLOTS: u32 = 128;
-/// The longest wait before a request is repeated that the server puts off.
+/// The longest wait before a request is repeated that the server answers with NFS4ERR_DELAY.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// What a lease is taken for until the server says it.
+/// Lease time assumed until the server reports it.
 const LEASE: Duration = Duration::from_secs(30);
-/// How often a session is made in a row before it is an error.
+/// Attempts to create a session in a row before that is an error.
 const ATTEMPTS: usize = 8;
 
 /// A reply to a COMPOUND that succeeded.
@@ -64,7 +64,7 @@ impl Done {
     }
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 enum Attempt {
     Done(Done),
     /// The session, or all state with it, is gone.
@@ -88,13 +88,13 @@ struct Established {
 pub(crate) struct Session {
     calls: Caller,
     minor: u32,
-    /// Who this client is: unique for each session that a process makes.
+    /// Client owner (`co_ownerid`): unique for each session that a process makes.
     owner: [u8; 24],
     client: Cell<Option<ClientId>>,
     established: RefCell<Option<Established>>,
-    /// Somebody makes the session anew.
+    /// A task is creating the session again.
     mending: Cell<bool>,
-    /// A slot became free, or the session is there.
+    /// Notified when a slot becomes free, or the session exists.
     news: Notify,
     /// The last request that renewed the lease.
     renewed: Cell<Instant>,
@@ -102,8 +102,8 @@ pub(crate) struct Session {
     opens: RefCell<Vec<Weak<Open>>>,
 }
 
-/// A request's slot. If its request is given up, the session is too: nobody knows the slot's number
-/// then.
+/// A request's slot. If the caller drops its request, the session is dropped too, since the slot's
+/// sequence ID is unknown then.
 struct Held<'s> {
     session: &'s Session,
     id: SessionId,
@@ -160,7 +160,7 @@ impl Session {
         &self.calls
     }
 
-    /// Remembers an open, so that it is reclaimed if need be.
+    /// Records an open, so that it is reclaimed if need be.
     pub fn note(&self, open: &Rc<Open>) {
         let mut opens = self.opens.borrow_mut();
         opens.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Rc::downgrade(open)));
@@ -236,7 +236,8 @@ impl Session {
                         Outcome::Err(status, ()) => Attempt::Failed(Error::Status(status)),
                     };
                 }
-                // The server has executed the request, and does not know its reply: it may run again.
+                // The server has executed the request, and does not know its reply: it may run
+                // again.
                 Some(Status::RetryUncachedRep) => held.free(true),
                 Some(Status::Delay) => {
                     held.free(false);
@@ -251,7 +252,7 @@ impl Session {
                     held.free(false);
                     return Attempt::Failed(Error::Status(status));
                 }
-                // Dropping the slot gives up the session.
+                // Dropping the slot drops the session.
                 Some(status) => return Attempt::NoSession(status),
             }
         }
@@ -262,7 +263,7 @@ impl Session {
         self.established.borrow().as_ref().map_or(0, |it| it.slots.len() as u32)
     }
 
-    /// Waits for a free slot: it, its next sequence ID, and the highest slot in use.
+    /// Waits for a free slot. Returns it, its next sequence ID, and the highest slot in use.
     async fn hold(&self) -> (Held<'_>, u32, u32) {
         let (id, index, sequence, highest) = self
             .news
@@ -279,7 +280,7 @@ impl Session {
         (Held { session: self, id, index, done: false }, sequence, highest)
     }
 
-    /// Gives a session up.
+    /// Drops a session.
     fn forget(&self, id: SessionId) {
         let mut established = self.established.borrow_mut();
         if established.as_ref().is_some_and(|it| it.id == id) {
@@ -317,7 +318,7 @@ impl Session {
         }
     }
 
-    /// Makes the session if there is none. Whoever comes second waits for the first.
+    /// Creates the session if there is none. Only one task does that; others wait for it.
     async fn mend(&self) -> Result<(), Error> {
         loop {
             self.news.until(|| (!self.mending.get()).then_some(())).await;
@@ -371,7 +372,7 @@ impl Session {
             max_requests: SLOTS,
             rdma_ird: None,
         };
-        // Nobody is called back over it, and yet knfsd wants it to be usable.
+        // The server makes no calls over it, and yet knfsd requires a usable one.
         let back = Channel {
             max_request: 4096,
             max_response: 4096,
@@ -407,8 +408,8 @@ impl Session {
         Ok(())
     }
 
-    /// Gets back what a server that has restarted lets this client reclaim, and says that this is
-    /// all.
+    /// Reclaims the state that a restarted server lets this client reclaim, and sends
+    /// RECLAIM_COMPLETE.
     async fn reclaim(&self) -> Result<(), Error> {
         let opens: Vec<Rc<Open>> = self.opens.borrow().iter().filter_map(Weak::upgrade).collect();
         for open in opens {
@@ -420,7 +421,7 @@ impl Session {
                     Attempt::Failed(Error::Status(Status::Delay)) if patience.wait(LONGEST_WAIT).await => {
                         continue;
                     }
-                    // It is opened anew when it is used.
+                    // It is opened again when it is used.
                     Attempt::Failed(Error::Status(status)) => {
                         tracing::debug!(?status, "an open was not reclaimed");
                     }
@@ -467,7 +468,7 @@ impl Drop for Mending<'_> {
     }
 }
 
-/// How long the reply of operations may be. The last one alone may have long results.
+/// Bound on the reply's length of operations. Only the last one may have long results.
 fn room(operations: &[Arguments<'_>]) -> Room {
     match operations.last() {
         Some(Arguments::Read(read)) => Room::read(read.count),
@@ -493,7 +494,7 @@ fn first_and_last(answer: &Answer) -> Result<(Option<Status>, Outcome<()>), Erro
     }
 }
 
-/// Renews the lease with a lone SEQUENCE whenever nothing else has for a third of it.
+/// Renews the lease with a lone SEQUENCE when no other request has for a third of it.
 async fn renew(session: Weak<Session>) {
     loop {
         let Some(wait) = session.upgrade().map(|session| {

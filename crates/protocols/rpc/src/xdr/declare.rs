@@ -1,4 +1,4 @@
-//! Macros that say a type once: the Rust type, its reader and its writer come of one list of
+//! Macros that declare a type once: the Rust type, its reader and its writer come from one list of
 //! fields. A type that borrows from the record names its lifetime: `struct Name<'a>`.
 
 /// Declares structs (RFC 4506 §4.14): their fields, in the order of the wire.

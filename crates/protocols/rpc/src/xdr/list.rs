@@ -30,7 +30,7 @@ impl<'a, T> List<'a, T> {
         List(Form::Slice(elements))
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         match self.0 {
             Form::Received { count, .. } => count,

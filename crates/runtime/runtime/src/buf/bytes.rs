@@ -1,12 +1,12 @@
-//! [`Bytes`]: a [`Buf`] that is known to be stable, and therefore lends its bytes as a slice.
+//! [`Bytes`]: a [`Buf`] that is known to be stable, and can therefore be borrowed as a slice.
 
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
 
 use super::Buf;
 
-/// Immutable, counted bytes that nobody writes: what a socket received, or a frozen pool buffer. Everything that
-/// [`Buf`] is, and `Deref` to `[u8]`.
+/// Immutable, reference-counted bytes: data that a socket received, or a frozen pool buffer. Has
+/// everything that [`Buf`] has, and `Deref` to `[u8]`.
 #[derive(Clone, Default)]
 pub struct Bytes(Buf);
 
@@ -24,7 +24,8 @@ impl Bytes {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the same as `Buf::as_slice`; that these are not a region's was checked when this was made.
+        // SAFETY: the same as `Buf::as_slice`; that these are not a region's was checked when this
+        // was made.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
 

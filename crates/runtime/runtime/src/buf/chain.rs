@@ -1,10 +1,11 @@
-//! [`Chain`]: several [`Buf`]s that make one run of bytes.
+//! [`Chain`]: several [`Buf`]s that form one run of bytes.
 
 use smallvec::SmallVec;
 
 use super::Buf;
 
-/// A list of buffers with their total length. Up to two are held in place. Empty buffers are not kept.
+/// A list of buffers with their total length. Up to two are held in place. Empty buffers are not
+/// kept.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     bufs: SmallVec<[Buf; 2]>,
@@ -26,7 +27,7 @@ impl Chain {
         }
     }
 
-    /// Appends `buf`, as one with the last where it lies right behind that in the same memory.
+    /// Appends `buf`; extends the last buffer if `buf` lies directly behind it in the same memory.
     pub fn push_joined(&mut self, buf: Buf) {
         let len = buf.len();
         let apart = match self.bufs.last_mut() {
@@ -118,7 +119,7 @@ impl Chain {
         vec
     }
 
-    /// Shows all bytes in order, in slices. See [`Buf::for_each_slice`] about regions.
+    /// Passes all bytes to `f` in order, in slices. See [`Buf::for_each_slice`] about regions.
     pub fn for_each_slice(&self, mut f: impl FnMut(&[u8])) {
         for buf in &self.bufs {
             buf.for_each_slice(&mut f);

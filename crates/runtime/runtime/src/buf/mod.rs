@@ -1,15 +1,17 @@
-//! Bytes that operations own: [`Buf`] (shared, immutable), [`Bytes`] (the same, but nobody else writes it), [`BufMut`]
-//! (unique), [`Chain`] (a list), [`Region`] (memory that all cores share).
+//! Bytes that operations own: [`Buf`] (shared, immutable), [`Bytes`] (the same, without other
+//! writers), [`BufMut`] (unique), [`Chain`] (a list), [`Region`] (memory that all cores share).
 //!
-//! A `Buf` is a pointer, a length and one counted header. Headers come from the core's pool and go back to it, so no
-//! clone, slice or drop allocates, and counts are plain integers: none of these types is `Send`.
+//! A `Buf` is a pointer, a length and one counted header. Headers come from the core's pool and go
+//! back to it, so no clone, slice or drop allocates, and counts are plain integers: none of these
+//! types is `Send`.
 //!
-//! Two kinds of memory hide behind a `Buf`. *Stable* memory (pool buffers, vectors, statics) does not change while a
-//! `Buf` names it, and can be lent as `&[u8]`. A *region's* memory may be written by other cores and by the kernel at any
-//! time, so a reference to it would be unsound: [`Buf::as_slice`] is `None` for it, and its bytes are only copied out
-//! ([`Buf::copy_to`], [`Buf::for_each_slice`], [`Buf::stable`]) or read by the kernel through a pointer, which is how a
-//! slice of a region is sent without a copy. A reader that races with a writer gets some mixture of old and new bytes,
-//! as it does from any disk.
+//! Two kinds of memory hide behind a `Buf`. *Stable* memory (pool buffers, vectors, statics) does
+//! not change while a `Buf` names it, and can be borrowed as `&[u8]`. A *region's* memory may be
+//! written by other cores and by the kernel at any time, so a reference to it would be unsound.
+//! [`Buf::as_slice`] is `None` for it. Its bytes are only copied out ([`Buf::copy_to`],
+//! [`Buf::for_each_slice`], [`Buf::stable`]), or read by the kernel through a pointer, which is how
+//! a slice of a region is sent without a copy. A reader that races with a writer gets some mixture
+//! of old and new bytes, as it does from any disk.
 
 mod bytes;
 mod chain;
@@ -31,11 +33,13 @@ pub use region::{Guard, LastUse, OutOfRange, Region, RegionRange};
 pub(crate) use region::{map as map_pages, unmap as unmap_pages};
 pub use unique::{BufMut, Destination};
 
-/// Immutable, counted bytes; cheap to clone and to slice. See the module for what "immutable" means for a region.
+/// Immutable, counted bytes; cheap to clone and to slice. See the module for what "immutable" means
+/// for a region.
 pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
-    /// `None` for statics and for the empty buffer. Otherwise this `Buf` holds one of the header's references.
+    /// `None` for statics and for the empty buffer. Otherwise this `Buf` holds one of the header's
+    /// references.
     header: Option<NonNull<Header>>,
 }
 
@@ -55,7 +59,8 @@ impl Buf {
     /// Takes one of `header`'s references over.
     ///
     /// # Safety
-    /// `ptr..ptr+len` lies within the memory that `header` keeps alive, and the caller owns one of its references.
+    /// `ptr..ptr+len` lies within the memory that `header` keeps alive, and the caller owns one of
+    /// its references.
     unsafe fn from_header(ptr: NonNull<u8>, len: usize, header: NonNull<Header>) -> Self {
         Self { ptr, len, header: Some(header) }
     }
@@ -70,13 +75,15 @@ impl Buf {
         self.len == 0
     }
 
-    /// Where the bytes start. For the kernel or a device, and for alignment checks: memory behind it is only read by those
-    /// who keep the `Buf` meanwhile, and a region's only as [`Self::copy_to`] does it.
+    /// Address of the first byte. For the kernel or a device, and for alignment checks. A caller
+    /// that reads memory behind it must keep the `Buf` meanwhile, and read a region's only as
+    /// [`Self::copy_to`] does it.
     pub const fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
-    /// Whether the address and the length are multiples of `n` (which O_DIRECT asks of sectors).
+    /// Whether the address and the length are multiples of `n` (O_DIRECT requires multiples of the
+    /// sector size).
     pub fn is_aligned(&self, n: usize) -> bool {
         n != 0 && (self.ptr.as_ptr() as usize) % n == 0 && self.len % n == 0
     }
@@ -92,8 +99,9 @@ impl Buf {
         if self.is_region() {
             return None;
         }
-        // SAFETY: the memory is initialised and kept alive by the header (or static), and stable memory is written by
-        // nobody while a `Buf` names it: a pool buffer becomes a `Buf` only by giving up its `BufMut`.
+        // SAFETY: the memory is initialised and kept alive by the header (or static). Stable memory
+        // is not written while a `Buf` names it: a pool buffer becomes a `Buf` only by giving up
+        // its `BufMut`.
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) })
     }
 
@@ -123,13 +131,15 @@ impl Buf {
         self.len = self.len.min(n);
     }
 
-    /// Adds the bytes right behind these, if `next` names them in the same memory; else gives it back.
+    /// Adds the bytes right behind these, if `next` names them in the same memory; else gives it
+    /// back.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let behind = self.ptr.as_ptr().wrapping_add(self.len) == next.ptr.as_ptr();
         if self.header.is_none() || self.header != next.header || !behind {
             return Err(next);
         }
-        // Both lie within what the one header keeps alive, one right behind the other.
+        // Both lie within the memory that the one header keeps alive, one directly behind the
+        // other.
         self.len += next.len;
         Ok(())
     }
@@ -141,7 +151,8 @@ impl Buf {
         self.len = end - start;
     }
 
-    /// Asks for the first 4 KiB to be brought into the processor's cache, of a region's memory: they are copied soon.
+    /// Asks for the first 4 KiB to be brought into the processor's cache, of a region's memory:
+    /// they are copied soon.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if self.is_region() {
@@ -149,28 +160,29 @@ impl Buf {
         }
     }
 
-    /// The chunk of this core's pool that it lies in; `None` of all other memory.
+    /// The chunk of this core's pool that it lies in; `None` for all other memory.
     pub fn chunk(&self) -> Option<pool::ChunkName> {
         // SAFETY: a `Buf` holds a reference on its header, so the header lives.
         self.header.and_then(|h| unsafe { h.as_ref() }.chunk_name())
     }
 
-    /// Whether a socket may send this memory as it is when it leaves, after the send is over: a region's, unless it was
-    /// mapped otherwise.
+    /// Whether a socket may send this memory as it is when it leaves, after the send is over: a
+    /// region's, unless it was mapped otherwise.
     pub fn is_lent(&self) -> bool {
         // SAFETY: a `Buf` holds a reference on its header, so the header lives.
         self.header.is_some_and(|h| unsafe { h.as_ref() }.mapping().is_some_and(|m| m.is_lent()))
     }
 
-    /// The guard of a region's memory, if it has one, and where in the region this begins.
+    /// The guard of a region's memory, if it has one, and the offset in the region at which this
+    /// begins.
     pub(crate) fn guard(&self) -> Option<(&dyn Guard, usize)> {
         // SAFETY: a `Buf` holds a reference on its header, so the header lives as long as it.
         let header = unsafe { self.header?.as_ref() };
         header.mapping()?.guard(self.as_ptr())
     }
 
-    /// Copies all bytes to `dst`. Panics if the lengths differ, or if these are a file's that are not there any more: see
-    /// [`Self::try_copy_to`].
+    /// Copies all bytes to `dst`. Panics if the lengths differ, or if these are a file's that are
+    /// not there any more: see [`Self::try_copy_to`].
     pub fn copy_to(&self, dst: &mut [u8]) {
         self.try_copy_to(dst).expect("a file's pages are copied by those who can do without");
     }
@@ -178,7 +190,8 @@ impl Buf {
     /// Copies all bytes to `dst`. Panics if the lengths differ.
     ///
     /// # Errors
-    /// When these are a file's ([`Region::of_file`]) and are not there any more; then `dst` has some of them.
+    /// When these are bytes of a file ([`Region::of_file`]) that do not exist any more; then `dst`
+    /// has some of them.
     pub fn try_copy_to(&self, dst: &mut [u8]) -> Result<(), OutOfRange> {
         assert_eq!(dst.len(), self.len, "lengths differ");
         let all = match self.as_slice() {
@@ -186,8 +199,9 @@ impl Buf {
                 dst.copy_from_slice(bytes);
                 true
             }
-            // SAFETY: `len` bytes are readable at `ptr` (the region is mapped while the header lives) and writable at
-            // `dst`; they cannot overlap since nothing lends a `&mut` to a region's memory.
+            // SAFETY: `len` bytes are readable at `ptr` (the region is mapped while the header
+            // lives) and writable at `dst`; they cannot overlap since no `&mut` to a region's
+            // memory ever exists.
             None => unsafe { racy::copy_out(self.ptr.as_ptr(), dst) },
         };
         if all { Ok(()) } else { Err(OutOfRange) }
@@ -200,8 +214,9 @@ impl Buf {
         vec
     }
 
-    /// Shows all bytes in order, in one slice or, for a region, in copied pieces of up to 4 KiB. A region may change
-    /// between this and a later use of the same bytes: to send what was digested, take [`Self::stable`] first.
+    /// Passes all bytes to `f` in order, in one slice or, for a region, in copied pieces of up to 4
+    /// KiB. A region may change between this and a later use of the same bytes: to send the
+    /// digested bytes, take [`Self::stable`] first.
     pub fn for_each_slice(&self, mut f: impl FnMut(&[u8])) {
         if let Some(bytes) = self.as_slice() {
             return f(bytes);
@@ -218,8 +233,9 @@ impl Buf {
         }
     }
 
-    /// These bytes in memory that nobody writes: the same ones, or for a region a copy in a pool buffer. `None` when
-    /// the pool is exhausted, a region's slice is longer than [`pool::MAX_ALLOC`], or a file's bytes are not there any more.
+    /// These bytes in memory without writers: the same memory, or for a region a copy in a pool
+    /// buffer. `None` when the pool is exhausted, a region's slice is longer than
+    /// [`pool::MAX_ALLOC`], or a file's bytes do not exist any more.
     pub fn stable(&self) -> Option<Bytes> {
         if !self.is_region() {
             return Some(Bytes::from_stable(self.clone()));
@@ -285,7 +301,8 @@ impl From<Vec<u8>> for Buf {
             return Self::new();
         }
         let ptr = vec.as_ptr().cast_mut();
-        // SAFETY: the pointer of a vector with capacity is not null and was allocated as an array of that many bytes.
+        // SAFETY: the pointer of a vector with capacity is not null and was allocated as an array
+        // of that many bytes.
         unsafe {
             let ptr = NonNull::new_unchecked(ptr);
             let layout = Layout::array::<u8>(vec.capacity()).unwrap_unchecked();

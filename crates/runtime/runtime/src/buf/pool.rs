@@ -1,9 +1,11 @@
-//! The core's pool: page-aligned blocks of 4 KiB to 1 MiB, and the headers that count references to any memory.
+//! The core's pool: page-aligned blocks of 4 KiB to 1 MiB, and the headers that count references to
+//! any memory.
 //!
-//! Each thread has its own pool, made when it is first used; no runtime is needed. Blocks are carved from 2 MiB chunks
-//! that are mapped when they are needed, and free blocks are used again last-in first-out, while they are still in the
-//! cache. A chunk whose blocks are all free can be carved anew for another size when the limit is reached, so the limit
-//! bounds the mapped memory. Every block has its own header for life, which makes allocating one a pop from a list.
+//! Each thread has its own pool, made when it is first used; no runtime is needed. Blocks are
+//! carved from 2 MiB chunks that are mapped when they are needed, and free blocks are used again
+//! last-in first-out, while they are still in the cache. A chunk whose blocks are all free can be
+//! carved anew for another size when the limit is reached, so the limit bounds the mapped memory.
+//! Every block has its own header for life, which makes allocating one a pop from a list.
 //!
 //! A pool outlives its thread as long as any of its headers is in use.
 
@@ -21,45 +23,46 @@ use super::region::{self, Held};
 
 /// Alignment of every block, in bytes.
 pub(crate) const ALIGN: usize = 4096;
-/// The longest block, in bytes. More is several blocks: [`alloc_many`].
+/// The longest block, in bytes. Longer data takes several blocks: [`alloc_many`].
 pub const MAX_ALLOC: usize = 1 << 20;
-/// How many bytes a core's pool maps at most unless [`set_limit`] says otherwise: 256 MiB.
+/// Default of the most bytes that a core's pool maps ([`set_limit`]): 256 MiB.
 pub(crate) const DEFAULT_LIMIT: usize = 256 << 20;
 
 const CHUNK: usize = 2 << 20;
 const CLASSES: usize = 9;
 const HEADERS_PER_SLAB: usize = 64;
 
-/// How a pool is used, in bytes.
+/// Use of a pool, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// In blocks that somebody holds.
+    /// In blocks that are held.
     pub in_use: usize,
-    /// The most that `in_use` ever was.
+    /// The largest value that `in_use` has had.
     pub high_water: usize,
     /// Mapped, whether in use or free.
     pub mapped: usize,
-    /// What `mapped` may become.
+    /// Upper bound of `mapped`.
     pub limit: usize,
-    /// How often somebody had to wait for a block, since there was none left.
+    /// Number of times that a task had to wait for a block, since none was left.
     pub waits: u64,
 }
 
-/// One chunk of this core's pool: what is registered, once, with whoever wants to know the pool's memory beforehand.
+/// One chunk of this core's pool: the unit in which a ring or a device registers the pool's memory,
+/// once each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkName {
-    /// The same chunk has the same one for the pool's life. Counted from 0.
+    /// Number of the chunk for the pool's life, counted from 0.
     pub index: u32,
-    /// Where it is mapped, for the pool's life.
+    /// Address of the chunk for the pool's life.
     pub base: NonNull<u8>,
     /// Bytes.
     pub len: usize,
 }
 
-/// What a header keeps alive.
+/// Memory that a header keeps alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing: it is spare.
+    /// No memory: the header is spare.
     Spare,
     /// A block of its pool.
     Block,
@@ -73,17 +76,17 @@ pub(super) enum Kind {
 pub(super) struct Header {
     refs: Cell<usize>,
     kind: Cell<Kind>,
-    /// Of a block: its size is `4096 << class`.
+    /// For a block: its size is `4096 << class`.
     class: Cell<u8>,
-    /// Of a block: the index of its chunk.
+    /// For a block: the index of its chunk.
     chunk: Cell<u32>,
     base: Cell<NonNull<u8>>,
-    /// Of a heap allocation: its size.
+    /// For a heap allocation: its size.
     heap_len: Cell<usize>,
     /// The next free header of the same list.
     next: Cell<Option<NonNull<Header>>>,
     pool: NonNull<Pool>,
-    /// Of a region: its mapping.
+    /// For a region: its mapping.
     region: UnsafeCell<Option<Held>>,
 }
 
@@ -98,12 +101,12 @@ impl Header {
         self.base.get()
     }
 
-    /// Of a block.
+    /// Size of a block.
     pub(super) fn capacity(&self) -> usize {
         ALIGN << self.class.get()
     }
 
-    /// The chunk that a block is a part of.
+    /// The chunk of a block.
     pub(super) fn chunk_name(&self) -> Option<ChunkName> {
         if self.kind.get() != Kind::Block {
             return None;
@@ -115,23 +118,23 @@ impl Header {
     }
 
     pub(super) fn mapping(&self) -> Option<&Held> {
-        // SAFETY: only written when the header is taken and when its last reference goes; a `&self` borrow cannot span
-        // either, as the borrower holds a reference.
+        // SAFETY: only written when the header is taken and when its last reference goes; a `&self`
+        // borrow cannot span either, as the borrower holds a reference.
         unsafe { (*self.region.get()).as_ref() }
     }
 
-    /// One reference more.
+    /// Adds a reference.
     #[inline]
     pub(super) fn retain(&self) {
         let refs = self.refs.get();
         if refs == usize::MAX {
-            // Only leaking that many clones gets here; going on would free memory in use.
+            // Only leaking that many clones gets here; continuing would free memory in use.
             std::process::abort();
         }
         self.refs.set(refs + 1);
     }
 
-    /// One reference less; the last one gives the memory back.
+    /// Removes a reference; the last one returns the memory.
     ///
     /// # Safety
     /// The caller owns a reference and gives it up.
@@ -160,7 +163,7 @@ struct Chunk {
 
 struct Waiter {
     ticket: u64,
-    /// Whether it was told that memory is there and has not come for it yet.
+    /// Whether it was woken for available memory and has not taken it yet.
     told: bool,
     waker: Waker,
 }
@@ -177,7 +180,7 @@ struct Pool {
     shares: Cell<usize>,
     /// This core's header for each region it sliced, by the mapping's number.
     regions: RefCell<Vec<Option<NonNull<Header>>>>,
-    /// [`region::closed_count`] when `regions` was last looked through.
+    /// [`region::closed_count`] when `regions` was last checked.
     closed_seen: Cell<usize>,
     waiters: RefCell<VecDeque<Waiter>>,
     next_ticket: Cell<u64>,
@@ -214,7 +217,8 @@ fn with<R>(f: impl FnOnce(&Pool) -> R) -> R {
     }
     let f = f.take().expect("only taken when it ran");
     let pool = Pool::create(1);
-    // SAFETY: the share that it was created with keeps it alive over the call, and is then given up.
+    // SAFETY: the share that it was created with keeps it alive over the call, and is then given
+    // up.
     unsafe {
         let result = f(pool.as_ref());
         Pool::leave(pool);
@@ -250,7 +254,7 @@ impl Pool {
         let shares = pool.shares.get() - 1;
         pool.shares.set(shares);
         if shares == 0 {
-            // SAFETY: it came from `Box::leak`, and nobody has a share any more.
+            // SAFETY: it came from `Box::leak`, and no share is left.
             drop(unsafe { Box::from_raw(this.as_ptr()) });
         }
     }
@@ -323,8 +327,8 @@ impl Pool {
                 return;
             }
             Kind::Heap => {
-                // SAFETY: base and length are those of the vector that `heap_header` took over, and its bytes have no
-                // user left.
+                // SAFETY: base and length are those of the vector that `heap_header` took over, and
+                // its bytes have no user left.
                 unsafe {
                     let layout = Layout::from_size_align_unchecked(h.heap_len.get(), 1);
                     std::alloc::dealloc(h.base.get().as_ptr(), layout);
@@ -364,7 +368,8 @@ impl Pool {
         Some(header)
     }
 
-    /// Makes a chunk's worth of free blocks of `class`: from a new chunk, or from one that is wholly free.
+    /// Makes a chunk's worth of free blocks of `class`: from a new chunk, or from one that is
+    /// wholly free.
     #[cold]
     fn carve(&self, class: usize) -> bool {
         let mut chunks = self.chunks.borrow_mut();
@@ -389,7 +394,8 @@ impl Pool {
                 self.add_slab();
             }
             let Some(header) = self.spare.get() else { return false };
-            // SAFETY: headers of this pool live as long as it does, and the block lies within the chunk.
+            // SAFETY: headers of this pool live as long as it does, and the block lies within the
+            // chunk.
             let (h, block) = unsafe { (header.as_ref(), base.add(i * size)) };
             self.spare.set(h.next.take());
             h.kind.set(Kind::Block);
@@ -421,7 +427,7 @@ impl Pool {
         list.set(kept);
     }
 
-    /// Wakes the first waiter that has not been told yet, when a block came back.
+    /// Wakes the first waiter that has not been woken yet, when a block came back.
     #[inline]
     fn tell_waiter(&self) {
         if self.waiters.borrow().is_empty() {
@@ -487,7 +493,7 @@ impl Pool {
             // SAFETY: headers of this pool live as long as it does; this one is ours alone.
             let h = unsafe { header.as_ref() };
             h.kind.set(Kind::Region);
-            // SAFETY: as above; nobody else sees it yet.
+            // SAFETY: as above; no other code has the header yet.
             unsafe { *h.region.get() = Some(Arc::clone(mapping)) };
             let mut regions = self.regions.borrow_mut();
             if regions.len() <= number {
@@ -503,7 +509,7 @@ impl Pool {
         header
     }
 
-    /// Lets go of the headers whose regions are gone.
+    /// Releases the headers whose regions are gone.
     fn release_closed(&self) {
         self.closed_seen.set(region::closed_count());
         let mut closed = Vec::new();
@@ -523,7 +529,8 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         for chunk in self.chunks.get_mut().drain(..) {
-            // SAFETY: a chunk that `carve` mapped; none of its blocks is in use, since no header is.
+            // SAFETY: a chunk that `carve` mapped; none of its blocks is in use, since no header
+            // is.
             unsafe { region::unmap(chunk.base, CHUNK) };
         }
         for slab in self.slabs.get_mut().drain(..) {
@@ -541,7 +548,8 @@ fn class_of(len: usize) -> Option<usize> {
 
 /// Turns a block with one reference into a buffer.
 fn buffer(header: NonNull<Header>, len: usize) -> BufMut {
-    // SAFETY: `take_block` gave a block of at least `len` bytes with one reference, which goes to the buffer.
+    // SAFETY: `take_block` gave a block of at least `len` bytes with one reference, which goes to
+    // the buffer.
     unsafe { BufMut::from_header(header, len) }
 }
 
@@ -566,9 +574,10 @@ pub(super) fn region_header(mapping: &Held) -> NonNull<Header> {
     with(|pool| pool.region_header(mapping))
 }
 
-/// Lets go of regions that were dropped, as far as this core holds them. A runtime does this now and then.
+/// Lets go of regions that were dropped, as far as this core holds them. A runtime does this now
+/// and then.
 pub(crate) fn release_closed_regions() {
-    // Not on a new pool: a thread that is ending has let go already.
+    // Not on a new pool: a thread that is ending has released them already.
     let _ = CURRENT.try_with(|current| {
         // SAFETY: the thread's share keeps the pool alive.
         let pool = unsafe { current.0.as_ref() };
@@ -578,8 +587,8 @@ pub(crate) fn release_closed_regions() {
     });
 }
 
-/// A buffer of `len` bytes from this core's pool, or `None` if `len` is more than [`MAX_ALLOC`] or the pool has
-/// reached its limit. Its bytes are initialised but stale.
+/// A buffer of `len` bytes from this core's pool, or `None` if `len` is more than [`MAX_ALLOC`] or
+/// the pool has reached its limit. Its bytes are initialised but stale.
 #[inline]
 pub fn alloc(len: usize) -> Option<BufMut> {
     with(|pool| pool.take_block(len)).map(|header| buffer(header, len))
@@ -592,7 +601,8 @@ pub fn alloc_zeroed(len: usize) -> Option<BufMut> {
     Some(buf)
 }
 
-/// Buffers that hold `len` bytes together, each but the last of [`MAX_ALLOC`]; `None` if not all are there.
+/// Buffers that hold `len` bytes together, each but the last of [`MAX_ALLOC`]; `None` if not all
+/// are there.
 pub fn alloc_many(len: usize) -> Option<smallvec::SmallVec<[BufMut; 2]>> {
     let mut bufs = smallvec::SmallVec::new();
     let mut rest = len;
@@ -604,7 +614,8 @@ pub fn alloc_many(len: usize) -> Option<smallvec::SmallVec<[BufMut; 2]>> {
     Some(bufs)
 }
 
-/// Waits until [`alloc`] can give `len` bytes; waiters are served in order. `len` is cut to [`MAX_ALLOC`].
+/// Waits until [`alloc`] can give `len` bytes; waiters are served in order. `len` is cut to
+/// [`MAX_ALLOC`].
 pub fn alloc_wait(len: usize) -> AllocWait {
     AllocWait { len: len.min(MAX_ALLOC), ticket: None, _not_send: std::marker::PhantomData }
 }
@@ -634,7 +645,8 @@ impl Drop for AllocWait {
     }
 }
 
-/// Sets how many bytes this core's pool may map. A lower limit than what is mapped stops growth, and gives nothing back.
+/// Sets the number of bytes that this core's pool may map. A limit below the mapped bytes stops
+/// growth, and returns no memory.
 pub fn set_limit(bytes: usize) {
     with(|pool| {
         pool.stats.set(Stats { limit: bytes, ..pool.stats.get() });
@@ -642,7 +654,7 @@ pub fn set_limit(bytes: usize) {
     });
 }
 
-/// How this core's pool is used.
+/// Use of this core's pool.
 pub fn stats() -> Stats {
     with(|pool| pool.stats.get())
 }

@@ -1,12 +1,14 @@
-//! Copying memory that others may be writing at the same time, or that a file may stop standing behind.
+//! Copies of memory that others may write at the same time, or that may lose the file behind it.
 //!
-//! A plain copy of such memory is a data race, which Rust's memory model leaves undefined. These copies are made where
-//! the compiler cannot see them (one string instruction on x86-64) or, elsewhere, through atomics, so that a race yields mixed
-//! bytes and nothing worse. Which side others may write is said by the function, since only that side may be made an atomic of.
+//! A plain copy of such memory is a data race, which Rust's memory model leaves undefined. The
+//! compiler cannot see into these copies (one string instruction on x86-64); elsewhere they use
+//! atomics. So a race yields mixed bytes and nothing worse. Each function states which side others
+//! may write, since only that side may be accessed by atomics.
 //!
-//! A mapped file that is cut short, or whose medium fails, answers an access with SIGBUS. [`survive_bus_errors`] installs a
-//! handler that ends the copy at hand instead of the process: while a copy runs, its thread notes where to go on, and the
-//! handler goes there. A SIGBUS of anything else goes where it went before.
+//! A mapped file that is cut short, or whose medium fails, answers an access with SIGBUS.
+//! [`survive_bus_errors`] installs a handler that ends the current copy instead of the process:
+//! while a copy runs, its thread stores the address at which to continue, and the handler jumps
+//! there. Any other SIGBUS goes to the previous handler.
 
 #[cfg(target_arch = "x86_64")]
 mod guard {
@@ -15,18 +17,19 @@ mod guard {
     use std::sync::{Mutex, OnceLock, PoisonError};
 
     thread_local! {
-        /// Where the copy that runs on this thread goes on after a bus error; 0 while none runs.
+        /// Address at which the copy of this thread continues after a bus error; 0 without a copy.
         pub(super) static RESUME: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// What SIGBUS did before.
+    /// The previous handler of SIGBUS.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-    /// Runs on the thread that met the bus error, within the instruction that did.
+    /// Runs on the thread that caused the bus error, at the instruction that caused it.
     extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let resume = RESUME.get();
-        // SAFETY: the kernel passes valid pointers to both; the context is a `ucontext_t`, whose registers are what the
-        // thread goes on with when this returns. A code above 0 says that the signal is the kernel's, for this access.
+        // SAFETY: the kernel passes valid pointers to both; the context is a `ucontext_t`, with
+        // whose registers the thread continues when this returns. A code above 0 means that the
+        // kernel sent the signal, for this access.
         unsafe {
             if resume != 0 && (*info).si_code > 0 {
                 let context = context.cast::<libc::ucontext_t>();
@@ -43,7 +46,7 @@ mod guard {
             },
             handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
                 type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-                // SAFETY: SA_SIGINFO says that it is a function of this type.
+                // SAFETY: SA_SIGINFO guarantees a function of this type.
                 let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
                 handler(signal, info, context);
             }
@@ -61,8 +64,9 @@ mod guard {
         if BEFORE.get().is_some() {
             return Ok(());
         }
-        // SAFETY: plain numbers, for which zeros are valid; both structures outlive the calls. The handler does nothing
-        // that a handler may not do: it reads a thread-local without a destructor and sets a register.
+        // SAFETY: plain numbers, for which zeros are valid; both structures outlive the calls. The
+        // handler does nothing that a handler may not do: it reads a thread-local without a
+        // destructor and sets a register.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) != 0 {
@@ -72,7 +76,7 @@ mod guard {
             action.sa_sigaction = on_bus_error as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             libc::sigemptyset(&raw mut action.sa_mask);
-            // Known before the handler can run.
+            // Set before the handler can run.
             let _ = BEFORE.set(before);
             if libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
@@ -92,18 +96,20 @@ pub(crate) fn survive_bus_errors() -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Copies `len` bytes forwards. Either side may be written or read by others meanwhile. False if a bus error ended it
-/// after some of them.
+/// Copies `len` bytes forwards. Either side may be written or read by others meanwhile. False if a
+/// bus error ended it after some of them.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes; the ranges do not overlap, or `dst` starts before `src`.
+/// `src` is readable and `dst` writable for `len` bytes; the ranges do not overlap, or `dst` starts
+/// before `src`.
 #[inline]
 #[must_use]
 pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for both ranges; the direction flag is clear on entry by the ABI. All registers that
-    // change are declared, and memory is taken as clobbered since `nomem` is not given. A bus error goes on at the label
-    // with the registers as they were in the middle of the copy: then some of `rcx` is left.
+    // SAFETY: the caller vouches for both ranges; the direction flag is clear on entry by the ABI.
+    // All registers that change are declared, and memory is taken as clobbered since `nomem` is not
+    // given. A bus error continues at the label with the registers as they were in the middle of
+    // the copy: then some of `rcx` is left.
     unsafe {
         let left: usize;
         let resume = guard::RESUME.with(std::cell::Cell::as_ptr);
@@ -130,7 +136,7 @@ pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     }
 }
 
-/// [`copy`] to memory that nobody else names, as `&mut` says.
+/// [`copy`] to memory without other users, as `&mut` states.
 ///
 /// # Safety
 /// `src` is readable for as many bytes, and is not in `dst`.
@@ -150,10 +156,11 @@ pub(crate) unsafe fn copy_out(src: *const u8, dst: &mut [u8]) -> bool {
     }
 }
 
-/// [`copy`] from memory that nobody writes: what `&` stands for may be read, and not be made an atomic of.
+/// [`copy`] from memory without writers: memory behind a `&` may be read, but not by atomics.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes, the ranges do not overlap, and nobody writes `src`.
+/// `src` is readable and `dst` writable for `len` bytes, the ranges do not overlap, and `src` is
+/// not written meanwhile.
 #[inline]
 #[must_use]
 pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) -> bool {
@@ -170,8 +177,9 @@ pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) -> bool {
     }
 }
 
-/// Copies in Rust's own terms: what others may write meanwhile is read and written by relaxed atomics, a word at a time where both
-/// sides have words at the same places, and what is this thread's own is not.
+/// Copies in plain Rust. Memory that others may write meanwhile is read and written by relaxed
+/// atomics, a word at a time where both sides have words at the same places. Memory of this thread
+/// alone is accessed plainly.
 #[cfg(any(not(target_arch = "x86_64"), test))]
 mod portable {
     use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
@@ -180,7 +188,7 @@ mod portable {
 
     /// One side of a copy.
     pub(super) trait Side: Copy {
-        /// Where it begins.
+        /// Its first byte.
         fn start(self) -> *mut u8;
         /// # Safety
         /// The byte, or the aligned word, `at` bytes behind the start is readable.
@@ -222,7 +230,7 @@ mod portable {
         }
     }
 
-    /// Memory that nobody writes but, where it is written, this thread.
+    /// Memory without writers other than this thread.
     #[derive(Clone, Copy)]
     pub(super) struct Own(pub *mut u8);
 
@@ -255,7 +263,8 @@ mod portable {
     pub(super) unsafe fn copy(src: impl Side, dst: impl Side, len: usize) {
         let (from, to) = (src.start() as usize, dst.start() as usize);
         let mut at = 0;
-        // SAFETY: the caller vouches for both ranges; words are only used where both pointers are aligned for them.
+        // SAFETY: the caller vouches for both ranges; words are only used where both pointers are
+        // aligned for them.
         unsafe {
             if from % WORD == to % WORD {
                 while at < len && (from + at) % WORD != 0 {
@@ -297,7 +306,8 @@ mod portable {
     }
 }
 
-/// Bytes to which [`stream`] copies in one step; the destination's alignment, and what the length is a multiple of.
+/// Bytes to which [`stream`] copies in one step; the destination's alignment, and what the length
+/// is a multiple of.
 pub(crate) const STREAMED: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
@@ -346,26 +356,28 @@ mod fence {
     }
 }
 
-/// Whether from now on [`settle`] makes the one fence for all copies past the caches ([`stream`]) of this thread since it was called
-/// last: a fence waits until all of them are in memory, a third of the time of a copy of 4 KiB.
+/// `put_off(true)`: from now on [`settle`] makes one fence for all copies past the caches
+/// ([`stream`]) that this thread has made since the last call. A fence waits until all of them are
+/// in memory, a third of the time of a copy of 4 KiB.
 ///
-/// Until then other threads may see what this one stores afterwards, and the copied bytes not yet. Who tells another thread of them does
-/// it by a locked instruction (a message to another core, the kernel's lock of a socket or a ring), which waits for them as the
-/// fence does (Intel SDM volume 3 §13.3.1); plain stores, atomic ones too, do not. So the thread has to call [`settle`] before it
-/// waits for anything, as a core's loop does.
+/// Until then other threads may see later stores of this thread before the copied bytes. A thread
+/// announces them to another by a locked instruction: a message to another core, the kernel's lock
+/// of a socket or a ring. That instruction waits for them as the fence does (Intel SDM volume 3
+/// §13.3.1). Plain stores do not wait, not even atomic ones. So the thread has to call [`settle`]
+/// before it waits for anything, as a core's loop does.
 #[cfg(target_arch = "x86_64")]
 pub(crate) use fence::{put_off, settle};
 
-/// There is none to put off: here all copies are atomic stores that go through the caches.
+/// No fence to put off: here all copies are atomic stores that go through the caches.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn put_off(_later: bool) {}
 
-/// There is none to make up for.
+/// No fence to make up for.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn settle() {}
 
-/// [`copy`] past the caches: the destination's lines are not fetched to be overwritten, which halves the time where they are in no
-/// cache, and are in none afterwards.
+/// [`copy`] past the caches: the destination's lines are not fetched to be overwritten, which
+/// halves the time where they are in no cache, and are in none afterwards.
 ///
 /// # Safety
 /// As of [`copy_in`]. `dst` and `len` are multiples of [`STREAMED`], and `len` is not 0.
@@ -374,9 +386,11 @@ pub(crate) fn settle() {}
 pub(crate) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) -> bool {
     debug_assert!(len > 0 && len % STREAMED == 0 && dst as usize % STREAMED == 0);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for both ranges and their alignment. SSE2 is part of x86-64. All registers that change are declared,
-    // and memory is taken as clobbered. A bus error goes on at the label `3` with the registers as they were when a step began: then
-    // some of `len` is left. The fence, now or later, makes these stores visible before all that follow, as plain ones would be.
+    // SAFETY: the caller vouches for both ranges and their alignment. SSE2 is part of x86-64. All
+    // registers that change are declared, and memory is taken as clobbered. A bus error continues
+    // at the label `3` with the registers as they were when a step began: then some of `len` is
+    // left. The fence, now or later, makes these stores visible before all that follow, as plain
+    // ones would be.
     let left = unsafe {
         let left: usize;
         let resume = guard::RESUME.with(std::cell::Cell::as_ptr);
@@ -423,7 +437,7 @@ pub(crate) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) -> bool {
     }
 }
 
-/// Asks for the lines of `len` bytes to be brought into the cache. They need not be there at all.
+/// Prefetches the lines of `len` bytes into the cache. They need not exist.
 #[inline]
 pub(crate) fn prefetch(ptr: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -439,11 +453,11 @@ pub(crate) fn prefetch(ptr: *const u8, len: usize) {
 }
 
 /// As [`prefetch`], for bytes that are needed some commands later. They go to the second level of
-/// the cache, which can wait for more lines at a time. Few lines go to the first.
+/// the cache, which can have more lines outstanding. Few lines go to the first.
 #[inline]
 pub(crate) fn prefetch_early(ptr: *const u8, len: usize) {
-    /// Bytes that do not push others out of the first level. Measured: 512 bytes gain more there,
-    /// 4 KiB less.
+    /// Bytes that do not evict others from the first level. Measured: 512 bytes gain more there, 4
+    /// KiB less.
     const FEW: usize = 1024;
     if len <= FEW {
         return prefetch(ptr, len);

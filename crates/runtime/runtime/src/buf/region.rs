@@ -1,7 +1,8 @@
-//! [`Region`]: memory that all cores share, such as a memory disk, or the page cache's pages of a file.
+//! [`Region`]: memory that all cores share, such as a memory disk, or the page cache's pages of a
+//! file.
 //!
-//! Nothing here ever lends a reference to a region's bytes: they are copied by [`super::racy`] or handed to the kernel by
-//! pointer.
+//! Nothing here ever creates a reference to a region's bytes: they are copied by [`super::racy`] or
+//! handed to the kernel by pointer.
 
 use std::fmt;
 use std::future::Future;
@@ -18,8 +19,8 @@ use super::{Buf, racy};
 use crate::fs::File;
 use crate::runtime::{Address, Core};
 
-/// An offset and a length that do not lie within a region; or, of a file's region, what the file has not got any more or
-/// its medium failed to bring.
+/// An offset and a length that do not lie within a region; or bytes of a file's region that the
+/// file does not have any more or that its medium failed to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the range lies outside of the region")]
 pub struct OutOfRange;
@@ -30,38 +31,39 @@ impl From<OutOfRange> for io::Error {
     }
 }
 
-/// Counts regions that were closed: a core that sees it change looks whether it holds one of them.
+/// Counts closed regions: a core that sees it change checks whether it holds one of them.
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many regions were closed so far.
+/// Number of regions that were closed so far.
 pub(super) fn closed_count() -> usize {
     CLOSED.load(Ordering::Acquire)
 }
 
 /// Regions from this length on, bytes, are in no processor's cache as a whole.
 const LARGER_THAN_CACHES: usize = 64 << 20;
-/// Shorter copies than this, bytes, are over before it matters how they are made.
+/// Shorter copies than this, bytes, end before their method matters.
 const SHORTEST_STREAM: usize = 2 << 10;
 
-/// Copies of up to this many bytes begin so many bytes behind the start of a page: `rep movsb` to a page's start takes 80 ns longer for
-/// 4 KiB on AMD's processors (218 and 139 ns from the third cache, 681 and 597 ns from memory).
+/// Copies of up to this many bytes begin so many bytes behind the start of a page: `rep movsb` to a
+/// page's start takes 80 ns longer for 4 KiB on AMD's processors (218 and 139 ns from the third
+/// cache, 681 and 597 ns from memory).
 const SHORT: usize = 4 << 10;
 const SKEW: usize = 64;
 
-/// Small numbers for mappings, given again only after the last header of the old one has gone.
+/// Small numbers for mappings, reused only after the last header of the old one has gone.
 static NUMBERS: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
 
-/// What those who write to a region agree on, so that a socket can copy some of it while nobody
+/// Lock between the writers of a region, so that a socket can copy a part of it while no writer
 /// changes it ([`Region::set_guard`]).
 pub trait Guard: Send + Sync {
-    /// Keeps `len` bytes from `at` on from being changed until [`Self::release`]; for the time of one
-    /// system call. False, at once, while somebody changes one of them or is about to.
+    /// Keeps `len` bytes from `at` on from being changed until [`Self::release`]; for the time of
+    /// one system call. Returns false, at once, while a writer changes one of them or is about to.
     fn hold(&self, at: usize, len: usize) -> bool;
 
-    /// Ends what [`Self::hold`] began.
+    /// Releases the bytes that [`Self::hold`] held.
     fn release(&self, at: usize, len: usize);
 
-    /// Ends when nobody was changing the bytes. Somebody may be again.
+    /// Completes when no writer was changing the bytes. One may be changing them again.
     fn settled(&self, at: usize, len: usize) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 }
 
@@ -72,14 +74,14 @@ pub(super) struct Mapping {
     number: usize,
     closed: AtomicBool,
     backing: Backing,
-    /// Whether the kernel tells this process which pages are in memory.
+    /// Whether the kernel reports to this process which pages are in memory.
     told: bool,
     guard: OnceLock<Arc<dyn Guard>>,
     sharing: Sharing,
     view: Option<View>,
 }
 
-/// What a view has beside the address and length of the region that it is a view of.
+/// Data of a view besides the address and length within its region.
 struct View {
     /// Owns the pages.
     whole: Arc<Mapping>,
@@ -87,16 +89,17 @@ struct View {
     holders: Mutex<Vec<Address>>,
 }
 
-/// What stands behind a mapping.
+/// Memory behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backing {
     /// Memory of its own.
     Memory,
-    /// A file's pages, and whether they may be lent to sockets.
+    /// A file's pages, and whether sockets may send them by reference.
     File { lent: bool },
 }
 
-// SAFETY: the pages are only touched through `racy` and by the kernel, which any thread may do at any time.
+// SAFETY: the pages are only touched through `racy` and by the kernel, which any thread may do at
+// any time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -117,7 +120,7 @@ impl Mapping {
         Self { base, len, number, closed, backing, told, guard, sharing, view: None }
     }
 
-    /// This core holds a header of it from now on.
+    /// Registers this core as a holder of a header of it.
     pub(super) fn hold_here(&self) {
         let Some(view) = &self.view else { return };
         if let Some(address) = Core::with_current(|core| core.map(|core| core.address())) {
@@ -125,12 +128,12 @@ impl Mapping {
         }
     }
 
-    /// Whether a socket may send its pages as they are when they leave.
+    /// Whether a socket may send its pages by reference.
     pub(super) fn is_lent(&self) -> bool {
         matches!(self.backing, Backing::Memory | Backing::File { lent: true })
     }
 
-    /// The guard, and where in the region `ptr` points to.
+    /// The guard, and the offset in the region that `ptr` points to.
     pub(super) fn guard(&self, ptr: *const u8) -> Option<(&dyn Guard, usize)> {
         let guard = self.guard.get()?;
         Some((&**guard, (ptr as usize).wrapping_sub(self.base.as_ptr() as usize)))
@@ -157,7 +160,8 @@ impl Drop for Mapping {
 
 /// Maps zeros, without reserving memory for them.
 pub(crate) fn map(len: usize) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing
+    // memory.
     let ptr = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -176,7 +180,7 @@ pub(crate) fn map(len: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(ptr.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
 }
 
-/// Unmaps what [`map`] mapped.
+/// Unmaps memory of [`map`].
 ///
 /// # Safety
 /// `map(len)` returned `base`, and nothing uses the pages any more.
@@ -190,7 +194,7 @@ fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Maps the first `len` bytes of a file, shared with all who use it.
+/// Maps the first `len` bytes of a file, shared with all of its users.
 fn map_file(file: &File, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
     let access = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -203,11 +207,12 @@ fn map_file(file: &File, len: usize, writable: bool) -> io::Result<NonNull<u8>> 
     NonNull::new(ptr.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
 }
 
-/// Zero-filled memory of a fixed length that any core reads and writes at any time, or the pages of a file
-/// ([`Self::of_file`]). Pages are allocated when they are first written. When two writers, or a reader and a writer, meet on the same bytes, the result is a mixture of both.
+/// Zero-filled memory of a fixed length that any core reads and writes at any time, or the pages of
+/// a file ([`Self::of_file`]). Pages are allocated when they are first written. When two writers,
+/// or a reader and a writer, meet on the same bytes, the result is a mixture of both.
 ///
-/// The memory is given back once the `Region` has been dropped, the last [`Buf`] of it has gone, and each core that ever
-/// sliced it has run once more.
+/// The memory is given back once the `Region` has been dropped, the last [`Buf`] of it has gone,
+/// and each core that ever sliced it has run once more.
 pub struct Region {
     mapping: Arc<Mapping>,
 }
@@ -273,30 +278,35 @@ impl Region {
         Self { mapping: Arc::new(mapping) }
     }
 
-    /// What tells when the last slice has gone.
+    /// A handle that tells whether the last slice has been dropped.
     pub fn last_use(&self) -> LastUse {
         LastUse(Arc::downgrade(&self.mapping))
     }
 
-    /// Maps the first `len` bytes of `file`: what is written here is written to the file, and the other way round, by
-    /// whomever. With `lent`, sockets may send the page cache's own pages, which others may change until the peer has them.
+    /// Maps the first `len` bytes of `file`: writes to the region change the file, and the other
+    /// way round. With `lent`, sockets may send the page cache's own pages, which others may change
+    /// until the peer has them.
     ///
-    /// A page that is not in memory is fetched when it is touched, and whoever touches it waits. Where the file has become
-    /// shorter, or its medium fails, [`Self::touch`] and all that copies say so; a send fails with EFAULT. Only the first
-    /// call of a process installs a handler for SIGBUS, which passes on what is not its own.
+    /// A page that is not in memory is fetched when it is touched, and the thread that touches it
+    /// waits. If the file has become shorter, or its medium fails, [`Self::touch`] and all copies
+    /// report it; a send fails with EFAULT. The first call of a process installs a handler for
+    /// SIGBUS, which passes on signals that are not its own.
     ///
     /// # Errors
-    /// Those of mmap(2); `Unsupported` where bus errors cannot be survived (anywhere but on x86-64).
+    /// Those of mmap(2); `Unsupported` where bus errors cannot be survived (anywhere but on
+    /// x86-64).
     pub fn of_file(file: &File, len: usize, writable: bool, lent: bool) -> io::Result<Arc<Self>> {
         racy::survive_bus_errors()?;
-        // Of a file that it neither owns nor may write a process is told that all pages are there.
+        // For a file that the process neither owns nor may write, mincore(2) reports all pages as
+        // resident.
         let told = writable || file.is_own()?;
         let base = map_file(file, len, writable)?;
         let mapping = Mapping::with(base, len, Backing::File { lent }, told);
         Ok(Arc::new(Self { mapping: Arc::new(mapping) }))
     }
 
-    /// Whether all pages of a range are in memory, as the kernel tells without fetching any. False where it does not tell.
+    /// Whether all pages of a range are in memory, as the kernel reports without fetching any.
+    /// False if it does not report that.
     pub fn is_resident(&self, at: usize, len: usize) -> bool {
         const MOST: usize = 64;
         let page = page_size();
@@ -314,12 +324,13 @@ impl Region {
         true
     }
 
-    /// Which of the pages from `at` on, the start of a page, are in memory: 1 for each that is, 0 for each that is not, as the
-    /// kernel tells without fetching any. One system call.
+    /// Residency of the pages from `at` on, the start of a page: 1 for each page that is in memory,
+    /// 0 for each that is not, as the kernel reports without fetching any. One system call.
     ///
     /// # Errors
-    /// Those of mincore(2); `InvalidInput` if not all of the pages lie within the region; `PermissionDenied` of a file that this process
-    /// neither owns nor opened for writing, about which the kernel does not tell.
+    /// Those of mincore(2); `InvalidInput` if not all of the pages lie within the region;
+    /// `PermissionDenied` for a file that this process neither owns nor opened for writing, for
+    /// which the kernel does not report residency.
     pub fn resident_pages(&self, at: usize, pages: &mut [u8]) -> io::Result<()> {
         if !self.mapping.told {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -330,8 +341,8 @@ impl Region {
         if at % page != 0 || at.checked_add(len).is_none_or(|end| end > whole) {
             return Err(OutOfRange.into());
         }
-        // SAFETY: the mapping has that many pages from there on, the last of which may be used in part only; the vector has a
-        // byte for each.
+        // SAFETY: the mapping has that many pages from there on, the last of which may be used in
+        // part only; the vector has a byte for each.
         let rc = unsafe {
             let start = self.mapping.base.as_ptr().add(at);
             libc::mincore(start.cast(), len, pages.as_mut_ptr())
@@ -339,15 +350,15 @@ impl Region {
         if rc != 0 {
             return Err(io::Error::last_os_error());
         }
-        // The other bits mean nothing.
+        // The other bits are undefined.
         pages.iter_mut().for_each(|page| *page &= 1);
         Ok(())
     }
 
-    /// Touches every page of a range, so that what uses it next finds it in memory.
+    /// Touches every page of a range, so that the next user finds it in memory.
     ///
     /// # Errors
-    /// When a page cannot be had: the file has become shorter, or its medium fails.
+    /// When a page is not available: the file has become shorter, or its medium fails.
     #[inline]
     pub fn touch(&self, at: usize, len: usize) -> Result<(), OutOfRange> {
         const STEP: usize = 4096;
@@ -355,7 +366,8 @@ impl Region {
         let mut byte = [0u8];
         let mut offset = 0;
         while offset < len {
-            // SAFETY: the offset lies within the range, which was checked; the byte is this function's own.
+            // SAFETY: the offset lies within the range, which was checked; the byte is this
+            // function's own.
             if !unsafe { racy::copy_out(start.as_ptr().add(offset), &mut byte) } {
                 return Err(OutOfRange);
             }
@@ -365,8 +377,9 @@ impl Region {
         Ok(())
     }
 
-    /// Has short slices sent under `guard` ([`crate::Gather::push_lent`]). False if there is one
-    /// already, which stays, or if these are a file's pages, which may be gone when they are sent.
+    /// Sends short slices under `guard` from now on ([`crate::Gather::push_lent`]). False if there
+    /// is one already, which stays, or if these are a file's pages, which may be gone when they are
+    /// sent.
     pub fn set_guard(&self, guard: Arc<dyn Guard>) -> bool {
         self.mapping.backing == Backing::Memory && self.mapping.guard.set(guard).is_ok()
     }
@@ -391,8 +404,8 @@ impl Region {
         Ok(unsafe { self.mapping.base.add(at) })
     }
 
-    /// Whether a copy to there goes past the caches: where there is too much memory for it to be in one before, or of use in one
-    /// afterwards. A file's pages are the kernel's, which may want them soon.
+    /// Whether a copy to there goes past the caches: the memory is too large to be in one before,
+    /// or useful in one afterwards. A file's pages are the kernel's, which may want them soon.
     #[inline]
     fn is_streamed(&self, dst: *const u8, len: usize) -> bool {
         len >= SHORTEST_STREAM
@@ -408,8 +421,8 @@ impl Region {
         unsafe { whole(racy::copy_out(src.as_ptr(), dst)) }
     }
 
-    /// Asks for `len` bytes from `at` on to be brought into the processor's cache, for a copy soon.
-    /// Does nothing outside of the region.
+    /// Prefetches `len` bytes from `at` on into the processor's cache, for a copy soon. Does
+    /// nothing outside of the region.
     #[inline]
     pub fn prefetch(&self, at: usize, len: usize) {
         if let Ok(src) = self.at(at, len) {
@@ -417,7 +430,8 @@ impl Region {
         }
     }
 
-    /// Copies `len` bytes from `at` on to a buffer of this core. `None`: there is no buffer, or the bytes are not there.
+    /// Copies `len` bytes from `at` on to a buffer of this core. `None`: there is no buffer, or the
+    /// bytes are not there.
     #[inline]
     pub fn copy(&self, at: usize, len: usize) -> Option<Buf> {
         let skew = if len <= SHORT { SKEW } else { 0 };
@@ -435,13 +449,14 @@ impl Region {
         unsafe { whole(racy::copy_in(src.as_ptr(), dst.as_ptr(), src.len())) }
     }
 
-    /// Copies `src`, which may be a slice of this or another region, to the bytes from `at` on. Overlapping ranges end
-    /// up as if `src` had been copied aside first.
+    /// Copies `src`, which may be a slice of this or another region, to the bytes from `at` on.
+    /// Overlapping ranges end up as if `src` had been copied aside first.
     pub fn write_buf(&self, at: usize, src: &Buf) -> Result<(), OutOfRange> {
         let (len, from) = (src.len(), src.as_ptr());
         let dst = self.at(at, len)?.as_ptr();
         if self.is_streamed(dst, len) && !src.is_region() {
-            // SAFETY: both ranges were checked, alignment and length too; they do not overlap, since the source is no region's.
+            // SAFETY: both ranges were checked, alignment and length too; they do not overlap,
+            // since the source is no region's.
             return unsafe { whole(racy::stream(from, dst, len)) };
         }
         if (dst as usize).wrapping_sub(from as usize) >= len {
@@ -482,8 +497,8 @@ impl Region {
         unsafe { whole(racy::fill(dst.as_ptr(), byte, len)) }
     }
 
-    /// Makes a range zeros and gives its whole pages back to the system. `Unsupported` of a file's region: the file itself
-    /// has to be asked.
+    /// Makes a range zeros and gives its whole pages back to the system. `Unsupported` of a file's
+    /// region: the file itself has to be asked.
     pub fn punch(&self, at: usize, len: usize) -> io::Result<()> {
         if self.mapping.backing != Backing::Memory {
             return Err(io::ErrorKind::Unsupported.into());
@@ -501,15 +516,17 @@ impl Region {
         Ok(())
     }
 
-    /// Names `len` bytes from `at` on, without a copy. The `Buf` reads as the region does when it is read.
+    /// Names `len` bytes from `at` on, without a copy. The `Buf` reads as the region does when it
+    /// is read.
     pub fn slice(&self, at: usize, len: usize) -> Result<Buf, OutOfRange> {
         let ptr = self.at(at, len)?;
         let header = pool::region_header(&self.mapping);
-        // SAFETY: the range was checked, the header keeps the mapping alive, and its reference is given to the `Buf`.
+        // SAFETY: the range was checked, the header keeps the mapping alive, and its reference is
+        // given to the `Buf`.
         Ok(unsafe { Buf::from_header(ptr, len, header) })
     }
 
-    /// Names `len` bytes from `at` on for an operation to fill, such as a receive.
+    /// Designates `len` bytes from `at` on for an operation to fill, such as a receive.
     pub fn destination(&self, at: usize, len: usize) -> Result<RegionRange, OutOfRange> {
         Ok(RegionRange(self.slice(at, len)?))
     }
@@ -522,21 +539,21 @@ impl Drop for Region {
         pool::release_closed_regions();
         let Some(view) = &self.mapping.view else { return };
         for holder in std::mem::take(&mut *view.holders.lock().unwrap_or_else(PoisonError::into_inner)) {
-            // A core that has gone has let go.
+            // A core that has gone has released it.
             let _ = holder.run(Box::new(pool::release_closed_regions));
         }
     }
 }
 
-/// Tells when a region or view has been dropped, and all slices of it with it.
+/// Reports when a region or view, and all slices of it, have been dropped.
 #[derive(Debug)]
 pub struct LastUse(Weak<Mapping>);
 
 impl LastUse {
-    /// Whether it is over: nobody uses the memory through that region or view any more.
+    /// Whether the last use is over: no slice of that region or view uses the memory any more.
     pub fn is_over(&self) -> bool {
         let over = self.0.strong_count() == 0;
-        // All uses have happened before: each ended by giving up its share with `Release`.
+        // All uses have happened before: each ended by releasing its share with `Release`.
         fence(Ordering::Acquire);
         over
     }
@@ -548,7 +565,8 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A part of a region that an operation may fill. Write-only: once filled, [`Region::slice`] names the bytes.
+/// A part of a region that an operation may fill. Write-only: once filled, [`Region::slice`] names
+/// the bytes.
 pub struct RegionRange(Buf);
 
 impl RegionRange {
@@ -586,12 +604,12 @@ impl fmt::Debug for RegionRange {
     }
 }
 
-/// What a copy tells.
+/// Result of a copy.
 fn whole(all: bool) -> Result<(), OutOfRange> {
     if all { Ok(()) } else { Err(OutOfRange) }
 }
 
-/// What a core's header holds for a region.
+/// A region's entry in a core's header.
 pub(super) type Held = Arc<Mapping>;
 
 /// Whether `header` names a mapping whose region is gone.

@@ -354,7 +354,7 @@ fn a_chain_joins_what_lies_side_by_side_and_keeps_the_rest_apart() {
     chain.push_joined(region.slice(4200, 0).unwrap());
     assert_eq!((chain.bufs().len(), chain.len()), (1, 4200));
     assert_eq!(chain.to_vec(), [[1; 4096].as_slice(), &[2; 104]].concat());
-    // A gap, what lies in front, another memory, and what is like it but lies elsewhere.
+    // A gap, memory in front, other memory, and an equal slice elsewhere.
     chain.push_joined(region.slice(4300, 100).unwrap());
     chain.push_joined(region.slice(4200, 100).unwrap());
     chain.push_joined(other.slice(4300, 100).unwrap());
@@ -367,7 +367,7 @@ fn a_chain_joins_what_lies_side_by_side_and_keeps_the_rest_apart() {
     chain.push_joined(whole.slice(..60));
     chain.push_joined(whole.slice(60..));
     assert_eq!((chain.bufs().len(), chain.bufs()[6].len(), chain.len()), (7, 100, 4616));
-    // What was pushed as it is stays apart, and is joined with what follows.
+    // A buffer that was pushed as it is stays separate, and is joined with those that follow.
     chain.push(region.slice(0, 10).unwrap());
     chain.push(region.slice(10, 10).unwrap());
     chain.push_joined(region.slice(20, 10).unwrap());

@@ -1,4 +1,5 @@
-//! [`BufMut`]: a pool buffer with one owner, and [`Destination`]: what an operation may fill.
+//! [`BufMut`]: a pool buffer with one owner, and [`Destination`]: memory that an operation may
+//! fill.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,8 +8,8 @@ use std::ptr::NonNull;
 use super::pool::Header;
 use super::{Buf, Bytes, RegionRange};
 
-/// A uniquely owned pool buffer, aligned to 4096 bytes. Its bytes are always initialised: zeros, or what its last user
-/// left ([`super::pool::alloc_zeroed`] clears them).
+/// A uniquely owned pool buffer, aligned to 4096 bytes. Its bytes are always initialised: zeros, or
+/// what its last user left ([`super::pool::alloc_zeroed`] clears them).
 pub struct BufMut {
     header: NonNull<Header>,
     len: usize,
@@ -16,7 +17,8 @@ pub struct BufMut {
 
 impl BufMut {
     /// # Safety
-    /// `header` is a block with exactly one reference, which the caller gives up, and `len` is at most its capacity.
+    /// `header` is a block with exactly one reference, which the caller gives up, and `len` is at
+    /// most its capacity.
     pub(super) unsafe fn from_header(header: NonNull<Header>, len: usize) -> Self {
         Self { header, len }
     }
@@ -26,7 +28,8 @@ impl BufMut {
         unsafe { self.header.as_ref() }
     }
 
-    /// Where the bytes start, for the kernel or a device to write while this is kept and nobody borrows it.
+    /// Address of the first byte, for the kernel or a device to write while this is kept and not
+    /// borrowed.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.header().base().as_ptr()
     }
@@ -46,7 +49,7 @@ impl BufMut {
         self.len == 0
     }
 
-    /// How long it can be made.
+    /// Largest length that it can have.
     pub fn capacity(&self) -> usize {
         self.header().capacity()
     }
@@ -56,7 +59,8 @@ impl BufMut {
         self.len = self.len.min(len);
     }
 
-    /// Makes it `len` bytes long, up to its capacity; bytes that this adds are initialised but stale. Panics beyond.
+    /// Makes it `len` bytes long, up to its capacity; bytes that this adds are initialised but
+    /// stale. Panics beyond.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} of {}", self.capacity());
         self.len = len;
@@ -66,11 +70,12 @@ impl BufMut {
     pub fn freeze(self) -> Buf {
         let this = std::mem::ManuallyDrop::new(self);
         let base = this.header().base();
-        // SAFETY: `len` bytes of the block start at its base, and the reference moves from `this` to the `Buf`.
+        // SAFETY: `len` bytes of the block start at its base, and the reference moves from `this`
+        // to the `Buf`.
         unsafe { Buf::from_header(base, this.len, this.header) }
     }
 
-    /// Gives up the right to write, and remembers that nobody else has it.
+    /// Gives up the right to write. The type of the result records that no writer is left.
     pub fn freeze_bytes(self) -> Bytes {
         Bytes::from_stable(self.freeze())
     }
@@ -86,7 +91,8 @@ impl Drop for BufMut {
 impl Deref for BufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block's bytes are initialised (mapped as zeros), and this is their only owner.
+        // SAFETY: the block's bytes are initialised (mapped as zeros), and this is their only
+        // owner.
         unsafe { std::slice::from_raw_parts(self.header().base().as_ptr(), self.len) }
     }
 }
@@ -107,13 +113,13 @@ impl fmt::Debug for BufMut {
 /// Memory for an operation to fill.
 #[derive(Debug)]
 pub enum Destination {
-    /// Bytes `at..at + len` of a pool buffer. What lies outside is left alone.
+    /// Bytes `at..at + len` of a pool buffer. Bytes outside are not changed.
     Pool {
         /// The buffer.
         buf: BufMut,
         /// First byte to fill.
         at: usize,
-        /// How many bytes to fill.
+        /// Number of bytes to fill.
         len: usize,
     },
     /// A part of a region.
@@ -127,7 +133,7 @@ impl Destination {
         Self::Pool { buf, at, len }
     }
 
-    /// Where its bytes are and how many.
+    /// Address and number of its bytes.
     pub(crate) fn parts_mut(&mut self) -> (*mut u8, usize) {
         match self {
             Self::Pool { buf, at, len } => {
@@ -158,7 +164,7 @@ impl Destination {
         }
     }
 
-    /// How many bytes it takes.
+    /// Number of bytes that it takes.
     pub fn len(&self) -> usize {
         match self {
             Self::Pool { len, .. } => *len,

@@ -1,4 +1,5 @@
-//! Reads and writes of a [`File`] that are plain system calls: at once on the calling thread, or on the core's threads.
+//! Reads and writes of a [`File`] that are plain system calls: at once on the calling thread, or on
+//! the core's threads.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,13 +15,13 @@ use crate::pooled::PooledBox;
 use crate::shared::Local;
 use crate::sim::files;
 
-/// What a call on the calling thread may do.
+/// Whether a call on the calling thread may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Nothing that takes time: what the page cache does not have is `WouldBlock` (RWF_NOWAIT). Files whose system knows no
-    /// such calls are `Unsupported`.
+    /// No: data that is not in the page cache is `WouldBlock` (RWF_NOWAIT). Files whose system does
+    /// not support such calls are `Unsupported`.
     None,
-    /// Wait for the medium, and the whole core with it.
+    /// Yes: wait for the medium, and block the whole core.
     Wait,
 }
 
@@ -33,7 +34,7 @@ impl Patience {
     }
 }
 
-/// What a call on a thread owns.
+/// Data owned by a call on a thread.
 struct Moving<T> {
     vectors: SmallVec<[libc::iovec; 16]>,
     data: T,
@@ -42,8 +43,8 @@ struct Moving<T> {
 }
 
 impl File {
-    /// Reads into `buf` from `at` on, at once. Returns how many bytes there were: fewer than asked for at the end of the
-    /// file, or where more would have taken time.
+    /// Reads into `buf` from `at` on, at once. Returns the number of bytes: fewer than requested at
+    /// the end of the file, or where more would have taken time.
     ///
     /// # Errors
     /// Those of preadv2(2); `WouldBlock` and `Unsupported` without patience.
@@ -55,7 +56,7 @@ impl File {
             return read;
         }
         loop {
-            // SAFETY: the vector names the buffer's own bytes, which nobody else uses.
+            // SAFETY: the vector names the buffer's own bytes, which this call borrows exclusively.
             let rc = unsafe {
                 libc::preadv2(self.fd().as_raw_fd(), &raw const vector, 1, at as i64, patience.flags())
             };
@@ -71,8 +72,8 @@ impl File {
         }
     }
 
-    /// Writes `data` at `at`, at once, and as much of it as one call takes; with `durable` it is on the medium then.
-    /// Returns how many bytes were written.
+    /// Writes `data` at `at`, at once, as much of it as one call takes; with `durable` it is on the
+    /// medium then. Returns the number of bytes written.
     ///
     /// # Errors
     /// Those of pwritev2(2); `WouldBlock` and `Unsupported` without patience.
@@ -86,7 +87,8 @@ impl File {
             return written;
         }
         loop {
-            // SAFETY: the vectors name the chain's bytes, which live while it is borrowed; they are only read.
+            // SAFETY: the vectors name the chain's bytes, which live while it is borrowed; they are
+            // only read.
             let rc = unsafe {
                 libc::pwritev2(
                     self.fd().as_raw_fd(),
@@ -198,7 +200,8 @@ impl File {
             flags,
             user_data: 0,
         };
-        // SAFETY: the call points to vectors in the box, and they to memory that its data owns; the box holds the file.
+        // SAFETY: the call points to vectors in the box, and they to memory that its data owns; the
+        // box holds the file.
         let (completion, moving) = unsafe { Op::start_call(call, moving) }.await;
         (completion.count(), moving.into_inner().data)
     }

@@ -1,5 +1,5 @@
-//! What block devices say and do through ioctls, and where files have holes. All of these are system calls that the ring
-//! does not have; those that may take long run on the blocking threads.
+//! Properties and operations of block devices by ioctls, and holes of files. All of these are
+//! system calls that the ring does not have; those that may take long run on the blocking threads.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -45,7 +45,7 @@ pub(super) fn zero_out(fd: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> 
 /// lseek with SEEK_DATA or SEEK_HOLE; `None` when there is none from `at` on.
 pub(super) fn seek(fd: BorrowedFd<'_>, at: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     let at = i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: takes numbers only. The file's position, which this moves, is used by nobody.
+    // SAFETY: takes numbers only. No other call uses the file's position, which this moves.
     let found = unsafe { libc::lseek64(fd.as_raw_fd(), at, whence) };
     if found >= 0 {
         return Ok(Some(found as u64));

@@ -1,4 +1,4 @@
-//! [`File`]: reads and writes at offsets, through the ring of the core that asks.
+//! [`File`]: reads and writes at offsets, through the ring of the calling core.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,15 +18,16 @@ use crate::runtime::Core;
 use crate::shared::{Local, Shared};
 use crate::sim::files;
 
-/// The most that one operation moves.
+/// Most bytes of one operation.
 pub(super) const MOST_BYTES: usize = 1 << 30;
-/// How many vectors one operation takes (UIO_MAXIOV).
+/// Most vectors of one operation (UIO_MAXIOV).
 const MOST_VECTORS: usize = 1024;
 
 /// A file or block device. `Send` and `Sync`: any core may use it, each with its own ring.
 ///
-/// Operations that move data or allocate it are ring operations. Dropping their future cancels them; data of a cancelled
-/// write may or may not be in the file. Short reads and writes are continued.
+/// Operations that move data or allocate it are ring operations. Dropping their future cancels
+/// them; data of a cancelled write may or may not be in the file. Short reads and writes are
+/// continued.
 #[derive(Debug)]
 pub struct File {
     fd: Shared<Arc<OwnedFd>>,
@@ -34,7 +35,8 @@ pub struct File {
 }
 
 impl File {
-    /// Opens `path`. A system call of its own that may block: for the start of things, not for the data path.
+    /// Opens `path`. A system call of its own that may block: for the start of things, not for the
+    /// data path.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<Self> {
         let file = Self::from_fd(open_fd(path.as_ref(), options)?)?;
         if let Some(size) = options.size.filter(|_| options.create || options.create_new) {
@@ -88,20 +90,20 @@ impl File {
         u64::try_from(device::stat(self.fd().as_fd())?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// Whether it belongs to the user whom this process acts for.
+    /// Whether it belongs to the user as whom this process acts.
     pub(crate) fn is_own(&self) -> io::Result<bool> {
         // SAFETY: takes nothing and cannot fail.
         let user = unsafe { libc::geteuid() };
         Ok(device::stat(self.fd().as_fd())?.st_uid == user)
     }
 
-    /// How many bytes of a file are allocated.
+    /// Number of bytes that are allocated to a file.
     pub fn allocated(&self) -> io::Result<u64> {
         Ok(u64::try_from(device::stat(self.fd().as_fd())?.st_blocks).unwrap_or(0).saturating_mul(512))
     }
 
-    /// Whether it has no name any more: it was removed, or another was renamed over it. What is written to it is gone when it is
-    /// closed.
+    /// Whether it has no name any more: it was removed, or another was renamed over it. Data
+    /// written to it is lost when it is closed.
     pub fn is_orphan(&self) -> io::Result<bool> {
         if let Some(named) = files::is_named(self.fd().as_raw_fd(), None) {
             return Ok(!named);
@@ -122,8 +124,8 @@ impl File {
         }
     }
 
-    /// The smallest unit of direct I/O, in bytes: a device's logical sector; for a file its system's block size is a safe
-    /// choice, which this returns.
+    /// The smallest unit of direct I/O, in bytes: a device's logical sector; for a file its
+    /// system's block size is a safe choice, which this returns.
     pub fn logical_sector(&self) -> io::Result<u32> {
         if self.is_block_device {
             return device::logical_sector(self.fd().as_fd());
@@ -132,14 +134,15 @@ impl File {
         Ok(u32::try_from(block).ok().filter(|b| b.is_power_of_two()).map_or(4096, |b| b.clamp(512, 4096)))
     }
 
-    /// Reads into all of `buf` from `at` on. Returns how many bytes there were: fewer than asked for only at the end of
-    /// the file.
+    /// Reads into all of `buf` from `at` on. Returns how many bytes there were: fewer than asked
+    /// for only at the end of the file.
     pub async fn read_at(&self, buf: BufMut, at: u64) -> (io::Result<usize>, BufMut) {
         let (result, destination) = self.read_into(buf.into(), at).await;
         (result, destination.into_buf().expect("a buffer went in"))
     }
 
-    /// Reads into all of `destination`, which may be a region's, from `at` on. Returns as [`Self::read_at`] does.
+    /// Reads into all of `destination`, which may be a region's, from `at` on. Returns as
+    /// [`Self::read_at`] does.
     pub async fn read_into(&self, mut destination: Destination, at: u64) -> (io::Result<usize>, Destination) {
         let mut done = 0;
         loop {
@@ -182,7 +185,8 @@ impl File {
                 fill_vectors(vectors, data);
                 let (ptr, len) = (vectored.vectors.as_ptr(), vectored.vectors.len() as u32);
                 let entry = opcode::Writev::new(self.raw(), ptr, len).offset(at).rw_flags(flags).build();
-                // SAFETY: the entry points to vectors in the box, and they to buffers that it keeps.
+                // SAFETY: the entry points to vectors in the box, and they to buffers that it
+                // keeps.
                 unsafe { Op::transfer(Core::current(), entry, vectored) }.await.0
             };
             match completion.count() {
@@ -198,12 +202,12 @@ impl File {
         Ok(())
     }
 
-    /// Everything written before is on the medium when this ends, with what is needed to read it back (fdatasync).
+    /// Makes all earlier writes durable, with the metadata needed to read them back (fdatasync).
     pub async fn sync_data(&self) -> io::Result<()> {
         self.fsync(types::FsyncFlags::DATASYNC).await
     }
 
-    /// Everything written before is on the medium when this ends, times and attributes too (fsync).
+    /// Makes all earlier writes durable, including times and attributes (fsync).
     pub async fn sync_all(&self) -> io::Result<()> {
         self.fsync(types::FsyncFlags::empty()).await
     }
@@ -220,8 +224,9 @@ impl File {
         }
     }
 
-    /// fallocate(2) with `mode`: 0 to allocate, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE for a hole,
-    /// FALLOC_FL_ZERO_RANGE for zeros. Errors are those of the call: EOPNOTSUPP where the file system cannot.
+    /// fallocate(2) with `mode`: 0 to allocate, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE for a
+    /// hole, FALLOC_FL_ZERO_RANGE for zeros. Errors are those of the call: EOPNOTSUPP where the
+    /// file system cannot.
     pub async fn fallocate(&self, mode: i32, at: u64, len: u64) -> io::Result<()> {
         loop {
             let entry = opcode::Fallocate::new(self.raw(), len).offset(at).mode(mode).build();
@@ -234,8 +239,8 @@ impl File {
         }
     }
 
-    /// Makes a hole: the range reads as zeros and its space is free. A device discards the range, and what it reads as
-    /// afterwards is up to the device.
+    /// Makes a hole: the range reads as zeros and its space is free. On a device it discards the
+    /// range; the device decides what the range reads as afterwards.
     pub async fn punch(&self, at: u64, len: u64) -> io::Result<()> {
         if self.is_block_device {
             let fd = Arc::clone(&*self.fd);
@@ -244,8 +249,8 @@ impl File {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, at, len).await
     }
 
-    /// Makes a range zeros, allocated on a file, by the device itself on a block device. EOPNOTSUPP where neither works:
-    /// then zeros have to be written.
+    /// Makes a range zeros, allocated on a file, by the device itself on a block device. EOPNOTSUPP
+    /// where neither works: then zeros have to be written.
     pub async fn zero(&self, at: u64, len: u64) -> io::Result<()> {
         if self.is_block_device {
             let fd = Arc::clone(&*self.fd);
@@ -254,8 +259,9 @@ impl File {
         self.fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, at, len).await
     }
 
-    /// Copies up to `len` bytes at `from_at` of `from` to `at` within the kernel (copy_file_range(2)), which shares blocks where the
-    /// file system can. Gives how many were copied. Errors are those of the call: EXDEV, EINVAL or EOPNOTSUPP where it cannot.
+    /// Copies up to `len` bytes at `from_at` of `from` to `at` within the kernel
+    /// (copy_file_range(2)), which shares blocks where the file system can. Gives how many were
+    /// copied. Errors are those of the call: EXDEV, EINVAL or EOPNOTSUPP where it cannot.
     pub async fn copy_range(&self, from: &Self, from_at: u64, at: u64, len: usize) -> io::Result<usize> {
         let (source, destination) = (Arc::clone(&*from.fd), Arc::clone(&*self.fd));
         blocking(move || {
@@ -265,11 +271,12 @@ impl File {
         .await
     }
 
-    /// Makes `len` bytes at `at` share the blocks of those at `from_at` of `from` (FICLONERANGE); 0 is all behind. It may
-    /// take time.
+    /// Makes `len` bytes at `at` share the blocks of those at `from_at` of `from` (FICLONERANGE); 0
+    /// is all behind. It may take time.
     ///
     /// # Errors
-    /// Those of ioctl_ficlonerange(2): EOPNOTSUPP where blocks cannot be shared, EINVAL where they are not aligned.
+    /// Those of ioctl_ficlonerange(2): EOPNOTSUPP where blocks cannot be shared, EINVAL where they
+    /// are not aligned.
     pub fn share_range_now(&self, from: &Self, from_at: u64, at: u64, len: u64) -> io::Result<()> {
         if files::has(self.fd().as_raw_fd()) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
@@ -277,7 +284,7 @@ impl File {
         device::share_range(from.as_fd(), from_at, self.as_fd(), at, len)
     }
 
-    /// The same file once more, for a thread or a core of its own.
+    /// Another handle of the same file, for a thread or a core of its own.
     pub fn another(&self) -> Self {
         Self { fd: Shared::new(Arc::clone(&*self.fd)), is_block_device: self.is_block_device }
     }
@@ -288,13 +295,15 @@ impl File {
         blocking(move || device::set_len(fd.as_fd(), len)).await
     }
 
-    /// The first byte from `at` on that the file has data for; `None` if there is only a hole up to the end.
+    /// The first byte from `at` on that the file has data for; `None` if there is only a hole up to
+    /// the end.
     pub async fn seek_data(&self, at: u64) -> io::Result<Option<u64>> {
         let fd = Arc::clone(&*self.fd);
         blocking(move || device::seek(fd.as_fd(), at, libc::SEEK_DATA)).await
     }
 
-    /// The first byte from `at` on that lies in a hole (the end of the file counts as one); `None` beyond the end.
+    /// The first byte from `at` on that lies in a hole (the end of the file counts as one); `None`
+    /// beyond the end.
     pub async fn seek_hole(&self, at: u64) -> io::Result<Option<u64>> {
         let fd = Arc::clone(&*self.fd);
         blocking(move || device::seek(fd.as_fd(), at, libc::SEEK_HOLE)).await
@@ -322,7 +331,7 @@ struct Vectored {
     data: Chain,
 }
 
-/// Names what one call can take of `data`.
+/// Fills `vectors` with as much of `data` as one call can take.
 pub(super) fn fill_vectors(vectors: &mut SmallVec<[libc::iovec; 16]>, data: &Chain) {
     let mut room = MOST_BYTES;
     for buf in data.iter().take(MOST_VECTORS) {

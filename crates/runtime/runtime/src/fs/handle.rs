@@ -1,4 +1,4 @@
-//! [`FileHandle`]: what a file system calls a file, wherever its names are.
+//! [`FileHandle`]: a file system's identifier of a file, independent of its names.
 
 use std::ffi::CStr;
 use std::io;
@@ -30,8 +30,8 @@ impl FileHandle {
         let mut raw = Raw { len: MOST as u32, kind: 0, bytes: [0; MOST] };
         let mut mount = 0;
         let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
-        // SAFETY: the name is a C string. The handle has the room that its length says, and both it
-        // and the mount's number outlive the call.
+        // SAFETY: the name is a C string. The handle has as much room as its length field gives,
+        // and both it and the mount's number outlive the call.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_name_to_handle_at,
@@ -45,7 +45,7 @@ impl FileHandle {
         if rc == 0 { Ok(Self(raw)) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The handle of this kind with these bytes; `None` if they are more than a handle has.
+    /// The handle of this kind with these bytes; `None` if there are more than a handle holds.
     pub fn new(kind: i32, bytes: &[u8]) -> Option<Self> {
         let mut raw = Raw { len: bytes.len() as u32, kind, bytes: [0; MOST] };
         raw.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -64,10 +64,11 @@ impl FileHandle {
 
     /// Opens the file with `flags` of open(2). `mount` is any descriptor of the mount.
     ///
-    /// # Errors Those of open_by_handle_at(2): ESTALE if the file is gone, EPERM without
+    /// # Errors
+    /// Those of open_by_handle_at(2): ESTALE if the file is gone, EPERM without
     /// CAP_DAC_READ_SEARCH.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: i32) -> io::Result<OwnedFd> {
-        // SAFETY: the handle has the bytes that its length says, and outlives the call.
+        // SAFETY: the handle has as many bytes as its length field gives, and outlives the call.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_open_by_handle_at,

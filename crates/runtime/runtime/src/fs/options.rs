@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options for opening a file.
 
 use std::ffi::CString;
 use std::io;
@@ -8,27 +8,29 @@ use std::path::Path;
 
 use crate::net::check;
 
-/// How [`crate::File::open`] opens a file. The default opens an existing file for reading and writing, through the page
-/// cache.
+/// Options of [`crate::File::open`]. The default opens an existing file for reading and writing,
+/// through the page cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// For reading only.
     pub read_only: bool,
-    /// Past the page cache (O_DIRECT): addresses, lengths and offsets have to be multiples of the sector size.
+    /// Past the page cache (O_DIRECT): addresses, lengths and offsets have to be multiples of the
+    /// sector size.
     pub direct: bool,
     /// Every write is on the medium when it ends (O_DSYNC).
     pub dsync: bool,
     /// Create the file if it is not there.
     pub create: bool,
-    /// With `create`: fail with `AlreadyExists` if it is there.
+    /// With `create`: fail with `AlreadyExists` if it exists.
     pub create_new: bool,
     /// A file that is created is for this user only: mode 0600 instead of 0644.
     pub private: bool,
     /// Cut an existing file to nothing.
     pub truncate: bool,
-    /// With `create` or `create_new`: a file that is shorter is made this long, sparsely. Bytes.
+    /// With `create` or `create_new`: extend a shorter file to this length, sparsely. Bytes.
     pub size: Option<u64>,
-    /// Nobody else may open a block device this way at the same time (O_EXCL); no effect on files.
+    /// Exclusive use of a block device: no other process can open it this way at the same time
+    /// (O_EXCL); no effect on files.
     pub exclusive: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Reads and writes of a [`File`] with registered buffers: the kernel knows the pool's memory beforehand, and spares
-//! itself to look up and hold its pages for every operation.
+//! Reads and writes of a [`File`] with registered buffers: the kernel knows the pool's memory
+//! beforehand, and need not look up and pin its pages for every operation.
 //!
-//! A chunk of the core's pool is registered with its ring when the first operation uses it. Where the kernel refuses (the
-//! limit on locked memory, an old kernel), operations are ordinary ones.
+//! A chunk of the core's pool is registered with its ring when the first operation uses it. Where
+//! the kernel refuses (the limit on locked memory, an old kernel), operations are ordinary ones.
 
 use std::io;
 use std::rc::Rc;
@@ -15,20 +15,20 @@ use crate::buf::{Buf, BufMut, Chain, pool};
 use crate::op::{Op, is_transient};
 use crate::runtime::Core;
 
-/// How many chunks of 2 MiB can be registered.
+/// Most chunks, of 2 MiB each, that can be registered.
 const MOST_CHUNKS: u32 = 1024;
 
-/// Which chunks of the core's pool its ring knows.
+/// Chunks of the core's pool that are registered with its ring.
 #[derive(Default)]
 pub(crate) struct Registered {
     /// By chunk.
     known: Vec<bool>,
-    /// There is a table, and it has taken all that it was given.
+    /// Whether the ring has a table of buffers and has accepted all chunks so far.
     works: Option<bool>,
 }
 
 impl Registered {
-    /// Sees to it that the ring knows a chunk. Whether it does.
+    /// Registers a chunk if necessary. Returns whether it is registered.
     #[inline]
     fn knows(&mut self, ring: &IoUring, chunk: pool::ChunkName) -> bool {
         self.known.get(chunk.index as usize) == Some(&true) || self.register(ring, chunk)
@@ -44,8 +44,9 @@ impl Registered {
             self.works = Some(submitter.register_buffers_sparse(MOST_CHUNKS).is_ok());
         }
         let vector = libc::iovec { iov_base: chunk.base.as_ptr().cast(), iov_len: chunk.len };
-        // SAFETY: the kernel holds the chunk's pages for as long as they are registered; the pool never unmaps a chunk while
-        // its thread and with it this ring lives, so that the addresses stay the same memory.
+        // SAFETY: the kernel holds the chunk's pages for as long as they are registered; the pool
+        // never unmaps a chunk while its thread and with it this ring lives, so that the addresses
+        // stay the same memory.
         let done = self.works == Some(true)
             && unsafe { submitter.register_buffers_update(chunk.index, &[vector], None) }.is_ok();
         if !done {
@@ -65,7 +66,7 @@ impl Registered {
 }
 
 impl Core {
-    /// The number under which the ring knows the chunk of a buffer.
+    /// The index at which the ring has registered a buffer's chunk.
     #[inline]
     fn registered(&self, chunk: Option<pool::ChunkName>) -> Option<u16> {
         let chunk = chunk?;

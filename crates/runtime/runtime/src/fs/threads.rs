@@ -1,11 +1,14 @@
-//! A core's threads for blocking file calls: what thread-pool servers do, as one way of several to read and write.
+//! A core's threads for blocking file calls: the method of thread-pool servers, as one of several
+//! ways to read and write.
 //!
-//! The calls are operations of the core's table like those of its ring: they own what they touch, and complete through
-//! the core's mailbox. What it must never do: keep a call waiting for one that blocks while a thread could be had.
+//! The calls are operations of the core's table like those of its ring: they own the memory that
+//! they use, and complete through the core's mailbox. Rule: no call waits for one that blocks while
+//! a thread is available.
 //!
-//! Threads are started as they are needed and leave when they have been idle for a while. A thread that takes a call
-//! while more are waiting wakes one other, and no more than one is on its way at a time: so calls that end quickly run
-//! one after the other on one thread, without a wake-up each, and calls that block get as many threads as there are.
+//! Threads are started as they are needed and end when they have been idle for a while. A thread
+//! that takes a call while more are waiting wakes one other, and no more than one is being woken at
+//! a time. So calls that end quickly run one after the other on one thread, without a wake-up each,
+//! and calls that block get as many threads as there are.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -15,19 +18,19 @@ use std::time::Duration;
 use crate::runtime::Address;
 use crate::sim::files;
 
-/// How many threads a core has at most.
+/// Most threads of a core.
 const MOST_THREADS: usize = 32;
-/// How long a thread without work stays.
+/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Which way a call moves data.
+/// Direction in which a call moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
-/// One blocking call, and whom to tell what came of it.
+/// One blocking call, and the destination of its result.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) direction: Direction,
@@ -40,7 +43,8 @@ pub(crate) struct Call {
     pub(crate) user_data: u64,
 }
 
-// SAFETY: what the pointer names is owned by the call's operation, which keeps it, unused, until the call has completed.
+// SAFETY: what the pointer names is owned by the call's operation, which keeps it, unused, until
+// the call has completed.
 unsafe impl Send for Call {}
 
 impl Call {
@@ -82,7 +86,7 @@ struct Queue {
     calls: VecDeque<Call>,
     threads: usize,
     idle: usize,
-    /// A thread was woken and has not come yet.
+    /// A thread was woken and has not taken a call yet.
     waking: bool,
     closed: bool,
 }
@@ -93,7 +97,7 @@ struct Inner {
     core: Address,
 }
 
-/// The threads of one core. Dropping it lets them finish what is queued.
+/// The threads of one core. Dropping it lets them finish the queued calls.
 pub(crate) struct Threads(Arc<Inner>);
 
 impl Threads {
@@ -104,13 +108,14 @@ impl Threads {
     /// Takes all of `calls`.
     pub(crate) fn submit(&self, calls: &mut Vec<Call>) {
         if crate::sim::is_on() {
-            // A world has no threads that it does not know: each call is made at once.
+            // A simulated world has no threads of which it does not know: each call is made at
+            // once.
             return calls.drain(..).for_each(|call| self.0.core.complete(call.user_data, call.run()));
         }
         let mut queue = self.0.lock();
         queue.calls.extend(calls.drain(..));
         if !queue.call_help(&self.0) && queue.threads == 0 {
-            // No thread can be had at all: late is better than never.
+            // No thread can be started: run the calls here.
             while let Some(call) = queue.calls.pop_front() {
                 self.0.core.complete(call.user_data, call.run());
             }
@@ -126,7 +131,8 @@ impl Drop for Threads {
 }
 
 impl Queue {
-    /// Sees to it that another thread comes, if calls are waiting and none is on its way. Whether one comes, or need not.
+    /// Wakes or starts another thread, if calls are waiting and none is being woken. Returns
+    /// whether one comes, or need not.
     fn call_help(&mut self, inner: &Arc<Inner>) -> bool {
         if self.calls.is_empty() || self.waking {
             return true;

@@ -1,4 +1,4 @@
-//! Socket addresses as the kernel wants them.
+//! Socket addresses in the kernel's format.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -27,7 +27,8 @@ impl RawAddr {
                     sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.ip().octets()) },
                     sin_zero: [0; 8],
                 };
-                // SAFETY: a `sockaddr_storage` is large and aligned enough for every kind of address.
+                // SAFETY: a `sockaddr_storage` is large and aligned enough for every kind of
+                // address.
                 unsafe { (&raw mut raw.storage).cast::<libc::sockaddr_in>().write(v4) };
                 raw.len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
             }
@@ -47,7 +48,7 @@ impl RawAddr {
         raw
     }
 
-    /// The address that a caller has given.
+    /// The address that a caller passed.
     ///
     /// # Safety
     /// `addr` may be read for `len` bytes.
@@ -82,7 +83,8 @@ impl RawAddr {
     pub(crate) fn parse(&self) -> io::Result<SocketAddr> {
         match self.family() {
             libc::AF_INET => {
-                // SAFETY: the family says which address this is; the storage is large and aligned enough.
+                // SAFETY: the family determines the type of this address; the storage is large and
+                // aligned enough.
                 let v4 = unsafe { (&raw const self.storage).cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
                 Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())

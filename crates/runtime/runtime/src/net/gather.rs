@@ -1,4 +1,4 @@
-//! [`Gather`]: what one vectored send sends.
+//! [`Gather`]: the data of one vectored send.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::{fmt, io};
@@ -9,25 +9,27 @@ use io_uring::{opcode, types};
 use crate::buf::{Buf, Chain};
 use crate::sim::calls;
 
-/// Stable bytes up to this many are copied by [`Gather::push`]: cheaper than a vector of their own.
+/// Stable bytes up to this length are copied by [`Gather::push`]: cheaper than a vector of their
+/// own.
 const COPIED: usize = 256;
-/// Less than this is not worth lending: to copy memory that was fetched meanwhile costs less than three pages' way through a
-/// pipe, by measurement (docs/src/evidence/performance.md).
+/// Less than this is not worth lending: to copy memory that was fetched meanwhile costs less than
+/// three pages' way through a pipe, by measurement (docs/src/evidence/performance.md).
 const LENT: usize = 12 << 10;
-/// A gather that lends anything is worth it if it has not more than this to copy, or an eighth of what it lends.
+/// A zero-copy send pays if the gather has at most this much to copy, or an eighth of the bytes
+/// that go by reference.
 const FEW_COPIED: usize = 8 << 10;
-/// How many vectors one system call takes (UIO_MAXIOV).
+/// Most vectors of one system call (UIO_MAXIOV).
 const MOST_VECTORS: usize = 1024;
-/// Pieces that one send keeps from being changed, at most.
+/// Pieces that one send locks against changes, at most.
 const MOST_HELD: usize = 128;
-/// The most that one system call moves (MAX_RW_COUNT, less a page).
+/// Most bytes of one system call (MAX_RW_COUNT, less a page).
 const MOST_BYTES: usize = 0x7fff_0000;
 const FIRST_ARENA: usize = 1 << 10;
 const LAST_ARENA: usize = 64 << 10;
 
-/// Collects bytes for one send: headers are copied into an arena of its own, payloads are kept alive until they have
-/// been sent. [`crate::TcpStream::send`] gives it back empty, its memory kept, so that using it again does not
-/// allocate.
+/// Collects bytes for one send: headers are copied into an arena of its own, payloads are kept
+/// alive until they have been sent. [`crate::TcpStream::send`] gives it back empty, its memory
+/// kept, so that using it again does not allocate.
 ///
 /// While a part of it has been sent, more may be appended.
 #[derive(Default)]
@@ -37,9 +39,9 @@ struct Inner {
     /// Points into arenas, buffers and vectors; all of them stay where they are when this moves.
     header: libc::msghdr,
     vectors: Vec<libc::iovec>,
-    /// How the memory of each vector may be sent.
+    /// Method by which each vector's memory may be sent.
     kinds: Vec<Kind>,
-    /// Bytes of all vectors that may be lent.
+    /// Bytes of all vectors that may be sent by reference.
     lent_len: usize,
     /// The first vector that is not sent wholly.
     next: usize,
@@ -48,19 +50,19 @@ struct Inner {
     /// Bytes of all vectors.
     total: usize,
     buffers: Vec<Buf>,
-    /// The pieces of [`Kind::Held`] by their vectors, and how many of them are sent wholly.
+    /// The pieces of [`Kind::Held`] by their vectors, and the number of those that are sent wholly.
     held: Vec<(usize, Buf)>,
     held_sent: usize,
-    /// The last send sent nothing, since somebody was changing the first piece.
+    /// The last send sent nothing, since a writer was changing the first piece.
     busy: bool,
     /// Filled one after the other and never moved; the last is the one in use.
     arenas: Vec<Vec<u8>>,
 }
 
-/// How a piece of memory may be sent.
+/// Method by which a piece of memory may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Copied by the kernel at any time: nobody changes it.
+    /// Copied by the kernel at any time: it has no writers.
     Stable,
     /// By reference, or copied at any time.
     Lent,
@@ -102,7 +104,7 @@ impl Gather {
         Self::default()
     }
 
-    /// Bytes that are to be sent.
+    /// Bytes to send.
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -112,7 +114,7 @@ impl Gather {
         self.0.len == 0
     }
 
-    /// Into how many pieces of memory the bytes fall.
+    /// Number of pieces of memory that the bytes are in.
     pub fn vectors(&self) -> usize {
         self.0.vectors.len() - self.0.next
     }
@@ -123,7 +125,7 @@ impl Gather {
         self.0.commit(bytes.len());
     }
 
-    /// [`Self::push_copy`] of as many bytes as headers have.
+    /// [`Self::push_copy`] for the fixed length of a header.
     #[inline]
     pub fn push_header<const N: usize>(&mut self, header: &[u8; N]) {
         let inner = &mut *self.0;
@@ -134,7 +136,8 @@ impl Gather {
         inner.commit(N);
     }
 
-    /// Appends `buf` and keeps it until it has been sent. Short ones are copied instead, unless they are a region's.
+    /// Appends `buf` and keeps it until it has been sent. Short ones are copied instead, unless
+    /// they are a region's.
     pub fn push(&mut self, buf: Buf) {
         if buf.len() <= COPIED {
             if let Some(bytes) = buf.as_slice() {
@@ -146,16 +149,17 @@ impl Gather {
         inner.buffers.push(buf);
     }
 
-    /// Like [`Self::push`], and says that a region's memory may also be sent as it is when the peer gets it, which may be
-    /// after the send is over (see [`super::Lender`]). Less than 12 KiB is copied by the kernel while the region's guard
-    /// holds it, if there is one ([`crate::Region::set_guard`]).
+    /// Like [`Self::push`], but allows a zero-copy send of a region's memory. The peer may get the
+    /// bytes as they are when they leave, which may be after the send is over (see
+    /// [`super::Lender`]). Less than 12 KiB is copied by the kernel while the region's guard holds
+    /// it, if there is one ([`crate::Region::set_guard`]).
     pub fn push_lent(&mut self, buf: Buf) {
         let inner = &mut *self.0;
         if buf.is_lent() && buf.len() >= LENT {
             inner.append(buf.as_ptr().cast_mut(), buf.len(), Kind::Lent);
             return inner.buffers.push(buf);
         }
-        // By the time it is copied it has come.
+        // The bytes are in the cache by the time they are copied.
         buf.prefetch();
         if buf.is_empty() || buf.guard().is_none() {
             return self.push(buf);
@@ -169,7 +173,8 @@ impl Gather {
         self.0.held_sent < self.0.held.len()
     }
 
-    /// Waits until somebody has changed the first piece, if that is why the last [`Self::send_now`] sent nothing. Whether it was.
+    /// Waits until the writer has finished the first piece, if the last [`Self::send_now`] sent
+    /// nothing for that reason. Returns whether it did.
     pub(super) async fn settled(&mut self) -> bool {
         let busy = std::mem::take(&mut self.0.busy);
         if busy
@@ -181,7 +186,7 @@ impl Gather {
         busy
     }
 
-    /// Whether what may be lent outweighs what has to be copied to lend it.
+    /// Whether the bytes for a zero-copy send outweigh those that have to be copied for it.
     pub(super) fn is_worth_lending(&self) -> bool {
         let copied = self.0.total - self.0.lent_len;
         self.0.lent_len > 0 && copied <= FEW_COPIED.max(self.0.lent_len / 8)
@@ -193,7 +198,8 @@ impl Gather {
         vectors.iter().zip(kinds).map(|(&vector, &kind)| Piece { vector, kind })
     }
 
-    /// Copies now what would be copied under a guard when it is sent, up to a piece that somebody is changing.
+    /// Copies now the pieces that a send would copy under a guard, up to a piece that a writer is
+    /// changing.
     pub fn copy_held(&mut self) {
         let inner = &mut *self.0;
         while let Some((vector, buf)) = inner.held.get(inner.held_sent)
@@ -227,7 +233,7 @@ impl Gather {
         inner.held.clear();
         inner.held_sent = 0;
         inner.busy = false;
-        // The last arena is the largest: enough for what was collected this time, in one piece.
+        // The last arena is the largest: enough for the bytes collected this time, in one piece.
         if let Some(mut arena) = inner.arenas.pop() {
             arena.clear();
             inner.arenas.clear();
@@ -235,7 +241,7 @@ impl Gather {
         }
     }
 
-    /// What to submit next. The entry points to memory that this owns and that does not move with it.
+    /// The next entry to submit. It points to memory that this owns and that does not move with it.
     pub(super) fn entry(&mut self, fd: types::Fd) -> Entry {
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
         if let [only] = &self.0.vectors[self.0.next..] {
@@ -246,8 +252,9 @@ impl Gather {
         opcode::SendMsg::new(fd, &raw const self.0.header).flags((flags | more) as u32).build()
     }
 
-    /// Sends what `socket` takes without waiting, and returns how many bytes that were. `WouldBlock` if that is nothing, or if
-    /// somebody is changing the first piece; [`Self::settled`] tells which.
+    /// Sends as much as `socket` takes without waiting, and returns the number of bytes.
+    /// `WouldBlock` if that is none, or if a writer is changing the first piece; [`Self::settled`]
+    /// distinguishes the two.
     pub(super) fn send_now(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let (vectors, held) = self.0.hold();
         self.0.busy = vectors == 0;
@@ -271,7 +278,7 @@ impl Gather {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Notes that the first `n` bytes have been sent.
+    /// Records that the first `n` bytes have been sent.
     pub(super) fn advance(&mut self, n: usize) {
         let inner = &mut *self.0;
         let mut n = n.min(inner.len);
@@ -291,8 +298,8 @@ impl Gather {
 }
 
 impl Inner {
-    /// Points the header to what is to be sent next, up to `most` vectors, and returns the flag that says whether more will
-    /// follow.
+    /// Points the header to the next data to send, up to `most` vectors. Returns MSG_MORE if more
+    /// will follow, else 0.
     fn prepare(&mut self, most: usize) -> libc::c_int {
         let rest = &mut self.vectors[self.next..];
         self.header.msg_iov = rest.as_mut_ptr();
@@ -300,7 +307,8 @@ impl Inner {
         if rest.len() > most { libc::MSG_MORE } else { 0 }
     }
 
-    /// Holds what the next send would copy, and returns how many vectors it may send and how many pieces are held.
+    /// Holds what the next send would copy, and returns how many vectors it may send and how many
+    /// pieces are held.
     #[inline]
     fn hold(&self) -> (usize, usize) {
         let most = MOST_VECTORS;
@@ -317,8 +325,8 @@ impl Inner {
         (most, self.held.len() - self.held_sent)
     }
 
-    /// Releases the first `count` pieces that [`Self::hold`] held, some of which have been sent. Of one that was sent in part the
-    /// rest is copied first.
+    /// Releases the first `count` pieces that [`Self::hold`] held, some of which have been sent. If
+    /// one was sent in part, its rest is copied first.
     #[inline]
     fn release(&mut self, count: usize) {
         for n in self.held_sent..self.held_sent + count {
@@ -376,7 +384,7 @@ impl Inner {
         self.len += len;
         self.total += len;
         self.lent_len += if kind == Kind::Lent { len } else { 0 };
-        // A vector that is sent already is not longer what it was.
+        // A vector that is sent already must not be extended.
         let fresh = self.vectors.len() > self.next;
         if let Some(last) = self.vectors.last_mut()
             && fresh

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first of them; they follow each other.
 const FIRST: i32 = 3;
-/// More are not taken.
+/// Highest number of such descriptors that are accepted.
 const MOST: i32 = 4096;
 
-/// The sockets that the service manager has passed to this process, with the names that it gave them: those of LISTEN_FDS, if
-/// LISTEN_PID says that they are meant for it. Only the first call gets them.
+/// The sockets that the service manager has passed to this process, with the names that it gave
+/// them: those of LISTEN_FDS, if LISTEN_PID is this process. Only the first call gets them.
 pub fn handed_sockets() -> Vec<(OwnedFd, String)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();

@@ -1,5 +1,6 @@
-//! [`Lender`]: sends memory by reference. The socket's queue gets the pages themselves instead of copies of their bytes
-//! (vmsplice(2) into a pipe, splice(2) from there to the socket), and so does a peer on the same machine or the card.
+//! [`Lender`]: sends memory by reference (zero-copy send). The socket's queue gets the pages
+//! themselves instead of copies of their bytes, and so does a peer on the same machine or the card:
+//! vmsplice(2) into a pipe, splice(2) from there to the socket.
 //!
 //! The kernel does not report when it is done with such a page. So payload must be allowed to change until the peer has it
 //! (a disk's blocks). Headers lie in memory of their own: [`Lender::confirm`] frees it for the next ones, and where nobody
@@ -22,16 +23,18 @@ use crate::op::is_transient;
 /// needed.
 const HEADER_SPACE: usize = 64 << 10;
 const PAGE: usize = 4096;
-/// Pages of one round, which are as many as a pipe holds and as the kernel gives to the socket in one call. More would leave
-/// the first of them in the socket, waiting to be joined with the rest, and the rest without room.
+/// Pages of one round, which are as many as a pipe holds and as the kernel gives to the socket in
+/// one call. More would leave the first of them in the socket, waiting to be joined with the rest,
+/// and the rest without room.
 const PAGES_A_ROUND: usize = 16;
 
-/// Pieces of headers in a round up to which the next shares their page: there is much payload to each.
+/// Pieces of headers in a round up to which the next shares their page: there is much payload to
+/// each.
 const FEW_PIECES: usize = 4;
-/// Bytes of a page that are used before the next round begins another, at least.
+/// Least bytes of a page in use at which the next round begins another page.
 const FULL_PAGE: u64 = 3 << 10;
 
-/// What came of trying to send by reference.
+/// Outcome of an attempt to send by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lent {
     /// Everything was sent.
@@ -42,24 +45,25 @@ pub enum Lent {
     Rest,
 }
 
-/// Pipes that a core keeps for the next who lends.
+/// Pipes that a core keeps for the next zero-copy send.
 const SPARE_PIPES: usize = 4;
 
 thread_local! {
-    /// Empty pipes of this core. Connections have none of their own: most have nothing to send at any one time, and a user's
-    /// descriptors and pipes are limited.
+    /// Empty pipes of this core. Connections have none of their own: most have nothing to send at
+    /// any one time, and a user's descriptors and pipes are limited.
     static SPARE: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends gathers on one socket by reference. One that holds a part of a gather must be given the same gather next.
+/// Sends gathers on one socket by reference. One that holds a part of a gather must be given the
+/// same gather next.
 #[derive(Default)]
 pub struct Lender {
-    /// There while a part of a gather lies in it.
+    /// Present while it holds a part of a gather.
     pipe: Option<Pipe>,
     headers: Option<Headers>,
-    /// Bytes of the gather that lie in the pipe.
+    /// Bytes of the gather that are in the pipe.
     in_pipe: usize,
-    /// The kernel or the limits on descriptors do not allow it.
+    /// The kernel or the limits on descriptors do not allow zero-copy sends.
     unable: bool,
 }
 
@@ -69,24 +73,26 @@ struct Pipe {
 }
 
 impl Lender {
-    /// One that has lent nothing.
+    /// A lender that has sent nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How far headers were lent so far; what [`Self::confirm`] takes once the peer has them all.
+    /// Position up to which headers were sent by reference; the argument of [`Self::confirm`] once
+    /// the peer has them all.
     pub fn mark(&self) -> u64 {
         self.headers.as_ref().map_or(0, |headers| headers.end)
     }
 
-    /// The peer has received everything that was lent up to `mark`: its headers' memory is used again.
+    /// The peer has received everything that was sent up to `mark`: its headers' memory can be
+    /// reused.
     pub fn confirm(&mut self, mark: u64) {
         if let Some(headers) = &mut self.headers {
             headers.confirmed = headers.confirmed.max(mark.min(headers.end));
         }
     }
 
-    /// Whether a part of a gather is on its way, so that nothing else may be sent before its rest.
+    /// Whether a part of a gather is in the pipe, so that its rest must be sent next.
     pub fn is_midway(&self) -> bool {
         self.in_pipe > 0
     }
@@ -96,7 +102,8 @@ impl Lender {
         self.is_midway() || !self.unable && gather.is_worth_lending() && !crate::sim::is_on()
     }
 
-    /// Sends as much of `gather` as `socket` takes, which must be non-blocking: splice(2) has no flag for that.
+    /// Sends as much of `gather` as `socket` takes, which must be non-blocking: splice(2) has no
+    /// flag for that.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, gather: &mut Gather) -> io::Result<Lent> {
         if !self.takes(gather) {
             return Ok(Lent::Rest);
@@ -128,7 +135,7 @@ impl Lender {
         }
     }
 
-    /// Moves what lies in the pipe to the socket. False if that has no room for all of it.
+    /// Moves the pipe's content to the socket. False if that has no room for all of it.
     fn drain(&mut self, socket: BorrowedFd<'_>, gather: &mut Gather) -> io::Result<bool> {
         let Some(pipe) = &self.pipe else { return Ok(true) };
         while self.in_pipe > 0 {
@@ -152,7 +159,8 @@ impl Lender {
         Ok(true)
     }
 
-    /// Puts the next round of `gather` into the empty pipe. False if it has to be sent in another way.
+    /// Puts the next round of `gather` into the empty pipe. False if it has to be sent in another
+    /// way.
     fn fill(&mut self, gather: &Gather) -> bool {
         let Some((pipe, headers)) = self.tools() else { return false };
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PAGES_A_ROUND];
@@ -184,7 +192,7 @@ impl Lender {
             vectors[count] = vector;
             count += 1;
             pages += (start + vector.iov_len).div_ceil(PAGE) - start / PAGE;
-            // What the pipe has no room for stays for the next round.
+            // Vectors for which the pipe has no room stay for the next round.
             if pages >= PAGES_A_ROUND || count == PAGES_A_ROUND {
                 break;
             }
@@ -193,15 +201,16 @@ impl Lender {
             return false;
         }
         let flags = libc::SPLICE_F_NONBLOCK;
-        // SAFETY: the vectors point to memory that the gather keeps until it is sent, or to headers that stay until they are
-        // confirmed; the kernel takes references to the pages, which outlive their mapping.
+        // SAFETY: the vectors point to memory that the gather keeps until it is sent, or to headers
+        // that stay until they are confirmed; the kernel takes references to the pages, which
+        // outlive their mapping.
         let put = unsafe { libc::vmsplice(pipe.write.as_raw_fd(), vectors.as_ptr(), count, flags) };
         match usize::try_from(put) {
             Ok(n) if n > 0 => {
                 self.in_pipe = n;
                 true
             }
-            // Whatever it is, a plain send says it better.
+            // Whatever the error is, a plain send reports it better.
             _ => {
                 self.unable = true;
                 false
@@ -209,7 +218,7 @@ impl Lender {
         }
     }
 
-    /// A pipe, and the memory for headers, which is made when first needed.
+    /// A pipe, and the memory for headers, which is allocated at first use.
     fn tools(&mut self) -> Option<(&Pipe, &mut Headers)> {
         if let Err(error) = self.take_tools() {
             static ONCE: Once = Once::new();
@@ -234,14 +243,14 @@ impl Lender {
 impl Pipe {
     fn new() -> io::Result<Self> {
         let mut fds = [0; 2];
-        // SAFETY: the kernel writes two descriptors, which are nobody else's.
+        // SAFETY: the kernel writes two descriptors, which only this code owns.
         unsafe {
             check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK))?;
             Ok(Self { read: OwnedFd::from_raw_fd(fds[0]), write: OwnedFd::from_raw_fd(fds[1]) })
         }
     }
 
-    /// Leaves an empty pipe for the next who lends on this core.
+    /// Keeps an empty pipe for the next sender on this core.
     fn keep(self) {
         SPARE.with_borrow_mut(|spare| {
             if spare.len() < SPARE_PIPES {
@@ -251,11 +260,11 @@ impl Pipe {
     }
 }
 
-/// A ring of memory for headers that are on their way. A page of its own for every round of many keeps the kernel's count of
-/// the page's users on one core at a time.
+/// A ring of memory for headers in flight. A page of its own for every round of many keeps the
+/// kernel's count of the page's users on one core at a time.
 struct Headers {
     base: NonNull<u8>,
-    /// Positions that only grow; modulo the space they are offsets.
+    /// Positions that only grow; modulo [`HEADER_SPACE`] they are offsets.
     end: u64,
     confirmed: u64,
     /// Pieces of this round.
@@ -265,13 +274,15 @@ struct Headers {
 impl Headers {
     fn new() -> io::Result<Self> {
         let base = map_pages(HEADER_SPACE)?;
-        // SAFETY: advice about the mapping just made. Huge pages would have one count of users for all headers.
+        // SAFETY: advice about the mapping just made. Huge pages would have one count of users for
+        // all headers.
         unsafe { libc::madvise(base.as_ptr().cast(), HEADER_SPACE, libc::MADV_NOHUGEPAGE) };
         Ok(Self { base, end: 0, confirmed: 0, pieces: 0 })
     }
 
-    /// Begins a round: on a new page, unless the last had few headers. Where payloads are long few of them are in a round, and
-    /// pages of their own would be used up by less than is in flight.
+    /// Begins a round: on a new page, unless the last had few headers. Where payloads are long, a
+    /// round has few headers; a page for each round would exhaust the space with less data than is
+    /// in flight.
     fn next_round(&mut self) {
         if self.pieces > FEW_PIECES || self.end % PAGE as u64 >= FULL_PAGE {
             self.end = self.end.next_multiple_of(PAGE as u64);
@@ -302,12 +313,13 @@ impl Headers {
         }
         self.end = start + len;
         self.pieces += 1;
-        // SAFETY: the offset and the length were just found to lie within the mapping; the source is the gather's.
+        // SAFETY: the offset and the length were just found to lie within the mapping; the source
+        // is the gather's.
         unsafe {
             let place = self.base.add((start % space) as usize);
             let from = vector.iov_base.cast::<u8>();
             match vector.iov_len {
-                // What most are long: a few instructions, where any length takes a call.
+                // The usual length: a few instructions, where a variable length takes a call.
                 48 => std::ptr::copy_nonoverlapping(from, place.as_ptr(), 48),
                 len => std::ptr::copy_nonoverlapping(from, place.as_ptr(), len),
             }
@@ -324,7 +336,8 @@ impl std::fmt::Debug for Lender {
 
 impl Drop for Headers {
     fn drop(&mut self) {
-        // SAFETY: what was mapped. Pages that the socket still holds stay with it and are nobody else's.
+        // SAFETY: unmaps the memory mapped by `new`. Pages that the socket still holds stay valid
+        // for it alone.
         unsafe { unmap_pages(self.base, HEADER_SPACE) };
     }
 }
@@ -338,7 +351,7 @@ mod tests {
     use super::*;
     use crate::buf::Region;
 
-    /// As much as is lent and not copied.
+    /// Shortest length that is sent by reference and not copied.
     const BLOCK: usize = 12 << 10;
 
     fn gather(region: &Region, blocks: usize) -> Gather {
@@ -363,7 +376,8 @@ mod tests {
             assert!(lender.pipe.is_none() && lender.headers.is_some());
         }
         assert_eq!(SPARE.with_borrow(Vec::len), 1, "they took turns with one");
-        // Until nobody reads: then a round is left in the pipe, and its lender keeps it.
+        // Send until the peer, which does not read, has no room: a round stays in the pipe, and its
+        // lender keeps it.
         let (mut rest, mut lent) = (gather(&region, 1), 16 * (48 + BLOCK));
         while !first.is_midway() {
             rest = gather(&region, 8);

@@ -14,12 +14,13 @@ use super::stream::TcpStream;
 use crate::op::{Completion, Multi};
 use crate::sim::calls;
 
-/// How a listener is set up.
+/// Options of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOptions {
     /// Connections that may wait to be accepted; the system's `net.core.somaxconn` limits it.
     pub backlog: u32,
-    /// Lets several listeners, one a core, share the address; the kernel spreads connections over them.
+    /// Lets several listeners, one a core, share the address; the kernel spreads connections over
+    /// them.
     pub reuse_port: bool,
     /// An IPv6 listener takes no IPv4 connections.
     pub v6only: bool,
@@ -69,8 +70,9 @@ impl TcpListener {
         Ok(Self { fd, accept: None, single: false })
     }
 
-    /// Takes over a socket that listens already, such as a service manager hands out. What it accepts from now on within the machine
-    /// is not paced, as of one that was bound here.
+    /// Takes over a socket that listens already, for example one from a service manager.
+    /// Connections that it accepts from now on within the machine are not paced, like those of a
+    /// socket that was bound here.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         set_nonblocking(fd.as_fd(), false)?;
         if local_addr(fd.as_fd()).is_ok_and(|addr| addr.ip().is_loopback()) {
@@ -84,26 +86,27 @@ impl TcpListener {
         self.fd
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         local_addr(self.fd.as_fd())
     }
 
-    /// Accepts a connection. Errors are those of accept(2): EMFILE, ENFILE, ENOBUFS and ENOMEM pass with time, and the
-    /// caller should wait a little before the next call; ECONNABORTED is a peer that changed its mind and is skipped.
+    /// Accepts a connection. Errors are those of accept(2): EMFILE, ENFILE, ENOBUFS and ENOMEM pass
+    /// with time, and the caller should wait a little before the next call; ECONNABORTED is a peer
+    /// that changed its mind and is skipped.
     pub async fn accept(&mut self) -> io::Result<TcpStream> {
         std::future::poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Accepts a connection, and with it all that have been accepted meanwhile, up to `max`: a caller that gets a whole
-    /// burst knows to give its other tasks a turn.
+    /// Accepts a connection, and with it all that have been accepted meanwhile, up to `max`: a
+    /// caller that gets a whole burst knows to give its other tasks a turn.
     pub async fn accept_burst(&mut self, max: usize) -> io::Result<Vec<TcpStream>> {
         let mut burst = vec![self.accept().await?];
         let mut cx = Context::from_waker(std::task::Waker::noop());
         while burst.len() < max {
             match self.poll_accept(&mut cx) {
                 Poll::Ready(Ok(stream)) => burst.push(stream),
-                // An error that lasts comes again at the next call.
+                // A lasting error is reported again by the next call.
                 Poll::Ready(Err(_)) | Poll::Pending => break,
             }
         }
@@ -119,11 +122,11 @@ impl TcpListener {
             };
             match completion.result {
                 fd if fd >= 0 => {
-                    // SAFETY: accept returned the descriptor, and nobody else has it.
+                    // SAFETY: accept returned the descriptor, and no other code has it.
                     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                     return Poll::Ready(Ok(TcpStream::from_accepted(fd)));
                 }
-                // Stopped because nobody was accepting; now somebody is.
+                // Stopped because no task was accepting; now one is.
                 error
                     if [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR, libc::EAGAIN].contains(&-error) => {
                 }
@@ -147,10 +150,10 @@ fn start(fd: &OwnedFd, single: bool) -> Multi {
     unsafe { Multi::start(entry, close_accepted) }
 }
 
-/// A connection that nobody waited for any more.
+/// Closes an accepted connection that no task waits for any more.
 fn close_accepted(completion: Completion) {
     if completion.result >= 0 {
-        // SAFETY: accept returned the descriptor, and nobody else has it.
+        // SAFETY: accept returned the descriptor, and no other code has it.
         drop(unsafe { OwnedFd::from_raw_fd(completion.result) });
     }
 }
@@ -166,7 +169,8 @@ mod tests {
     use super::super::path::{SystemLimits, congestion, set_congestion};
     use super::*;
 
-    /// A socket that somebody else has made, with a congestion control that is not ours; `None` where the kernel has no other.
+    /// A socket that other code has made, with a congestion control that is not ours; `None` where
+    /// the kernel has no other.
     fn foreign(addr: &str) -> Option<(std::net::TcpListener, String)> {
         let listener = std::net::TcpListener::bind(addr).unwrap();
         let mut names = SystemLimits::read().congestion_allowed.into_iter().filter(|name| name != "reno");

@@ -1,4 +1,4 @@
-//! TCP: listeners, streams, and what they send from and receive into.
+//! TCP: listeners, streams, and their buffers for sending and receiving.
 
 mod addr;
 mod gather;

@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::addr::RawAddr;
 use crate::sim::calls;
 
-/// When TCP asks a silent peer whether it is still there.
+/// Parameters of TCP keepalive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Silence before the first question; whole seconds, at least one.
+    /// Silence before the first probe; whole seconds, at least one.
     pub idle: Duration,
-    /// Time between questions; whole seconds, at least one.
+    /// Time between probes; whole seconds, at least one.
     pub interval: Duration,
-    /// Unanswered questions after which the connection is lost.
+    /// Unanswered probes after which the connection is lost.
     pub count: u32,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn set_keepalive(fd: BorrowedFd<'_>, keepalive: Option<Keepalive>) ->
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
 }
 
-/// Turns -1 into the error that it stands for.
+/// Turns -1 into the error in `errno`.
 pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
@@ -60,8 +60,8 @@ pub(super) fn socket(addr: &RawAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a socket non-blocking or, as the ring's accept wants a listener to be, blocking. The ring's sends and receives
-/// wait either way.
+/// Makes a socket non-blocking or, as the ring's accept wants a listener to be, blocking. The
+/// ring's sends and receives wait either way.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     if calls::is_simulated(fd.as_raw_fd()) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What a TCP socket can be told of the path that it runs over ([`PathOptions`]), and what it can tell of it
-//! ([`TcpInfo`], [`SystemLimits`]). It decides nothing.
+//! Socket options for the path of a TCP connection ([`PathOptions`]), and the kernel's information
+//! about it ([`TcpInfo`], [`SystemLimits`]). This module decides nothing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,27 +11,30 @@ use super::addr::RawAddr;
 use super::options::{check, set};
 use crate::sim::calls;
 
-/// Ports that only root may have, and that Linux's own NFS client takes.
+/// Ports that only root may use, and that Linux's own NFS client uses.
 const RESERVED: RangeInclusive<u16> = 665..=1023;
 
-/// What a socket is set up with before it connects. What is `None` is the system's choice, which for buffers means that
-/// they grow as they are used, up to [`SystemLimits::send_auto`] and [`SystemLimits::recv_auto`].
+/// Options that a socket gets before it connects. `None` leaves the choice to the system, which for
+/// buffers means that they grow with use, up to [`SystemLimits::send_auto`] and
+/// [`SystemLimits::recv_auto`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathOptions {
-    /// Bytes that may be on their way or wait to be (SO_SNDBUF; the kernel doubles it, for its own books). A fixed size: the
-    /// buffer grows no more.
+    /// Bytes in flight or queued, at most (SO_SNDBUF; the kernel doubles it for its own overhead).
+    /// A fixed size: the buffer grows no more.
     pub send_buffer: Option<usize>,
-    /// Bytes that the peer may have on their way (SO_RCVBUF; the kernel doubles it). A fixed size.
+    /// Bytes that the peer may have in flight (SO_RCVBUF; the kernel doubles it). A fixed size.
     pub recv_buffer: Option<usize>,
-    /// Congestion control by its name in the kernel: `bbr`, `cubic`, `reno`… (TCP_CONGESTION). `None` within the machine
-    /// is one that does not pace.
+    /// Congestion control by its name in the kernel: `bbr`, `cubic`, `reno`… (TCP_CONGESTION).
+    /// `None` within the machine is one that does not pace.
     pub congestion: Option<String>,
-    /// Connect from a port below 1024, where this process may: servers of NFS can ask for that. Else the system chooses one.
+    /// Connect from a port below 1024, where this process may: servers of NFS can ask for that.
+    /// Else the system chooses one.
     pub reserved_port: bool,
 }
 
 impl PathOptions {
-    /// Sets all that is given, to reach `peer`. Before connect(2): how far a window can be scaled is said in the first segment.
+    /// Sets all given options, to reach `peer`. Before connect(2): the first segment carries the
+    /// window scale.
     pub(super) fn apply(&self, fd: BorrowedFd<'_>, peer: IpAddr) -> io::Result<()> {
         let number = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX);
         if let Some(bytes) = self.send_buffer {
@@ -57,8 +60,8 @@ impl PathOptions {
     }
 }
 
-/// Binds a socket that will connect to `peer` to a free port that only root may have. Where this process may not, or none is free,
-/// the socket stays as it is.
+/// Binds a socket that will connect to `peer` to a free port that only root may use. If this
+/// process may not, or none is free, the socket stays as it is.
 fn bind_reserved(fd: BorrowedFd<'_>, peer: IpAddr) -> io::Result<()> {
     if calls::is_simulated(fd.as_raw_fd()) {
         return Ok(());
@@ -80,25 +83,27 @@ fn bind_reserved(fd: BorrowedFd<'_>, peer: IpAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Has a socket send as it comes what it sends within this machine, where there is nothing to congest: a congestion control that
-/// paces, as `bbr` does, arms a timer for every 64 KiB there, which costs more than sending them. `reno` is in every kernel and
-/// allowed to everybody. Best before connect(2) and accept(2): pacing that has begun does not end, it only gets faster.
+/// Disables pacing of a socket whose peer is on this machine, where there is no congestion. A
+/// congestion control that paces, as `bbr` does, arms a timer for every 64 KiB there, which costs
+/// more than sending them. `reno` is in every kernel and every process may use it. Best before
+/// connect(2) and accept(2): pacing that has begun does not end, it only gets faster.
 pub(super) fn unpaced(fd: BorrowedFd<'_>) {
-    // Without it all works as well, at the system's pace.
+    // On failure everything still works, at the system's pace.
     let _ = set_congestion(fd, "reno");
 }
 
-/// Whether what goes from `local` to `peer` never leaves the machine, as far as addresses can tell.
+/// Whether data from `local` to `peer` never leaves the machine, as far as addresses can tell.
 pub(super) fn within_machine(local: IpAddr, peer: IpAddr) -> bool {
     peer.is_loopback() || peer == local
 }
 
-/// ENOENT: the kernel has none of that name. EPERM: it is not among `net.ipv4.tcp_allowed_congestion_control`.
+/// ENOENT: the kernel has none of that name. EPERM: it is not among
+/// `net.ipv4.tcp_allowed_congestion_control`.
 pub(super) fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     if calls::is_simulated(fd.as_raw_fd()) {
         return Ok(());
     }
-    // SAFETY: the kernel reads as many bytes as it is told, which are the name's.
+    // SAFETY: the kernel reads as many bytes as `len` gives, which are the name's.
     let rc = unsafe {
         let (value, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
         libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, len)
@@ -116,7 +121,7 @@ pub(super) fn congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// Reads an option of TCP's. Says how many bytes the kernel wrote.
+/// Reads a TCP option. Returns the number of bytes that the kernel wrote.
 fn get(fd: BorrowedFd<'_>, option: i32, into: &mut [u8]) -> io::Result<usize> {
     if calls::is_simulated(fd.as_raw_fd()) {
         return Ok(0);
@@ -131,33 +136,35 @@ fn get(fd: BorrowedFd<'_>, option: i32, into: &mut [u8]) -> io::Result<usize> {
     Ok(len as usize)
 }
 
-/// What the kernel knows of a connection's path (TCP_INFO). What it does not know is zero.
+/// The kernel's information about a connection's path (TCP_INFO). Fields that the kernel does not
+/// provide are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round trip.
     pub rtt: Duration,
-    /// The shortest round trip of late.
+    /// The shortest recent round trip.
     pub min_rtt: Duration,
     /// Bytes of a segment that is sent, headers not counted.
     pub segment: u32,
-    /// Segments that may be on their way by the congestion control.
+    /// Segments that the congestion control allows in flight.
     pub congestion_window: u32,
-    /// Segments sent again, over all of the connection's life.
+    /// Segments retransmitted over the connection's life.
     pub retransmitted: u32,
-    /// Segments that were sent, with those.
+    /// Segments sent, including retransmissions.
     pub sent: u32,
-    /// Bytes a second that the peer acknowledged of late.
+    /// Rate at which the peer acknowledged data recently, bytes a second.
     pub delivery_rate: u64,
     /// Time for which there was something to send.
     pub busy: Duration,
-    /// The part of it for which the peer's window held it back.
+    /// The part of it for which the peer's window was the limit.
     pub limited_by_window: Duration,
-    /// The part of it for which the send buffer held it back.
+    /// The part of it for which the send buffer was the limit.
     pub limited_by_buffer: Duration,
 }
 
 impl TcpInfo {
-    /// Reads `struct tcp_info` of linux/tcp.h, as far as the kernel wrote it: newer kernels append fields.
+    /// Reads `struct tcp_info` of linux/tcp.h, as far as the kernel wrote it: newer kernels append
+    /// fields.
     fn parse(bytes: &[u8]) -> Self {
         let word = |at: usize| {
             let bytes = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
@@ -170,7 +177,7 @@ impl TcpInfo {
         let micros = |us: u32| Duration::from_micros(us.into());
         Self {
             rtt: micros(word(68)),
-            // Before the first measurement it is all ones.
+            // The kernel gives all ones before the first measurement.
             min_rtt: micros(Some(word(148)).filter(|us| *us != u32::MAX).unwrap_or(0)),
             segment: word(16),
             congestion_window: word(80),
@@ -184,35 +191,36 @@ impl TcpInfo {
     }
 }
 
-/// What the kernel knows of a socket's path.
+/// The kernel's information about a socket's path.
 pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut bytes = [0; 256];
     let len = get(fd, libc::TCP_INFO, &mut bytes)?;
     Ok(TcpInfo::parse(&bytes[..len.min(bytes.len())]))
 }
 
-/// How far this machine lets sockets go, as /proc/sys/net says.
+/// Limits of this machine for sockets, from /proc/sys/net.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SystemLimits {
-    /// Up to where a send buffer grows by itself, bytes (net.ipv4.tcp_wmem).
+    /// Limit of a send buffer's automatic growth, bytes (net.ipv4.tcp_wmem).
     pub send_auto: usize,
-    /// Up to where a receive buffer grows by itself, bytes (net.ipv4.tcp_rmem).
+    /// Limit of a receive buffer's automatic growth, bytes (net.ipv4.tcp_rmem).
     pub recv_auto: usize,
-    /// The largest [`PathOptions::send_buffer`] that is taken, bytes (net.core.wmem_max).
+    /// The largest [`PathOptions::send_buffer`] that the kernel accepts, bytes (net.core.wmem_max).
     pub send_max: usize,
-    /// The largest [`PathOptions::recv_buffer`] that is taken, bytes (net.core.rmem_max).
+    /// The largest [`PathOptions::recv_buffer`] that the kernel accepts, bytes (net.core.rmem_max).
     pub recv_max: usize,
-    /// What connections have if nobody chooses.
+    /// Default congestion control of connections.
     pub congestion: String,
-    /// What anybody may choose (net.ipv4.tcp_allowed_congestion_control).
+    /// Congestion controls that any process may choose (net.ipv4.tcp_allowed_congestion_control).
     pub congestion_allowed: Vec<String>,
 }
 
 impl SystemLimits {
-    /// Reads them. What cannot be read is zero or empty. It reads files: not for a data path.
+    /// Reads them. Values that cannot be read are zero or empty. It reads files: not for a data
+    /// path.
     pub fn read() -> Self {
         if let Some(window) = calls::window() {
-            // As of a simulated connection: buffers of twice its window, none of which grows.
+            // Limits of a simulated connection: buffers of twice its window, none of which grows.
             return Self { send_auto: window, recv_auto: 2 * window, ..Self::default() };
         }
         let text = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/{name}")).unwrap_or_default();
@@ -221,7 +229,8 @@ impl SystemLimits {
         Self {
             send_auto: last(&text("ipv4/tcp_wmem")),
             recv_auto: last(&text("ipv4/tcp_rmem")),
-            // Not there outside the first network namespace: then the first one's hold, which nobody tells.
+            // Missing outside the first network namespace: the first one's limits apply then, which
+            // are unknown here.
             send_max: number(&text("core/wmem_max")),
             recv_max: number(&text("core/rmem_max")),
             congestion: text("ipv4/tcp_congestion_control").trim().to_owned(),

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, where rustix does not ask.
+//! Credentials of a Unix socket's peer that rustix does not provide.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,10 +7,11 @@ use super::check;
 
 /// `SO_PEERGROUPS` of Linux 4.13 (include/uapi/asm-generic/socket.h).
 const SO_PEERGROUPS: i32 = 59;
-/// As many groups as a process can have (NGROUPS_MAX).
+/// Most groups of a process (NGROUPS_MAX).
 const MOST: usize = 65_536;
 
-/// The supplementary groups of the process at the other end of the Unix socket `fd`, as they were when it connected.
+/// The supplementary groups of the process at the other end of the Unix socket `fd`, as they were
+/// when it connected.
 ///
 /// # Errors
 /// Those of getsockopt(2).
@@ -18,7 +19,8 @@ pub fn peer_groups(fd: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
         let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes, which `groups` has, and puts into `len` what there are; both outlive the call.
+        // SAFETY: the kernel writes at most `len` bytes, which `groups` has, and puts into `len`
+        // what there are; both outlive the call.
         let rc = unsafe {
             let (value, len) = (groups.as_mut_ptr().cast(), &raw mut len);
             libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, value, len)

@@ -1,4 +1,4 @@
-//! [`Scatter`]: what one vectored receive fills.
+//! [`Scatter`]: the destinations of one vectored receive.
 
 use std::fmt;
 
@@ -11,8 +11,9 @@ use crate::buf::Destination;
 /// Destinations in the order in which they are filled.
 pub type Destinations = SmallVec<[Destination; 4]>;
 
-/// Collects memory for one receive: typically the rest of a payload in its final place, and after it an ordinary buffer
-/// for what follows. [`crate::TcpStream::recv_into`] gives it back; using it again does not allocate.
+/// Collects memory for one receive: typically the rest of a payload in its final place, and after
+/// it an ordinary buffer for what follows. [`crate::TcpStream::recv_into`] gives it back; using it
+/// again does not allocate.
 #[derive(Default)]
 pub struct Scatter(Box<Inner>);
 
@@ -41,7 +42,7 @@ impl Scatter {
         Self::default()
     }
 
-    /// How many bytes it has room for.
+    /// Number of bytes that it has room for.
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -72,7 +73,7 @@ impl Scatter {
         std::mem::take(&mut inner.destinations)
     }
 
-    /// What to submit next. The entry points to memory that this owns and that does not move with it.
+    /// The next entry to submit. It points to memory that this owns and that does not move with it.
     pub(super) fn entry(&mut self, fd: types::Fd, ioprio: u16) -> Entry {
         let inner = &mut *self.0;
         let rest = &mut inner.vectors[inner.next..];
@@ -83,7 +84,8 @@ impl Scatter {
         opcode::RecvMsg::new(fd, self.header()).ioprio(ioprio).build()
     }
 
-    /// What is to be filled next, for recvmsg(2): it points to memory that this owns and that does not move with it.
+    /// The vectors to fill next, for recvmsg(2): they are in memory that this owns and that does
+    /// not move with it.
     pub(super) fn header(&mut self) -> *mut libc::msghdr {
         let inner = &mut *self.0;
         let rest = &mut inner.vectors[inner.next..];
@@ -92,7 +94,7 @@ impl Scatter {
         &raw mut inner.header
     }
 
-    /// Notes that the first `n` bytes have been filled.
+    /// Records that the first `n` bytes have been filled.
     pub(super) fn advance(&mut self, n: usize) {
         let inner = &mut *self.0;
         let mut n = n.min(inner.len);

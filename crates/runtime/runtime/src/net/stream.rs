@@ -22,19 +22,21 @@ const POLL_FIRST: u16 = 1;
 
 /// A TCP connection. Its operations run on the ring of the core that calls them.
 ///
-/// One task may send while another receives; two sends (or two receives) at a time have no order, and are the caller's
-/// mistake. Dropping the future of an operation cancels it: a send may have gone out in part, and a receive may have
-/// taken bytes that are lost, so the only thing left to do with the stream is usually to drop it. Buffers of a cancelled
-/// operation return to their pool when the kernel has let go of them.
+/// One task may send while another receives; two sends (or two receives) at a time have no order,
+/// and are the caller's mistake. Dropping the future of an operation cancels it: a send may have
+/// gone out in part, and a receive may have taken bytes that are lost. So the caller can usually
+/// only drop the stream then. Buffers of a cancelled operation return to their pool when the kernel
+/// has released them.
 ///
-/// Dropping the stream closes it after what was submitted before; data that was sent still reaches the peer.
+/// Dropping the stream closes it after the operations submitted before; sent data still reaches the
+/// peer.
 pub struct TcpStream {
     /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
     /// Whether the last receive left something in the socket.
     more: Cell<bool>,
-    /// Whether the socket was made non-blocking, as lending needs it. The ring's own operations wait on such a socket as on
-    /// any other.
+    /// Whether the socket was made non-blocking, as lending needs it. The ring's own operations
+    /// wait on such a socket as on any other.
     nonblocking: Cell<bool>,
 }
 
@@ -49,13 +51,15 @@ impl TcpStream {
         Ok(Self::from_accepted(fd))
     }
 
-    /// Connects to `addr`. Errors are those of connect(2), and `TimedOut` after `timeout`. TCP_NODELAY is set.
+    /// Connects to `addr`. Errors are those of connect(2), and `TimedOut` after `timeout`.
+    /// TCP_NODELAY is set.
     pub async fn connect(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
         Self::connect_over(addr, timeout, &PathOptions::default()).await
     }
 
-    /// As [`Self::connect`], with a socket that is set up for its path. Errors are those of setsockopt(2) too: ENOENT and EPERM
-    /// for a congestion control that is not there or not allowed.
+    /// As [`Self::connect`], with a socket that is set up for its path. Errors are those of
+    /// setsockopt(2) too: ENOENT and EPERM for a congestion control that is not there or not
+    /// allowed.
     pub async fn connect_over(addr: SocketAddr, timeout: Duration, path: &PathOptions) -> io::Result<Self> {
         let ip = addr.ip();
         let addr = Box::new(RawAddr::new(addr));
@@ -81,19 +85,20 @@ impl TcpStream {
         types::Fd(self.fd().as_raw_fd())
     }
 
-    /// Waits until something has arrived and returns it, up to `max` bytes and at most 64 KiB; no bytes mean that the
-    /// peer has sent its last. No buffer is tied up while it waits.
+    /// Waits until data has arrived and returns it, up to `max` bytes and at most 64 KiB; no bytes
+    /// mean that the peer has sent its last. No buffer is tied up while it waits.
     ///
-    /// What comes back pins a pool buffer of up to 64 KiB for as long as any slice of it lives: bytes that are kept for
-    /// long should be copied out. When the pool is exhausted this waits until buffers have come back.
+    /// The result pins a pool buffer of up to 64 KiB for as long as any slice of it lives: copy
+    /// bytes that are kept for long. When the pool is exhausted this waits until buffers have come
+    /// back.
     pub async fn recv_some(&self, max: usize) -> io::Result<Bytes> {
         let len = max.clamp(1, RECV_BUFFER) as u32;
         let mut refused = 0;
         loop {
             let entry = opcode::Recv::new(self.raw(), std::ptr::null_mut(), len);
             let entry = entry.buf_group(0).ioprio(self.ioprio()).build().flags(squeue::Flags::BUFFER_SELECT);
-            // SAFETY: the entry points to nothing: the kernel chooses one of the provided buffers, which are kept until
-            // it gives them back.
+            // SAFETY: the entry points to nothing: the kernel chooses one of the provided buffers,
+            // which are kept until it gives them back.
             let op = unsafe { Op::start(entry, ()) };
             let (completion, ()) = op.await;
             self.more.set(completion.socket_nonempty());
@@ -107,7 +112,8 @@ impl TcpStream {
                     wait_for_buffers().await;
                     refused += 1;
                     if refused > 2 {
-                        // All buffers lie in receives that have ended and that nobody has polled yet.
+                        // All buffers lie in receives that have ended and that no task has polled
+                        // yet.
                         crate::time::sleep(Duration::from_micros(100)).await;
                     }
                 }
@@ -117,15 +123,17 @@ impl TcpStream {
         }
     }
 
-    /// Receives into `scatter`, in one system call if what is there suffices, until at least `at_least` bytes have
-    /// arrived (at least one, in any case). Returns how many arrived: fewer than `at_least` mean that the peer has sent
-    /// its last. Destinations are filled in order; [`Scatter::take`] gives them back.
+    /// Receives into `scatter`, in one system call if enough data is there, until at least
+    /// `at_least` bytes have arrived (at least one, in any case). Returns the number of bytes:
+    /// fewer than `at_least` mean that the peer has sent its last. Destinations are filled in
+    /// order; [`Scatter::take`] returns them.
     pub async fn recv_into(&self, mut scatter: Scatter, at_least: usize) -> (io::Result<usize>, Scatter) {
         let at_least = at_least.min(scatter.len());
         let mut received = 0;
         while !scatter.is_empty() {
             let entry = scatter.entry(self.raw(), self.ioprio());
-            // SAFETY: the entry points to memory that the scatter owns and that does not move with it.
+            // SAFETY: the entry points to memory that the scatter owns and that does not move with
+            // it.
             let op = unsafe { Op::start(entry, scatter) };
             let (completion, back) = op.await;
             scatter = back;
@@ -146,8 +154,9 @@ impl TcpStream {
         (Ok(received), scatter)
     }
 
-    /// Receives into `scatter` what is there, with a system call of its own that never waits, as [`Self::recv_into`] does otherwise.
-    /// Errors are those of recvmsg(2), `WouldBlock` among them.
+    /// Receives available data into `scatter`, with a system call of its own that never waits,
+    /// otherwise as [`Self::recv_into`] does. Errors are those of recvmsg(2), `WouldBlock` among
+    /// them.
     pub fn try_recv_scatter(&self, scatter: &mut Scatter) -> io::Result<usize> {
         let room = scatter.len();
         let header = scatter.header();
@@ -157,13 +166,14 @@ impl TcpStream {
         Ok(got)
     }
 
-    /// Receives up to `len` bytes and throws them away in the kernel, which copies nothing. Returns how many; none mean
-    /// that the peer has sent its last.
+    /// Receives up to `len` bytes and throws them away in the kernel, which copies nothing. Returns
+    /// how many; none mean that the peer has sent its last.
     pub async fn discard(&self, len: usize) -> io::Result<usize> {
         let len = len.clamp(1, 1 << 30) as u32;
         loop {
-            // recv(2): of a TCP socket, MSG_TRUNC takes the bytes without storing them. Not together with MSG_WAITALL: the
-            // ring goes on after a short receive by how far its iterator came, which is nowhere.
+            // recv(2): for a TCP socket, MSG_TRUNC takes the bytes without storing them. Not
+            // together with MSG_WAITALL: after a short receive the ring continues at its iterator's
+            // position, which does not move here.
             let entry = opcode::Recv::new(self.raw(), std::ptr::null_mut(), len);
             let entry = entry.flags(libc::MSG_TRUNC).ioprio(self.ioprio()).build();
             // SAFETY: nothing is written to the place that the entry names.
@@ -178,8 +188,8 @@ impl TcpStream {
         }
     }
 
-    /// [`Self::discard`] of what is there, with a system call of its own that never waits. Errors are those of recv(2), `WouldBlock` among
-    /// them.
+    /// [`Self::discard`] of available data, with a system call of its own that never waits. Errors
+    /// are those of recv(2), `WouldBlock` among them.
     pub fn try_discard(&self, len: usize) -> io::Result<usize> {
         let len = len.min(1 << 30);
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
@@ -190,7 +200,8 @@ impl TcpStream {
         })
     }
 
-    /// Bytes that have come and that no receive has taken (SIOCINQ): a system call. 0 also when the peer has sent its last.
+    /// Bytes that have come and that no receive has taken (SIOCINQ): a system call. 0 also when the
+    /// peer has sent its last.
     pub fn pending(&self) -> io::Result<usize> {
         if let Some(bytes) = calls::pending(self.fd().as_raw_fd()) {
             return Ok(bytes);
@@ -201,17 +212,18 @@ impl TcpStream {
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
 
-    /// Receives what is there, as far as there is room, with a system call of its own that never waits; no other receive may be in
-    /// flight. No bytes mean that the peer has sent its last, or that there is no room. Errors are those of recv(2), `WouldBlock` among
-    /// them.
+    /// Receives available data, as far as there is room, with a system call of its own that never
+    /// waits; no other receive may be in flight. No bytes mean that the peer has sent its last, or
+    /// that there is no room. Errors are those of recv(2), `WouldBlock` among them.
     pub fn try_recv(&self, into: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the slice is writable, and nobody else's, until the call is over.
+        // SAFETY: the slice is writable, and exclusively borrowed, until the call is over.
         unsafe { self.recv_now(into.as_mut_ptr(), into.len()) }
     }
 
     /// [`Self::try_recv`] into a region: when it returns the kernel has done with that memory.
     pub fn try_recv_into(&self, into: &mut RegionRange) -> io::Result<usize> {
-        // SAFETY: the range is mapped while it is borrowed, and a region's memory may be written at any time.
+        // SAFETY: the range is mapped while it is borrowed, and a region's memory may be written at
+        // any time.
         unsafe { self.recv_now(into.as_mut_ptr(), into.len()) }
     }
 
@@ -232,8 +244,8 @@ impl TcpStream {
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = vectors.as_mut_ptr();
         header.msg_iovlen = vectors.len();
-        // SAFETY: both slices are writable and nobody else's, and the range is mapped while it is borrowed; a region's memory may be
-        // written at any time.
+        // SAFETY: both slices are writable and exclusively borrowed, and the range is mapped while
+        // it is borrowed; a region's memory may be written at any time.
         unsafe { self.recvmsg_now(room, &raw mut header) }
     }
 
@@ -256,7 +268,7 @@ impl TcpStream {
         })
     }
 
-    /// Has `receive` called, again where a signal came between, for up to `room` bytes.
+    /// Calls `receive` for up to `room` bytes, and again if a signal interrupted it.
     fn now(&self, room: usize, mut receive: impl FnMut(RawFd) -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match receive(self.fd().as_raw_fd()) {
@@ -280,17 +292,18 @@ impl TcpStream {
         self.more.get()
     }
 
-    /// Waits until there is something to receive, the peer has sent its last, or the socket has failed.
+    /// Waits until there is something to receive, the peer has sent its last, or the socket has
+    /// failed.
     pub async fn readable(&self) -> io::Result<()> {
         self.poll(libc::POLLIN).await
     }
 
-    /// Before an operation is tried again that ended with the transient `error`: waits for the socket if a kernel should take its
-    /// being non-blocking for the operation's.
+    /// Before an operation is tried again that ended with the transient `error`: waits for the
+    /// socket if a kernel should take its being non-blocking for the operation's.
     #[cold]
     async fn after(&self, error: &io::Error, events: libc::c_short) {
         if error.kind() == io::ErrorKind::WouldBlock {
-            // What is wrong with the socket the next try says.
+            // The next attempt reports any error of the socket.
             let _ = self.poll(events).await;
         }
     }
@@ -300,8 +313,8 @@ impl TcpStream {
         if self.more.get() { 0 } else { POLL_FIRST }
     }
 
-    /// Lets a receive that finds its bytes in the socket already come first: waits for one round of the ring if the last receive
-    /// left something there. Whether it did.
+    /// Lets a receive that finds its bytes in the socket already come first: waits for one round of
+    /// the ring if the last receive left something there. Whether it did.
     pub async fn receives_first(&self) -> bool {
         if !self.more.get() {
             return false;
@@ -310,8 +323,8 @@ impl TcpStream {
         true
     }
 
-    /// Sends everything in `gather` and gives it back, empty. After an error it holds what was not sent, and the stream
-    /// is of no more use.
+    /// Sends everything in `gather` and returns it, empty. After an error it holds the unsent data,
+    /// and the stream is unusable.
     pub async fn send(&self, mut gather: Gather) -> (io::Result<()>, Gather) {
         while gather.is_held() {
             match self.try_send(&mut gather) {
@@ -327,7 +340,8 @@ impl TcpStream {
         }
         while !gather.is_empty() {
             let entry = gather.entry(self.raw());
-            // SAFETY: the entry points to memory that the gather owns and that does not move with it.
+            // SAFETY: the entry points to memory that the gather owns and that does not move with
+            // it.
             let op = unsafe { Op::start(entry, gather) };
             let (completion, back) = op.await;
             gather = back;
@@ -342,10 +356,10 @@ impl TcpStream {
         (Ok(()), gather)
     }
 
-    /// Sends what the socket takes at once, with a system call of its own, and returns whether that was everything;
-    /// otherwise `gather` holds the rest. For data that should leave before the caller goes on with other work; no
-    /// [`Self::send`] may be in flight. A guarded region's bytes that somebody is changing are not sent. Errors are those of
-    /// sendmsg(2) but EAGAIN.
+    /// Sends as much as the socket takes at once, with a system call of its own, and returns
+    /// whether that was everything; otherwise `gather` holds the rest. For data that should leave
+    /// before the caller does other work; no [`Self::send`] may be in flight. Bytes of a guarded
+    /// region that a writer is changing are not sent. Errors are those of sendmsg(2) but EAGAIN.
     pub fn try_send(&self, gather: &mut Gather) -> io::Result<bool> {
         while !gather.is_empty() {
             match gather.send_now(self.fd().as_fd()) {
@@ -360,8 +374,9 @@ impl TcpStream {
         Ok(true)
     }
 
-    /// Sends what the socket takes at once of `gather`, by reference where that pays. What may be lent is what was given to
-    /// [`Gather::push_lent`]; no [`Self::send`] may be in flight. Errors are those of splice(2) but EAGAIN.
+    /// Sends as much of `gather` as the socket takes at once, by reference where that pays.
+    /// Payload goes by reference only if it was given to [`Gather::push_lent`]; no [`Self::send`]
+    /// may be in flight. Errors are those of splice(2) but EAGAIN.
     pub fn try_lend(&self, lender: &mut Lender, gather: &mut Gather) -> io::Result<Lent> {
         let socket = self.fd().as_fd();
         if !self.nonblocking.get() && lender.takes(gather) {
@@ -399,13 +414,14 @@ impl TcpStream {
         check(unsafe { libc::shutdown(self.fd().as_raw_fd(), how) }).map(drop)
     }
 
-    /// Closes the connection and tells the peer at once that it is gone (RST), dropping what was not sent.
+    /// Closes the connection at once with a RST, dropping unsent data.
     pub fn reset(self) {
         if calls::linger_not(self.fd().as_raw_fd()).is_some() {
             return;
         }
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-        // SAFETY: the value outlives the call, and its length is its own. If it fails the stream is closed as usual.
+        // SAFETY: the value outlives the call, and its length is its own. If it fails the stream is
+        // closed as usual.
         unsafe {
             libc::setsockopt(
                 self.fd().as_raw_fd(),
@@ -417,10 +433,10 @@ impl TcpStream {
         }
     }
 
-    /// Gives the socket up, to be used elsewhere. What was received stays with those who have it.
+    /// Gives the socket up, to be used elsewhere. Received data stays with its owners.
     pub fn into_fd(mut self) -> OwnedFd {
         if self.nonblocking.get() {
-            // Whoever takes it over expects what a new socket is. It fails of no socket.
+            // The next owner expects the mode of a new socket. The call fails for no socket.
             let _ = options::set_nonblocking(self.fd().as_fd(), false);
         }
         self.fd.take().expect("there until it is dropped")
@@ -441,18 +457,19 @@ impl TcpStream {
         set(self.fd().as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay.into())
     }
 
-    /// When to ask a silent peer whether it is still there; `None` never asks.
+    /// Sets TCP keepalive; `None` disables it.
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         options::set_keepalive(self.fd().as_fd(), keepalive)
     }
 
-    /// How long sent data may stay unacknowledged before the connection is lost (TCP_USER_TIMEOUT).
+    /// Time for which sent data may stay unacknowledged before the connection is lost
+    /// (TCP_USER_TIMEOUT).
     pub fn set_user_timeout(&self, timeout: Duration) -> io::Result<()> {
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         set(self.fd().as_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
     }
 
-    /// What the kernel knows of the path to the peer: a system call, for once in a while.
+    /// The kernel's information about the path to the peer: a system call, for occasional use.
     pub fn info(&self) -> io::Result<TcpInfo> {
         path::info(self.fd().as_fd())
     }
@@ -462,15 +479,16 @@ impl TcpStream {
         path::congestion(self.fd().as_fd())
     }
 
-    /// Chooses the congestion control of what is sent from now on.
+    /// Chooses the congestion control of data sent from now on.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         path::set_congestion(self.fd().as_fd(), name)
     }
 
-    /// If the peer is this machine, has what is sent leave as it comes, whatever congestion control the system has: nothing is
-    /// congested there, and pacing it costs more than sending it. Listeners and [`Self::connect_over`] do so for loopback
-    /// addresses, before anything is paced; this is for what came in at another one. A peer that has gone meanwhile is not told of
-    /// here: the next operation does.
+    /// Disables pacing if the peer is on this machine, whatever congestion control the system has:
+    /// nothing is congested there, and pacing costs more than sending. Listeners and
+    /// [`Self::connect_over`] do so for loopback addresses, before anything is paced; this is for
+    /// connections accepted at another one. It does not report a peer that has gone meanwhile: the
+    /// next operation does.
     pub fn unpaced_within_machine(&self) {
         if let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr())
             && path::within_machine(local.ip(), peer.ip())
@@ -490,7 +508,7 @@ impl TcpStream {
     }
 }
 
-/// What a call returned: a count, or its error.
+/// Result of a call: a count, or its error.
 fn count(returned: isize) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
@@ -511,11 +529,11 @@ async fn wait_for_buffers() {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
-        // On the ring, where it costs no system call of its own; elsewhere at once.
+        // On the ring, where it costs no system call of its own; otherwise at once.
         Core::with_current(|core| {
             if let Some(core) = core {
                 let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
-                // SAFETY: the entry points to nothing, and the descriptor is nobody else's.
+                // SAFETY: the entry points to nothing, and no other code owns the descriptor.
                 unsafe { core.uring.push(&entry.user_data(IGNORED).flags(squeue::Flags::SKIP_SUCCESS)) };
             }
         });

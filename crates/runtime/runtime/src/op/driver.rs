@@ -55,7 +55,8 @@ impl Driver {
     /// Registers a ring of provided buffers.
     ///
     /// # Safety
-    /// The address is that of `count` entries, a power of two, which stay mapped as long as the ring exists.
+    /// The address is that of `count` entries, a power of two, which stay mapped as long as the
+    /// ring exists.
     pub(crate) unsafe fn provide(&self, address: u64, count: u16) -> io::Result<()> {
         // SAFETY: the caller's.
         unsafe {
@@ -69,7 +70,7 @@ impl Driver {
     /// [`Uring::push`].
     ///
     /// # Safety
-    /// What the entry points to stays valid until its completion has been seen.
+    /// The memory that the entry points to stays valid until its completion has been seen.
     #[inline]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> u64 {
         // SAFETY: the caller's.

@@ -1,10 +1,11 @@
 //! Operations in flight.
 //!
-//! The rule of this module: **an operation in flight owns what the kernel may touch.** An [`Op`] holds its buffers; when
-//! it is dropped before its completion has arrived, they move to the operation table and stay there until it does. The
-//! operation is cancelled, but cancelling only hurries the completion. The file needs no such care: once submitted, the
-//! kernel holds the file itself, and an operation that is dropped while still queued is submitted before the drop
-//! returns, so the descriptor's number cannot be given to another file in between.
+//! The rule of this module: **an operation in flight owns the memory that the kernel may use.** An
+//! [`Op`] holds its buffers; when it is dropped before its completion has arrived, they move to the
+//! operation table and stay there until it does. The operation is cancelled, but cancelling only
+//! hurries the completion. The file needs no such care: once submitted, the kernel holds the file
+//! itself. An operation that is dropped while still queued is submitted before the drop returns, so
+//! the descriptor's number cannot be given to another file in between.
 
 mod driver;
 mod provided;
@@ -30,12 +31,12 @@ use crate::fs::Call;
 use crate::runtime::Core;
 use table::Orphan;
 
-/// User data of entries whose completion tells nothing.
+/// User data of entries whose completion carries no information.
 pub(crate) const IGNORED: u64 = u64::MAX;
-/// User data of the poll that other threads wake a core with.
+/// User data of the poll by which other threads wake a core.
 pub(crate) const WOKEN: u64 = u64::MAX - 1;
 
-/// What a completion said.
+/// Content of a completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) result: i32,
@@ -68,28 +69,28 @@ impl Completion {
     }
 }
 
-/// Whether an operation that failed so should be tried again.
+/// Whether an operation that failed with this error should be tried again.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// One operation with one completion, and what it owns.
+/// One operation with one completion, and the data that it owns.
 pub(crate) struct Op<T: 'static> {
     core: Rc<Core>,
     key: Key,
-    /// There until the operation has ended.
+    /// Present until the operation has ended.
     data: Option<T>,
 }
 
-/// Nothing points into it: what the kernel sees does not move with `data`.
+/// Nothing points into it: memory that the kernel uses does not move with `data`.
 impl<T> Unpin for Op<T> {}
 
 impl<T: 'static> Op<T> {
     /// Starts an operation on this thread's ring.
     ///
     /// # Safety
-    /// Everything that `entry` points to is owned by `data`, stays valid while `data` is alive, and does not move when
-    /// `data` does.
+    /// Everything that `entry` points to is owned by `data`, stays valid while `data` is alive, and
+    /// does not move when `data` does.
     #[inline]
     pub(crate) unsafe fn start(entry: Entry, data: T) -> Self {
         // SAFETY: passed on.
@@ -104,7 +105,8 @@ impl<T: 'static> Op<T> {
     pub(crate) unsafe fn start_on(core: Rc<Core>, entry: Entry, data: T) -> Self {
         let mut table = core.table.borrow_mut();
         let key = table.insert(false);
-        // SAFETY: `data` is kept by this `Op`, and by the table after it, until the completion has been seen.
+        // SAFETY: `data` is kept by this `Op`, and by the table after it, until the completion has
+        // been seen.
         let number = unsafe { core.uring.push(&entry.user_data(key.user_data())) };
         table.set_number(key, number);
         drop(table);
@@ -113,7 +115,7 @@ impl<T: 'static> Op<T> {
 }
 
 impl<T: 'static> Op<T> {
-    /// Like [`Self::start_on`], of a file's data: it is not left waiting for many others.
+    /// Like [`Self::start_on`], for a file's data: submitted without waiting for many others.
     ///
     /// # Safety
     /// As for [`Self::start`].
@@ -128,8 +130,8 @@ impl<T: 'static> Op<T> {
     /// Starts an operation that a thread of this core carries out.
     ///
     /// # Safety
-    /// The file of the call, and everything that it points to, are owned by `data`, stay valid while `data` is alive, and
-    /// do not move when `data` does.
+    /// The file of the call, and everything that it points to, are owned by `data`, stay valid
+    /// while `data` is alive, and do not move when `data` does.
     pub(crate) unsafe fn start_call(mut call: Call, data: T) -> Self {
         let core = Core::current();
         // Number 0: the ring has nothing to submit for it.
@@ -160,7 +162,8 @@ impl<T: 'static> Drop for Op<T> {
         let Some(data) = self.data.take() else { return };
         let done = self.core.table.borrow_mut().abandon(self.key, || Orphan::new(data));
         match done {
-            // It had ended, and nobody had asked: only a buffer that the kernel chose is left to be seen to.
+            // It had ended, and no task had asked: only a buffer that the kernel chose is left to
+            // be put back.
             Some(completion) => {
                 if let Some(buffer) = completion.buffer() {
                     self.core.provided.borrow_mut().put_back(buffer);
@@ -171,8 +174,8 @@ impl<T: 'static> Drop for Op<T> {
     }
 }
 
-/// An operation with any number of completions, none of which points to anything of ours. Dropping it ends it; what was
-/// not taken, and whatever still comes, goes to its `dispose`.
+/// An operation with any number of completions, none of which points to our memory. Dropping it
+/// ends it; completions that were not taken or that still come go to its `dispose`.
 pub(crate) struct Multi {
     core: Rc<Core>,
     key: Key,
@@ -211,7 +214,7 @@ impl Drop for Multi {
     }
 }
 
-/// Asks the kernel to end an operation early. Returns after the operation itself was submitted.
+/// Asks the kernel to cancel an operation. Returns after the operation itself was submitted.
 fn cancel(core: &Core, key: Key) {
     if core.uring.take_back(key.user_data()) {
         // The kernel never saw it, so nothing else completes it.

@@ -1,8 +1,10 @@
-//! The core's provided buffers: what idle sockets receive into, so that none of them ties up memory.
+//! The core's provided buffers: memory that idle sockets receive into, so that none of them ties up
+//! memory.
 //!
-//! They are ordinary pool buffers. What the kernel has filled leaves the ring for good and another buffer of the pool
-//! takes its place, so a slow consumer holds pool memory and never starves the ring of a slot. Small arrivals are copied
-//! out and their buffer stays, which costs less and pins less.
+//! They are ordinary pool buffers. A buffer that the kernel has filled leaves the ring for good,
+//! and another buffer of the pool takes its place. So a slow consumer holds pool memory and never
+//! starves the ring of a slot. Small arrivals are copied out and their buffer stays, which costs
+//! less and pins less.
 
 use std::io;
 use std::ptr::NonNull;
@@ -15,7 +17,7 @@ use crate::buf::{BufMut, Bytes, pool};
 
 /// Size of each provided buffer in bytes, and the most that one receive returns.
 pub(crate) const RECV_BUFFER: usize = 64 << 10;
-/// Receives without a want of buffers after which there may be half as many.
+/// Receives without a shortage after which the number of buffers may be halved.
 const ENOUGH: u32 = 8192;
 /// Arrivals up to this many bytes are copied.
 const COPIED: usize = 1024;
@@ -25,19 +27,20 @@ pub(crate) struct Provided {
     entries: NonNull<BufRingEntry>,
     mask: u16,
     tail: u16,
-    /// By buffer id. `None` where fewer are wanted, or the pool had nothing left.
+    /// By buffer id. `None` where fewer are wanted, or the pool was exhausted.
     buffers: Vec<Option<BufMut>>,
     missing: usize,
-    /// How many there are to be; more when more sockets than that received at once.
+    /// Target number of buffers; grows when more sockets receive at once.
     wanted: usize,
-    /// How many are wanted at least.
+    /// Lower bound of `wanted`.
     least: usize,
-    /// Receives since more were wanted, or less.
+    /// Receives since `wanted` last changed.
     since: u32,
 }
 
 impl Provided {
-    /// Maps and registers a ring with `count` buffers and places for `most`, both rounded up to a power of two.
+    /// Maps and registers a ring with `count` buffers and places for `most`, both rounded up to a
+    /// power of two.
     pub(crate) fn new(ring: &Driver, count: u16, most: u16) -> io::Result<Self> {
         let wanted = count.clamp(2, 4096).next_power_of_two();
         let count = most.clamp(wanted, 4096).next_power_of_two();
@@ -54,21 +57,23 @@ impl Provided {
             since: 0,
         };
         this.missing = usize::from(count);
-        // SAFETY: the pages were mapped for that many entries and stay mapped until the ring has gone.
+        // SAFETY: the pages were mapped for that many entries and stay mapped until the ring has
+        // gone.
         unsafe { ring.provide(address, count) }?;
         this.refill();
         Ok(this)
     }
 
-    /// Wants more buffers: a socket found none, since more of them received at once than there were.
+    /// Wants more buffers: a socket found none, since more of them received at once than there
+    /// were.
     pub(crate) fn grow(&mut self) {
         self.wanted = (self.wanted * 2).min(self.buffers.len());
         self.since = 0;
         self.refill();
     }
 
-    /// Counts a receive, and wants fewer buffers after many that all found one: the fewer take turns, the more of them the
-    /// processor's caches hold. Whether there is one too many.
+    /// Counts a receive, and wants fewer buffers after many that all found one: the fewer take
+    /// turns, the more of them the processor's caches hold. Whether there is one too many.
     #[inline]
     fn is_plenty(&mut self) -> bool {
         self.since += 1;
@@ -79,7 +84,7 @@ impl Provided {
         self.buffers.len() - self.missing > self.wanted
     }
 
-    /// Puts buffers of the pool where some are missing.
+    /// Fills places without a buffer from the pool.
     pub(crate) fn refill(&mut self) {
         for id in 0..self.buffers.len() {
             if self.buffers.len() - self.missing >= self.wanted {
@@ -92,7 +97,7 @@ impl Provided {
         }
     }
 
-    /// Puts `buffer` where one is missing. Whether there was a place.
+    /// Puts `buffer` into an empty place. Returns whether there was one.
     pub(crate) fn give(&mut self, buffer: BufMut) -> bool {
         let id = self.buffers.iter().position(Option::is_none);
         match id {
@@ -102,7 +107,7 @@ impl Provided {
         true
     }
 
-    /// Whether the kernel has none to receive into.
+    /// Whether the kernel has no buffer to receive into.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.missing == self.buffers.len()
     }
@@ -119,8 +124,9 @@ impl Provided {
     fn offer(&mut self, id: u16) {
         let Some(buffer) = &mut self.buffers[usize::from(id)] else { return };
         let address = buffer.as_mut_ptr() as u64;
-        // SAFETY: the masked index lies within the mapped entries, and the kernel reads an entry only after the tail
-        // has passed it. Fields are set one by one, since the first entry's last field is the ring's tail.
+        // SAFETY: the masked index lies within the mapped entries, and the kernel reads an entry
+        // only after the tail has passed it. Fields are set one by one, since the first entry's
+        // last field is the ring's tail.
         unsafe {
             let entry = self.entries.add(usize::from(self.tail & self.mask)).as_mut();
             entry.set_addr(address);
@@ -128,15 +134,15 @@ impl Provided {
             entry.set_bid(id);
         }
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail lies within the first entry, which is mapped for as long as this lives; the kernel reads it
-        // concurrently, hence the atomic.
+        // SAFETY: the tail lies within the first entry, which is mapped for as long as this lives;
+        // the kernel reads it concurrently, hence the atomic.
         unsafe {
             let tail = BufRingEntry::tail(self.entries.as_ptr()).cast_mut();
             AtomicU16::from_ptr(tail).store(self.tail, Ordering::Release);
         }
     }
 
-    /// Takes the first `len` bytes of what the kernel put into buffer `id`.
+    /// Takes the first `len` bytes that the kernel received into buffer `id`.
     #[inline]
     pub(crate) fn take(&mut self, id: u16, len: usize) -> Bytes {
         let plenty = self.is_plenty();
@@ -168,7 +174,7 @@ impl Provided {
         buffer.freeze_bytes()
     }
 
-    /// Puts a buffer back that the kernel chose and nobody wants.
+    /// Puts back a buffer that the kernel chose and that no task uses.
     pub(crate) fn put_back(&mut self, id: u16) {
         self.offer(id);
     }
@@ -186,8 +192,9 @@ impl Drop for Provided {
         if self.buffers.is_empty() {
             return;
         }
-        // SAFETY: mapped by `new` with this length. The ring that they were registered with keeps its own hold on the
-        // pages, and no receive is in flight any more, or `leak` would have been called.
+        // SAFETY: mapped by `new` with this length. The ring that they were registered with keeps
+        // its own hold on the pages, and no receive is in flight any more, or `leak` would have
+        // been called.
         unsafe {
             crate::buf::unmap_pages(self.entries.cast(), self.buffers.len() * size_of::<BufRingEntry>())
         };

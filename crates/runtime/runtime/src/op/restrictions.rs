@@ -1,15 +1,16 @@
-//! What a ring may be asked for: the operations that this crate submits, and nothing else.
+//! Operations that a ring accepts: those that this crate submits, and no others.
 //!
-//! System call filters do not see what a ring does. The kernel holds a ring to this list instead
-//! (`IORING_REGISTER_RESTRICTIONS`), so that code that gets hold of the queue can neither open files nor
-//! rename them. An operation that is missing here fails with EACCES: add it to the list when you submit it.
+//! System call filters do not see operations of a ring. The kernel restricts a ring to this list
+//! instead (`IORING_REGISTER_RESTRICTIONS`), so that code that gets hold of the queue can neither
+//! open files nor rename them. An operation that is missing here fails with EACCES: add it to the
+//! list when you submit it.
 
 use std::io;
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue};
 
-/// What may be submitted.
+/// Operations that may be submitted.
 const OPERATIONS: [u8; 17] = [
     opcode::Nop::CODE,
     opcode::Accept::CODE,
@@ -30,7 +31,7 @@ const OPERATIONS: [u8; 17] = [
     opcode::Close::CODE,
 ];
 
-/// What may be registered (`enum io_uring_register_op` of the kernel's ABI).
+/// Registrations that are allowed (`enum io_uring_register_op` of the kernel's ABI).
 const REGISTRATIONS: [u8; 6] = [
     15, // IORING_REGISTER_BUFFERS2
     16, // IORING_REGISTER_BUFFERS_UPDATE

@@ -1,7 +1,9 @@
-//! The table of operations: which are in flight, what came of them, and what they own after their future has gone.
+//! The table of operations: those in flight, their results, and the data that they own after their
+//! future has gone.
 //!
-//! A slot is named by its index and a generation, together the entry's user data; a completion that names an old
-//! generation belongs to nobody. Slots are used again, so a warm data path does not allocate.
+//! A slot is named by its index and a generation, together the entry's user data; a completion that
+//! names an old generation belongs to no operation. Slots are used again, so a warm data path does
+//! not allocate.
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -11,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use super::Completion;
 use crate::pooled::{put_slot, take_slot};
 
-/// Names a slot.
+/// Identifies a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     index: u32,
@@ -28,7 +30,7 @@ impl Key {
     }
 }
 
-/// What an abandoned operation owns, its type forgotten.
+/// Data of an abandoned operation, its type forgotten.
 pub(super) struct Orphan {
     data: NonNull<u8>,
     layout: Layout,
@@ -38,14 +40,14 @@ pub(super) struct Orphan {
 impl Orphan {
     pub(super) fn new<T: 'static>(data: T) -> Self {
         /// # Safety
-        /// A `T` lives there, and nobody uses it afterwards.
+        /// A `T` lives there, and is not used afterwards.
         unsafe fn drop_as<T>(data: NonNull<u8>) {
             // SAFETY: the caller's.
             unsafe { data.cast::<T>().drop_in_place() };
         }
         let layout = Layout::new::<T>();
         let slot = take_slot(layout);
-        // SAFETY: the slot is large and aligned enough for `T`, and is nobody else's.
+        // SAFETY: the slot is large and aligned enough for `T`, and has no other owner.
         unsafe { slot.cast::<T>().write(data) };
         Self { data: slot, layout, drop: drop_as::<T> }
     }
@@ -53,7 +55,8 @@ impl Orphan {
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        // SAFETY: made by `new` with this type and layout; the slot goes back once, after its content.
+        // SAFETY: made by `new` with this type and layout; the slot goes back once, after its
+        // content.
         unsafe {
             (self.drop)(self.data);
             put_slot(self.data, self.layout);
@@ -65,15 +68,15 @@ enum State {
     Free {
         next: u32,
     },
-    /// In flight; somebody holds the operation.
+    /// In flight; its future exists.
     Pending,
-    /// Ended, and not yet asked for.
+    /// Ended, and its future has not taken the result yet.
     Done(Completion),
     /// In flight, with any number of completions.
     Multi {
         ended: bool,
     },
-    /// In flight; what it owns is kept until it ends.
+    /// In flight; the data that it owns is kept until it ends.
     Abandoned(#[expect(dead_code, reason = "kept only to be dropped")] Orphan),
     /// In flight, with any number of completions that are thrown away.
     AbandonedMulti(fn(Completion)),
@@ -89,20 +92,20 @@ struct Slot {
     completions: VecDeque<Completion>,
 }
 
-/// What the loop has to do about a completion.
+/// Action of the loop on a completion.
 pub(crate) enum Completed {
     /// Wake this task.
     Wake(Option<Waker>),
-    /// It belonged to nobody: see to a buffer that the kernel chose.
+    /// It belonged to no operation: put back a buffer that the kernel chose.
     Unclaimed(Completion),
     /// Wake this task, and stop the operation: too many of its completions were not taken.
     Stop(Option<Waker>),
-    /// Throw it away so.
+    /// Pass it to this function.
     Dispose(fn(Completion), Completion),
 }
 
 const NONE: u32 = u32::MAX;
-/// How many completions of a multi-shot operation may wait before it is stopped.
+/// Most completions of a multi-shot operation that may wait before it is stopped.
 const MOST_WAITING: usize = 64;
 
 /// All operations of one ring.
@@ -110,9 +113,10 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     free: u32,
     in_flight: usize,
-    /// The ring went while operations were in flight: what they own is never freed.
+    /// The ring was closed while operations were in flight: the data that they own is never freed.
     leaked: bool,
-    /// What ended operations owned, until [`Self::take_ended`]: dropping it may run any code, so not in here.
+    /// Data of ended operations, until [`Self::take_ended`]: dropping it may run any code, so not
+    /// in here.
     ended: Vec<State>,
 }
 
@@ -172,7 +176,7 @@ impl Table {
         std::mem::replace(&mut slot.state, State::Free { next })
     }
 
-    /// The completion of a single operation, once it is there; the slot is free then.
+    /// The completion of a single operation, once it has arrived; the slot is free then.
     #[inline]
     pub(super) fn poll(&mut self, key: Key, cx: &mut Context<'_>) -> Option<Completion> {
         let slot = self.get(key)?;
@@ -197,8 +201,8 @@ impl Table {
         Poll::Pending
     }
 
-    /// Gives a single operation up. If it has ended, its slot is free and its completion is returned; if not, the table
-    /// keeps what `orphan` gives until it ends.
+    /// Gives a single operation up. If it has ended, its slot is free and its completion is
+    /// returned; if not, the table keeps what `orphan` gives until it ends.
     pub(super) fn abandon(&mut self, key: Key, orphan: impl FnOnce() -> Orphan) -> Option<Completion> {
         if self.leaked {
             std::mem::forget(orphan());
@@ -214,7 +218,8 @@ impl Table {
         None
     }
 
-    /// Gives a multi-shot operation up. Says whether it is still in flight, and what was not taken.
+    /// Abandons a multi-shot operation. Returns whether it is still in flight, and the completions
+    /// that were not taken.
     pub(super) fn abandon_multi(
         &mut self,
         key: Key,
@@ -232,7 +237,7 @@ impl Table {
         (!ended, left)
     }
 
-    /// Files a completion.
+    /// Records a completion.
     #[inline]
     pub(crate) fn complete(&mut self, user_data: u64, completion: Completion) -> Completed {
         let key = Key::from_user_data(user_data);
@@ -273,13 +278,13 @@ impl Table {
         }
     }
 
-    /// What ended operations owned; to be dropped while the table is not borrowed.
+    /// Data of ended operations; to be dropped while the table is not borrowed.
     #[inline]
     pub(crate) fn take_ended(&mut self) -> Option<impl Sized + use<>> {
         self.ended.pop()
     }
 
-    /// Leaks what abandoned operations own: the ring is going and the kernel may still touch it.
+    /// Leaks the data of abandoned operations: the ring is going and the kernel may still use it.
     pub(crate) fn leak(&mut self) {
         self.leaked = true;
         for slot in &mut self.slots {

@@ -1,6 +1,7 @@
-//! The ring itself: setup with what the kernel offers, the submission queue with its backlog, and `io_uring_enter`.
+//! The ring itself: setup with the features that the kernel offers, the submission queue with its
+//! backlog, and `io_uring_enter`.
 //!
-//! It never looks into what completes; that is [`super::table`]'s.
+//! It never interprets completions; [`super::table`] does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,7 +19,8 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const UNREGISTER_RING_FDS: libc::c_uint = 21;
 
-/// Transfers of files that are submitted together at most: enough to make the call and the disk's notification cheap.
+/// Transfers of files that are submitted together at most: enough to make the call and the disk's
+/// notification cheap.
 const TOGETHER: u32 = 8;
 
 /// `struct io_uring_getevents_arg` of the kernel's ABI.
@@ -45,7 +47,7 @@ struct Timespec {
     nanoseconds: i64,
 }
 
-/// What a ring asks of the kernel.
+/// Set-up flags of a ring, by kernel version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flavour {
     /// Linux 6.6: as `Deferred`, without the indirection of the submission queue.
@@ -54,7 +56,7 @@ enum Flavour {
     Deferred,
     /// Linux 5.19: completions are finished when this thread next enters the kernel.
     Cooperative,
-    /// Whatever is left.
+    /// Any other kernel.
     Plain,
 }
 
@@ -81,16 +83,17 @@ impl Flavour {
     }
 }
 
-/// One io_uring and what is queued for it.
+/// One io_uring and its queued entries.
 pub(crate) struct Uring {
     ring: IoUring,
     /// The ring's file descriptor, or its index among the thread's registered rings.
     enter_fd: i32,
     enter_flags: u32,
     registered: bool,
-    /// Whether the kernel raises a flag when it has work to run for us, so that polling needs no system call.
+    /// Whether the kernel raises a flag when it has work to run for us, so that polling needs no
+    /// system call.
     flags_work: bool,
-    /// Entries that found the queue full, in order. They go first.
+    /// Entries that found the queue full, in order. They are queued first.
     backlog: RefCell<VecDeque<Entry>>,
     pushed: Cell<u64>,
     /// Transfers of files among the entries queued.
@@ -98,7 +101,8 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// Sets up a ring with `entries` submissions and eight times as many completions, as well as the kernel can.
+    /// Sets up a ring with `entries` submissions and eight times as many completions, as well as
+    /// the kernel can.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
         for flavour in FLAVOURS {
@@ -159,15 +163,17 @@ impl Uring {
         &self.ring
     }
 
-    /// Queues an entry and numbers it. Never fails: what finds no room even after a submission waits in the backlog.
+    /// Queues an entry and numbers it. Never fails: an entry that finds no room even after a
+    /// submission waits in the backlog.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its completion has been seen.
+    /// The memory that the entry points to stays valid until its completion has been seen.
     #[inline]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> u64 {
         let number = self.pushed.get() + 1;
         self.pushed.set(number);
-        // SAFETY: only this thread touches the queue, and no other borrow of it is alive here; the entry is the caller's.
+        // SAFETY: only this thread touches the queue, and no other borrow of it is alive here; the
+        // entry is the caller's.
         let queued =
             self.backlog.borrow().is_empty() && unsafe { self.ring.submission_shared().push(entry) }.is_ok();
         if !queued {
@@ -176,9 +182,10 @@ impl Uring {
         number
     }
 
-    /// The entry pushed last moves a file's data. Submits what is queued once there are several of these: to prepare a direct
-    /// transfer takes the kernel 2 to 3 µs, and it gives a disk all of one submission at its end, so that a disk with nothing to do
-    /// would wait for the last of them.
+    /// The entry pushed last moves a file's data. Submits the queue once there are several of
+    /// these. The kernel takes 2 to 3 µs to prepare a direct transfer, and passes the operations of
+    /// one submission to a disk together at its end. So an idle disk would wait for the last of
+    /// them.
     #[inline]
     pub(crate) fn hurry(&self) {
         let transfers = self.transfers.get() + 1;
@@ -188,7 +195,7 @@ impl Uring {
         }
     }
 
-    /// Hands the kernel what is queued, and finishes nothing of it.
+    /// Submits the queued entries, and completes none of them.
     pub(crate) fn submit(&self) {
         if self.unsubmitted() > 0 {
             // Failure shows at the next turn of the loop, which tries again.
@@ -203,7 +210,7 @@ impl Uring {
         let _ = self.enter(0, None);
     }
 
-    /// Moves what fits from the backlog to the queue.
+    /// Moves entries from the backlog to the queue, as many as fit.
     fn feed(&self) {
         let mut backlog = self.backlog.borrow_mut();
         if backlog.is_empty() {
@@ -212,7 +219,7 @@ impl Uring {
         // SAFETY: only this thread touches the queue, and no other borrow of it is alive here.
         let mut queue = unsafe { self.ring.submission_shared() };
         while let Some(entry) = backlog.front() {
-            // SAFETY: whoever pushed the entry vouched for it.
+            // SAFETY: the caller that pushed the entry vouched for it.
             if unsafe { queue.push(entry) }.is_err() {
                 break;
             }
@@ -220,7 +227,7 @@ impl Uring {
         }
     }
 
-    /// Entries that the kernel has not taken yet.
+    /// Number of entries that the kernel has not taken yet.
     #[inline]
     pub(crate) fn unsubmitted(&self) -> usize {
         // SAFETY: only this thread touches the queue, and no other borrow of it is alive here.
@@ -232,18 +239,19 @@ impl Uring {
         number + self.unsubmitted() as u64 <= self.pushed.get()
     }
 
-    /// Takes an entry back that is still in the backlog.
+    /// Takes back an entry that is still in the backlog.
     pub(crate) fn take_back(&self, user_data: u64) -> bool {
         let mut backlog = self.backlog.borrow_mut();
         let found = backlog.iter().position(|e| e.get_user_data() == user_data);
-        // Replaced, not removed: the numbering counts on every entry being there.
+        // Replaced, not removed: the numbering counts every entry.
         if let Some(entry) = found.and_then(|i| backlog.get_mut(i)) {
             *entry = io_uring::opcode::Nop::new().build().user_data(super::IGNORED);
         }
         found.is_some()
     }
 
-    /// Whether an [`Self::enter`] that waits for nothing would find something. Without the kernel's flag it may.
+    /// Whether an [`Self::enter`] that waits for nothing would find something. Without the kernel's
+    /// flag it may.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         // SAFETY: only this thread touches the queues, and no other borrow of them is alive here.
@@ -251,21 +259,22 @@ impl Uring {
         !cq.is_empty() || sq.taskrun() || sq.cq_overflow() || !self.flags_work
     }
 
-    /// Whether completions are there to be reaped.
+    /// Whether completions have arrived.
     #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         // SAFETY: only this thread touches the queue, and no other borrow of it is alive here.
         !unsafe { self.ring.completion_shared() }.is_empty()
     }
 
-    /// Whether polling [`Self::has_work`] tells anything.
+    /// Whether polling [`Self::has_work`] is meaningful.
     pub(crate) fn can_poll(&self) -> bool {
         self.flags_work
     }
 
-    /// Submits everything queued, lets the kernel finish what it can, and waits until `want` completions are there or
-    /// `timeout` has passed. Says whether the kernel took what was queued; if not (it is out of memory, or holds
-    /// completions that found no room), completions have to be reaped first.
+    /// Submits everything queued, lets the kernel finish what it can, and waits until `want`
+    /// completions have arrived or `timeout` has passed. Returns whether the kernel took all queued
+    /// entries; if not (it is out of memory, or holds completions that found no room), completions
+    /// have to be reaped first.
     pub(crate) fn enter(&self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.enter_with(self.enter_flags, want, timeout)
     }
@@ -293,7 +302,8 @@ impl Uring {
                 (enter_flags | ENTER_EXT_ARG, &raw const argument, size_of::<GetEventsArg>())
             }
         };
-        // SAFETY: entries in the queue are vouched for by those who pushed them; the argument outlives the call.
+        // SAFETY: the callers that pushed the entries in the queue vouched for them; the argument
+        // outlives the call.
         let rc = unsafe {
             libc::syscall(libc::SYS_io_uring_enter, self.enter_fd, submit, want, flags, arg, arg_len)
         };
@@ -302,7 +312,8 @@ impl Uring {
         match result {
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => Ok(()),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {
-                // Whatever is in the way passes with completions or with time; do not burn the core meanwhile.
+                // The obstacle passes with completions or with time; do not burn the core
+                // meanwhile.
                 std::thread::yield_now();
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! What one thread's executor consists of, and one turn of its loop.
+//! State of one thread's executor, and one turn of its loop.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -20,18 +20,19 @@ use crate::fs::{Call, Registered, Threads};
 use crate::op::{Completed, Completion, Driver, IGNORED, Provided, RECV_BUFFER, Table, WOKEN};
 use crate::time::{Timers, clock};
 
-/// How many polls of tasks a turn makes at most before it looks at the ring.
+/// Most polls of tasks in a turn before it looks at the ring.
 const POLLS_PER_TURN: usize = 256;
-/// Turns without sleep after which a core tidies up: some milliseconds under load.
+/// Turns without sleep after which a core cleans up: some milliseconds under load.
 const TURNS_AWAKE: u32 = 1024;
 
-/// Sixteen looks at the ring take far less; if they took longer, something else ran.
+/// Sixteen checks of the ring take far less; if they took longer, something else ran.
 const INTERRUPTED_NS: u64 = 3_000;
 
-/// How often this thread was made to give its processor to another.
+/// Number of times that another thread has preempted this one.
 fn preemptions() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the structure is plain numbers, which the call writes and for which zeros are valid, and outlives the call.
+    // SAFETY: the structure is plain numbers, which the call writes and for which zeros are valid,
+    // and outlives the call.
     unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init().ru_nivcsw
@@ -55,18 +56,18 @@ pub(crate) struct Core {
     pub(crate) registered: RefCell<Registered>,
     mail: RefCell<Vec<Message>>,
     main_woken: Cell<bool>,
-    /// Whether the poll of the remote's event is in the ring.
+    /// Whether the poll of the mailbox's event is in the ring.
     event_armed: Cell<bool>,
-    /// The time, once somebody asked for it in this turn.
+    /// The time, once a task has asked for it in this turn.
     now: Cell<Option<Instant>>,
     /// Whether to poll or to sleep; its clock begins with the core.
     spin: RefCell<Spin>,
     /// Whether the latest wait polled, since there was nothing to do.
     polled: Cell<bool>,
     begun: Instant,
-    /// How often this thread had been pushed aside when it was last looked at.
+    /// Value of `preemptions()` when it was last read.
     preemptions: Cell<i64>,
-    /// Turns since the core last slept or tidied up.
+    /// Turns since the core last slept or cleaned up.
     turns: Cell<u32>,
 }
 
@@ -128,9 +129,9 @@ impl Core {
 
     /// Like [`Self::enter`], but a runtime that runs already is only set aside.
     fn enter_nested<'a>(self: &'a Rc<Self>) -> Entered<'a> {
-        // SAFETY: the reference leaves the cell when the guard is dropped, which borrows the same `Rc`. A guard that is
-        // leaked keeps that borrow only by name, hence guards are private and live on the stack of `block_on` and
-        // `shut_down`.
+        // SAFETY: the reference leaves the cell when the guard is dropped, which borrows the same
+        // `Rc`. A guard that is leaked keeps that borrow only by name, hence guards are private and
+        // live on the stack of `block_on` and `shut_down`.
         let before = CURRENT.replace(Some(unsafe { &*std::ptr::from_ref(self) }));
         racy::put_off(true);
         Entered { before, _core: PhantomData }
@@ -154,7 +155,7 @@ impl Core {
         Self::try_current().expect("called outside of a ring runtime")
     }
 
-    /// How other threads reach this runtime.
+    /// Address by which other threads reach this runtime.
     pub(crate) fn address(&self) -> Address {
         self.address
     }
@@ -164,12 +165,12 @@ impl Core {
         usize::from(self.remote.number())
     }
 
-    /// Whether it had to wait for its latest work, polling.
+    /// Whether it had to wait for its latest work, and polled meanwhile.
     pub(crate) fn has_polled(&self) -> bool {
         self.polled.get()
     }
 
-    /// Hands the kernel what is queued, and says whether there is nothing at all to do beside what asks.
+    /// Submits the queued entries, and returns whether there is nothing to do but the calling task.
     pub(super) fn is_alone(&self) -> bool {
         if self.has_ready() || !self.calls.borrow().is_empty() {
             return false;
@@ -178,7 +179,7 @@ impl Core {
         !self.uring.has_work() && !self.remote.has_mail() && self.uring.unsubmitted() == 0
     }
 
-    /// The time as of this turn.
+    /// Time of this turn.
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         self.now.get().unwrap_or_else(|| {
@@ -214,13 +215,13 @@ impl Core {
         self.main_woken.get() || !self.queue.borrow().is_empty()
     }
 
-    /// One turn: run what is ready, then submit, wait if there is nothing else to do, and reap.
+    /// One turn: run the ready tasks, then submit, wait if there is nothing else to do, and reap.
     pub(super) fn turn(&self) {
         self.run_tasks();
         if self.remote.has_mail() {
             self.read_mail();
         }
-        // Tasks and mail may have copied; from here on it may wait.
+        // Tasks and mail may have copied past the caches; from here on the core may wait.
         racy::settle();
         self.submit_calls();
         self.arm_event();
@@ -241,7 +242,8 @@ impl Core {
         }
     }
 
-    /// Does under load what the core else does before it sleeps: lets go of what is not used any more.
+    /// Under load, does the clean-up that the core otherwise does before it sleeps: releases values
+    /// that are not used any more.
     #[cold]
     fn tidy_up(&self) {
         self.turns.set(0);
@@ -279,7 +281,7 @@ impl Core {
         *self.mail.borrow_mut() = mail;
     }
 
-    /// Hands the calls that tasks made to the core's threads.
+    /// Passes the calls that tasks made to the core's threads.
     #[inline]
     fn submit_calls(&self) {
         let mut calls = self.calls.borrow_mut();
@@ -288,7 +290,8 @@ impl Core {
         }
     }
 
-    /// Files what other threads did for operations of this core, and drops other mail.
+    /// Records the results of calls by other threads for this core's operations, and drops other
+    /// mail.
     fn reap_calls(&self) {
         let mut mail = Vec::new();
         self.remote.take_mail(&mut mail);
@@ -299,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Sees to it that the ring notices a wake-up from another thread.
+    /// Ensures that the ring notices a wake-up from another thread.
     fn arm_event(&self) {
         if self.event_armed.replace(true) {
             return;
@@ -310,7 +313,7 @@ impl Core {
         unsafe { self.uring.push(&entry) };
     }
 
-    /// Wakes the sleepers whose time has come. Whether there were any.
+    /// Wakes the sleepers whose time has come. Returns whether there were any.
     #[inline]
     fn fire_timers(&self) -> bool {
         if self.timers.borrow().is_empty() {
@@ -358,8 +361,8 @@ impl Core {
         self.spin.borrow_mut().polled(Polled { found, wait_ns: now - begin, preempted }, now);
     }
 
-    /// Polls for at most `budget` nanoseconds from `begin` on. Whether there is something to do, and whether somebody else had
-    /// the processor meanwhile.
+    /// Polls for at most `budget` nanoseconds from `begin` on. Returns whether there is something
+    /// to do, and whether another thread had the processor meanwhile.
     fn poll(&self, begin: u64, budget: u64) -> (bool, bool) {
         let (mut last, mut interrupted) = (begin, false);
         let found = 'found: loop {
@@ -405,19 +408,20 @@ impl Core {
 
     fn must_enter(&self, want: u32, timeout: Option<Duration>) {
         if let Err(error) = self.uring.enter(want, timeout) {
-            // The ring is this thread's alone and set up as the kernel wished: no error is left that could pass.
+            // The ring is this thread's alone and set up as the kernel wished: no error is left
+            // that could pass.
             panic!("io_uring_enter: {error}");
         }
     }
 
-    /// Files every completion that is there.
+    /// Records every completion that has arrived.
     fn reap(&self) {
         while let Some((user_data, completion)) = self.uring.next_completion() {
             self.complete(user_data, completion);
         }
     }
 
-    /// Files one completion.
+    /// Records one completion.
     #[inline]
     pub(crate) fn complete(&self, user_data: u64, completion: Completion) {
         if user_data == IGNORED {
@@ -454,8 +458,8 @@ impl Core {
         }
     }
 
-    /// Drops all tasks, cancels all operations, and waits up to `patience` for the kernel to let go of what they own;
-    /// what it has not let go of by then is leaked.
+    /// Drops all tasks, cancels all operations, and waits up to `patience` for the kernel to
+    /// release the memory that they own. Memory not released by then is leaked.
     pub(super) fn shut_down(self: &Rc<Self>, patience: Duration) {
         let entered = self.enter_nested();
         loop {

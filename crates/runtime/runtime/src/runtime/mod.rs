@@ -1,8 +1,8 @@
 //! The executor: one a thread, driving futures and one io_uring.
 //!
-//! A turn of its loop runs every task that is ready, then makes one `io_uring_enter` that submits everything the tasks
-//! queued and reaps everything that completed. With nothing to do it sleeps in that call; with completions expected
-//! within microseconds it polls for them first.
+//! A turn of its loop runs every task that is ready, then makes one `io_uring_enter` that submits
+//! everything the tasks queued and reaps everything that completed. With nothing to do it sleeps in
+//! that call; with completions expected within microseconds it polls for them first.
 
 mod core;
 mod refused;
@@ -27,21 +27,22 @@ pub use refused::NoRing;
 pub(crate) use remote::Address;
 pub use task::{JoinError, JoinHandle, spawn};
 
-/// How a runtime is set up.
+/// Configuration of a runtime.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Operations queued between two system calls before one more is made. Rounded up to a power of two; 8 to 16384.
+    /// Operations queued between two system calls before one more is made. Rounded up to a power of
+    /// two; 8 to 16384.
     pub entries: u32,
-    /// How long to poll for completions before sleeping, at most, in microseconds: what it is worth not to sleep. How long it
-    /// really polls follows from how soon work has been coming; an idle runtime, or one that shares its processor with
-    /// others who want it, sleeps. 0 never polls.
+    /// Longest time to poll for completions before sleeping, in microseconds: the cost of a sleep.
+    /// The actual time depends on how soon work has been arriving. An idle runtime, or one whose
+    /// processor other threads want, sleeps. 0 never polls.
     pub spin_us: u32,
     /// The processor to run on; `None` leaves the thread where it is.
     pub core: Option<usize>,
-    /// How many bytes the core's buffer pool maps at most ([`crate::pool::set_limit`]).
+    /// Most bytes that the core's buffer pool maps ([`crate::pool::set_limit`]).
     pub pool_bytes: usize,
-    /// How many 64 KiB buffers wait for sockets to receive into, at first: there will be more, up to an eighth of the pool, if
-    /// more sockets receive at once. Rounded up to a power of two; 2 to 4096.
+    /// Number of 64 KiB buffers for sockets to receive into, at first. It grows, up to an eighth of
+    /// the pool, if more sockets receive at once. Rounded up to a power of two; 2 to 4096.
     pub recv_buffers: u16,
 }
 
@@ -59,14 +60,16 @@ impl Default for Config {
 
 /// An executor with its ring. It belongs to the thread that made it.
 ///
-/// Dropping it drops all tasks, cancels all operations and waits until the kernel has let go of their buffers.
+/// Dropping it drops all tasks, cancels all operations and waits until the kernel has let go of
+/// their buffers.
 pub struct Runtime {
     core: Rc<Core>,
 }
 
 impl Runtime {
-    /// Sets up a ring and its buffers. Fails with a [`NoRing`] where io_uring is forbidden (`PermissionDenied`) or the kernel is
-    /// older than 5.19 (`Unsupported`), with EMFILE or ENOMEM when there is no more.
+    /// Sets up a ring and its buffers. Fails with a [`NoRing`] where io_uring is forbidden
+    /// (`PermissionDenied`) or the kernel is older than 5.19 (`Unsupported`), with EMFILE or ENOMEM
+    /// when there is no more.
     pub fn new(config: Config) -> io::Result<Self> {
         if let Some(core) = config.core {
             pin_to(core)?;
@@ -75,8 +78,9 @@ impl Runtime {
         Ok(Self { core: Rc::new(Core::new(&config).map_err(refused::explained)?) })
     }
 
-    /// Drives `future`, and all tasks spawned meanwhile, until `future` ends. Tasks that have not ended stay for the next
-    /// call. Panics if a runtime runs on this thread already, or if the ring breaks.
+    /// Drives `future`, and all tasks spawned meanwhile, until `future` ends. Tasks that have not
+    /// ended stay for the next call. Panics if a runtime runs on this thread already, or if the
+    /// ring breaks.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _entered = self.core.enter();
         let mut future = pin!(future);
@@ -86,7 +90,7 @@ impl Runtime {
         loop {
             if self.core.take_main_woken() {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    // What it queued last, such as closing a socket, is not left lying.
+                    // Submit what it queued last, such as closing a socket.
                     let _ = self.core.uring.enter(0, None);
                     return output;
                 }
@@ -113,19 +117,21 @@ pub fn is_running() -> bool {
     Core::try_current().is_some()
 }
 
-/// Whether this core had nothing to do before its latest work came, and looked out for it: it has time to spare.
+/// Whether this core had nothing to do before its latest work came, and looked out for it: it has
+/// time to spare.
 pub fn has_polled() -> bool {
     Core::with_current(|core| core.is_some_and(|core| core.has_polled()))
 }
 
-/// Whether this core has nothing else to do right now than the task that asks: no other is ready, and nothing has completed. What
-/// was queued for the kernel is handed over first, so that nobody waits for it while the core does. Outside of a runtime it is so.
+/// Whether this core has nothing to do but the current task: no other task is ready, and no
+/// operation has completed. Submits queued operations first, so that they do not wait for the task.
+/// True outside of a runtime.
 pub fn is_alone() -> bool {
     Core::with_current(|core| core.is_none_or(|core| core.is_alone()))
 }
 
-/// Hands over to the kernel what was queued for it, at once. The kernel begins it in the name of whom the thread acts for
-/// now ([`crate::act_as`]).
+/// Submits queued operations to the kernel at once. The kernel begins them with the thread's
+/// present credentials ([`crate::act_as`]).
 pub fn submit() {
     Core::with_current(|core| {
         if let Some(core) = core {
@@ -147,7 +153,7 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Waits for one round of the ring: what was queued for the kernel before is handed over, and others have their turn.
+/// Waits for one round of the ring: submits the queued entries, and lets other tasks run.
 pub async fn round() {
     // SAFETY: the entry points to nothing.
     let op = unsafe { Op::start(opcode::Nop::new().build(), ()) };
@@ -159,7 +165,8 @@ fn pin_to(core: usize) -> io::Result<()> {
     if core >= libc::CPU_SETSIZE as usize {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a `cpu_set_t` is plain bits, for which zeros are valid; the index was checked; the set outlives the call.
+    // SAFETY: a `cpu_set_t` is plain bits, for which zeros are valid; the index was checked; the
+    // set outlives the call.
     let rc = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);

@@ -1,8 +1,9 @@
-//! Why there is no io_uring, in words that say what to do: forbidden here, or a kernel that is too old.
+//! Reasons why there is no io_uring, with instructions: forbidden here, or a kernel that is too
+//! old.
 
 use std::io;
 
-/// There is no io_uring for this process. `Display` says why, and what to do.
+/// There is no io_uring for this process. `Display` gives the reason, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoRing(String);
 
@@ -21,9 +22,9 @@ impl NoRing {
     }
 }
 
-/// What the system says of itself.
+/// System settings that can deny io_uring.
 struct Facts {
-    /// `kernel.io_uring_disabled`: 1 keeps it from those without a privilege, 2 from all.
+    /// `kernel.io_uring_disabled`: 1 denies io_uring to unprivileged processes, 2 to all.
     disabled: u8,
     /// System calls of this process are filtered (seccomp(2)).
     filtered: bool,
@@ -41,7 +42,8 @@ impl Facts {
     }
 }
 
-/// `error` of setting up a ring, explained if it is one of those that the administrator can do something about.
+/// `error` of setting up a ring, explained if it is one of those that the administrator can do
+/// something about.
 pub(super) fn explained(error: io::Error) -> io::Error {
     explain(error, Facts::read)
 }

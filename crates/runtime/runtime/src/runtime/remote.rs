@@ -1,11 +1,11 @@
-//! What other threads can do to a runtime: wake its tasks, and give it work.
+//! Access to a runtime for other threads: they wake its tasks, and give it work.
 //!
-//! Every runtime has a mailbox in a table that lives as long as the process, so that a waker can name a runtime by number
-//! and never dangles. Mailboxes of runtimes that have gone are used again.
+//! Every runtime has a mailbox in a table that lives as long as the process, so that a waker can
+//! name a runtime by number and never dangles. Mailboxes of runtimes that have gone are used again.
 //!
-//! Sleeping and waking meet in two flags. The owner says that it may sleep, then looks whether mail is there; a sender
-//! leaves mail, then looks whether the owner may sleep, and only then makes the system call that wakes it. One of the
-//! two always sees the other.
+//! Sleeping and waking meet in two flags. The owner sets a flag that it may sleep, then checks for
+//! mail. A sender leaves mail, then checks whether the owner may sleep, and only then makes the
+//! system call that wakes it. One of the two always sees the other.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,19 +29,19 @@ pub(super) enum Message {
 
 #[derive(Default)]
 struct Mail {
-    /// How many runtimes have owned the mailbox so far.
+    /// Number of runtimes that have owned the mailbox so far.
     owners: u64,
     /// `None` while no runtime owns it.
     messages: Option<Vec<Message>>,
 }
 
-/// A runtime's mailbox. Its flags change with every sleep, so no other runtime's are on their cache line (or its prefetched
-/// neighbour).
+/// A runtime's mailbox. Its flags change with every sleep, so no other runtime's are on their cache
+/// line (or its prefetched neighbour).
 #[repr(align(128))]
 pub(super) struct Remote {
     number: u16,
     mail: Mutex<Mail>,
-    /// Whether there is mail.
+    /// Whether a message waits.
     pending: AtomicBool,
     /// Whether the owner may be asleep.
     sleeping: AtomicBool,
@@ -89,7 +89,7 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Takes no more mail. What was there is dropped.
+    /// Takes no more mail. Mail that is left is dropped.
     pub(super) fn close(&'static self) {
         let left = unpoisoned(self.mail.lock()).messages.take();
         drop(left);
@@ -106,13 +106,13 @@ impl Remote {
         self.event.as_raw_fd()
     }
 
-    /// Where this mailbox's present owner can be reached.
+    /// Address of this mailbox's present owner.
     pub(super) fn address(&'static self) -> Address {
         Address { remote: self, owner: unpoisoned(self.mail.lock()).owners }
     }
 
-    /// Leaves a message for the present owner, or for the one that is named and nobody else, and wakes it if it may
-    /// sleep. Gives the message back if that owner has gone.
+    /// Leaves a message for the present owner, or only for the given one, and wakes it if it may
+    /// sleep. Returns the message if that owner has gone.
     fn send(&self, message: Message, owner: Option<u64>) -> Result<(), Message> {
         let mut mail = unpoisoned(self.mail.lock());
         let is_owner = owner.is_none_or(|owner| owner == mail.owners);
@@ -127,20 +127,21 @@ impl Remote {
                 return Ok(());
             }
             let one = 1u64.to_ne_bytes();
-            // SAFETY: writes eight bytes of our own to our own descriptor. It can only fail when the counter is full,
-            // and then the owner has a wake-up to come.
+            // SAFETY: writes eight bytes of our own to our own descriptor. It can only fail when
+            // the counter is full, and then the owner has a wake-up to come.
             unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         }
         Ok(())
     }
 
-    /// Says that the owner is about to sleep. If there is mail, it must not.
+    /// Records that the owner is about to sleep. Returns false if mail has arrived: then it must
+    /// not.
     pub(super) fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         !self.pending.load(Ordering::SeqCst)
     }
 
-    /// Says that the owner is awake.
+    /// Records that the owner is awake.
     #[inline]
     pub(super) fn awake(&self) {
         if self.sleeping.load(Ordering::Relaxed) {
@@ -163,7 +164,7 @@ impl Remote {
     }
 }
 
-/// Reaches one runtime from any thread, for as long as it lives and never another one.
+/// Address of one runtime, for any thread. It never reaches another runtime.
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
     remote: &'static Remote,
@@ -171,14 +172,14 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Gives the runtime work. Whether it is still there; if not, the work is dropped.
+    /// Gives work to the runtime. Returns whether it still exists; if not, the work is dropped.
     pub(crate) fn run(&self, job: Job) -> bool {
         self.remote.send(Message::Run(job), Some(self.owner)).is_ok()
     }
 
-    /// Tells the runtime what came of an operation that was carried out elsewhere.
+    /// Passes the result of an operation that was carried out elsewhere to the runtime.
     pub(crate) fn complete(&self, user_data: u64, result: i32) {
-        // A runtime that has gone has leaked what the operation owns.
+        // A runtime that has gone has leaked the data of the operation.
         let _ = self.remote.send(Message::Complete { user_data, result }, Some(self.owner));
     }
 }

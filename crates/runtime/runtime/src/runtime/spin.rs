@@ -1,15 +1,19 @@
-//! Whether a core with nothing to do polls for the next completion or sleeps at once, and for how long it polls.
+//! Decides whether an idle core polls for the next completion or sleeps at once, and for how long
+//! it polls.
 //!
-//! A sleep costs: the switch away and back, the interrupt that ends it (on a virtual machine an exit to the host at either
-//! end), and the time until the thread runs again, which its peers wait for too. Polling costs the processor time that it takes,
-//! and all of it is wasted when nothing comes. What a sleep is worth is the configured limit; the state machine below
-//! polls for as long as that is cheaper on the average of the latest waits, never longer than the limit, and mostly not at all
+//! A sleep costs the switch away and back, the interrupt that ends it (on a virtual machine an exit
+//! to the host at either end), and the time until the thread runs again. Its peers wait for that
+//! too. Polling costs its processor time, and all of it is wasted when nothing comes. The
+//! configured limit is the cost of a sleep. The state machine below polls for as long as that is
+//! cheaper on the average of the latest waits, never longer than the limit, and mostly not at all
 //! when work is rare.
 //!
-//! Only waits that polled tell how soon work comes: a sleeper's work comes later, because whoever sends it has slept
-//! meanwhile as well. So a core that has given up polling tries again, at growing intervals, and only while work comes often enough;
-//! and at once when work comes clearly sooner, many times in a row, than right after it gave up: what it learnt was of other work.
-//! Somebody else who wants the processor ends polling for a growing while too, unless that is rare and soon over.
+//! Only waits that polled tell how soon work comes. After a sleep work comes later, because its
+//! sender has slept meanwhile as well. So a core that has given up polling tries again, at growing
+//! intervals, and only while work comes often enough. It tries at once when work comes clearly
+//! sooner, many times in a row, than right after it gave up: it had learnt from other work. Another
+//! thread that wants the processor ends polling for a growing while too, unless that is rare and
+//! soon over.
 //!
 //! It owns no clock: the time is handed in, in nanoseconds from any beginning.
 
@@ -19,7 +23,7 @@ const CLASSES: [u64; 20] = [
     48_000, 64_000, 96_000, 128_000, 256_000, 512_000,
 ];
 
-/// Waits between two looks at the classes.
+/// Waits between two reviews of the classes.
 const REVIEW: u16 = 16;
 /// Waits that count; when there are more, all count half.
 const MEMORY: u16 = 128;
@@ -29,13 +33,13 @@ const TRIAL: u16 = 8;
 const IDLE_LIMITS: u64 = 8;
 /// Work that comes to a sleeper within this many limits may come soon enough to a poller.
 const NEAR_LIMITS: u64 = 4;
-/// Waits that tell how soon work comes to a sleeper when polling was given up, and as many in a row in which it comes clearly
-/// sooner: it is other work.
+/// Waits that show how soon work comes to a sleeper when polling was given up. As many in a row in
+/// which it comes clearly sooner mean that it is other work.
 const SOONER: u16 = 16;
-/// [`Spin::given_up`] that no wait is sooner than.
+/// [`Spin::given_up`] so that no wait counts as sooner.
 const NOTHING: (u16, u64) = (SOONER, 0);
-/// Polled waits since somebody else last took the processor after which that is rare: the kernel's own threads do so, and
-/// to sleep for 4 ms because of them costs more than they take.
+/// Polled waits without a preemption after which preemptions are rare. The kernel's own threads
+/// cause some, and to sleep for 4 ms because of them costs more than they take.
 const RARELY: u16 = 64;
 /// The first interval between trials, and the longest, in nanoseconds.
 const INTERVAL_NS: u64 = 4_000_000;
@@ -43,20 +47,20 @@ const LONGEST_INTERVAL_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Polls, and looks again whether that pays after so many waits.
+    /// Polls, and reviews after so many waits whether that pays.
     Polling { review_in: u16 },
-    /// Sleeps at once, until then at least.
+    /// Sleeps at once, at least until then.
     Sleeping { until_ns: u64 },
 }
 
-/// How a wait that polled went.
+/// Result of a wait that polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Polled {
     /// Whether work came while it polled; if not, it slept afterwards.
     pub found: bool,
-    /// How long it took until work came, polling and sleeping together, in nanoseconds.
+    /// Time until work came, polling and sleeping together, in nanoseconds.
     pub wait_ns: u64,
-    /// Whether somebody else took the processor meanwhile.
+    /// Whether another thread took the processor meanwhile.
     pub preempted: bool,
 }
 
@@ -65,26 +69,28 @@ pub(super) struct Polled {
 pub(super) struct Spin {
     limit_ns: u64,
     state: State,
-    /// How long to poll, in nanoseconds.
+    /// Time to poll, in nanoseconds.
     budget_ns: u64,
     /// Waits that polled, by class.
     seen: [u16; CLASSES.len() + 1],
     total: u16,
-    /// How long to leave polling alone if it turns out not to pay.
+    /// Time without polling if it turns out not to pay, in nanoseconds.
     interval_ns: u64,
     /// The latest wait that slept, in nanoseconds.
     slept_ns: u64,
-    /// The first waits that slept since polling was given up, at most [`SOONER`] and none if it was for somebody else: how many, and
-    /// their nanoseconds together, long ones counted as idle ones.
+    /// The first waits that slept since polling was given up, at most [`SOONER`]: their number, and
+    /// their sum in nanoseconds, with long ones counted as idle ones. [`NOTHING`] if another thread
+    /// was the reason.
     given_up: (u16, u64),
     /// Waits in a row that slept and were clearly shorter than those on the average.
     sooner: u16,
-    /// Polled waits since somebody else took the processor, as far as they matter.
+    /// Polled waits since another thread took the processor, as far as they matter.
     undisturbed: u16,
 }
 
 impl Spin {
-    /// Never polls longer than `limit_ns`, which also is what a sleep is worth. 0 never polls.
+    /// Never polls longer than `limit_ns`, which is also the assumed cost of a sleep. 0 never
+    /// polls.
     pub(super) fn new(limit_ns: u64) -> Self {
         let state = State::Polling { review_in: TRIAL };
         let seen = [0; CLASSES.len() + 1];
@@ -107,7 +113,7 @@ impl Spin {
         self.limit_ns == 0
     }
 
-    /// How long to poll in a wait that begins now, in nanoseconds; 0 to sleep at once.
+    /// Time to poll in a wait that begins now, in nanoseconds; 0 to sleep at once.
     #[inline]
     pub(super) fn budget_ns(&mut self, now_ns: u64) -> u64 {
         match self.state {
@@ -125,7 +131,7 @@ impl Spin {
         }
     }
 
-    /// Notes a wait that slept at once.
+    /// Records a wait that slept at once.
     #[inline]
     pub(super) fn slept(&mut self, wait_ns: u64) {
         self.slept_ns = wait_ns;
@@ -134,25 +140,26 @@ impl Spin {
             self.given_up = (count + 1, sum_ns + wait_ns.min(self.limit_ns * IDLE_LIMITS));
             return;
         }
-        // By a quarter.
+        // Shorter by a quarter.
         let clearly = wait_ns.saturating_add(wait_ns / 3) < sum_ns / u64::from(SOONER);
         self.sooner = if clearly { self.sooner.saturating_add(1) } else { 0 };
     }
 
-    /// Notes a wait that polled, which ended now.
+    /// Records a wait that polled, which ended now.
     #[inline]
     pub(super) fn polled(&mut self, wait: Polled, now_ns: u64) {
         if wait.preempted {
             let rare = std::mem::take(&mut self.undisturbed) >= RARELY;
             if rare && wait.wait_ns <= self.limit_ns * IDLE_LIMITS {
-                // How long work took to come nobody knows.
+                // The time until work came is unknown.
                 return;
             }
             return self.stop(now_ns, NOTHING);
         }
         self.undisturbed = (self.undisturbed + 1).min(RARELY);
         if !wait.found && wait.wait_ns > self.limit_ns * IDLE_LIMITS {
-            // A pause says nothing of what comes after it: the first wait after the next one that is near will tell.
+            // A pause is no measure of later waits: the first wait after the next one that is near
+            // will tell.
             self.slept_ns = wait.wait_ns;
             self.state = State::Sleeping { until_ns: now_ns };
             (self.given_up, self.sooner) = (NOTHING, 0);
@@ -179,22 +186,22 @@ impl Spin {
         self.total = 0;
     }
 
-    /// Polling does not pay: leaves it alone, for twice as long as the last time. `given_up`: whether it begins to learn what
-    /// work is now.
+    /// Polling does not pay: leaves it alone, for twice as long as the last time. `given_up`:
+    /// whether it begins to learn what work is now.
     fn stop(&mut self, now_ns: u64, given_up: (u16, u64)) {
         (self.given_up, self.sooner) = (given_up, 0);
         self.state = State::Sleeping { until_ns: now_ns + self.interval_ns };
         self.interval_ns = (self.interval_ns * 2).min(LONGEST_INTERVAL_NS);
     }
 
-    /// Looks for the time to poll that would have cost the least.
+    /// Finds the polling time that would have cost the least.
     fn review(&mut self, now_ns: u64) {
         self.budget_ns = self.cheapest();
         if self.budget_ns == 0 {
             return self.stop(now_ns, (0, 0));
         }
         if self.total >= REVIEW {
-            // More than a trial went well.
+            // More than a trial has gone well.
             self.interval_ns = INTERVAL_NS;
         }
         if self.total >= MEMORY {
@@ -204,8 +211,8 @@ impl Spin {
         self.state = State::Polling { review_in: REVIEW };
     }
 
-    /// What each time to poll would have cost over the waits that count: those that end within it cost what they take, the
-    /// others all of it and a sleep.
+    /// The polling time with the least cost over the waits that count. A wait that ends within it
+    /// costs its own time; any other costs all of it and a sleep.
     fn cheapest(&self) -> u64 {
         let total = u64::from(self.total);
         let (mut best, mut least) = (0, total * self.limit_ns);
@@ -215,7 +222,7 @@ impl Spin {
             caught += count;
             caught_cost += count * u64::midpoint(start, end);
             let cost = caught_cost + (total - caught) * (end + self.limit_ns);
-            // A longer one that costs the same catches more.
+            // A longer time of the same cost catches more.
             if cost <= least && caught > 0 {
                 (best, least) = (end, cost);
             }
@@ -235,7 +242,7 @@ mod tests {
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
 
-    /// A core whose work comes as `next` says, given whether the core is asleep: so long after the wait begins.
+    /// A core in virtual time, with counts of its waits, its sleeps and its polling.
     struct Simulation {
         spin: Spin,
         now_ns: u64,
@@ -249,7 +256,8 @@ mod tests {
             Self { spin: Spin::new(limit_us * US), now_ns: 0, polled_ns: 0, sleeps: 0, waits: 0 }
         }
 
-        /// One wait, and 2 µs of work after it. `poller` and `sleeper`: how long until work comes to either.
+        /// One wait, and 2 µs of work after it. `poller` and `sleeper`: how long until work comes
+        /// to either.
         fn wait(&mut self, poller: u64, sleeper: u64, preempted: bool) {
             self.waits += 1;
             let budget = self.spin.budget_ns(self.now_ns);
@@ -278,7 +286,7 @@ mod tests {
             }
         }
 
-        /// The part of all time that was polled away.
+        /// The part of all time that was spent polling.
         fn polled_part(&self) -> f64 {
             self.polled_ns as f64 / self.now_ns as f64
         }

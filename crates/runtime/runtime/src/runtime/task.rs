@@ -1,7 +1,8 @@
-//! Tasks: futures that a runtime drives to their end, and the handles that wait for it.
+//! Tasks: futures that a runtime drives to their end, and the handles by which others wait for
+//! them.
 //!
-//! A task lives in a recycled slot of memory with two owners: the runtime's task table until it has ended, and its
-//! [`JoinHandle`]. Both belong to one thread, so the counts are plain.
+//! A task lives in a recycled slot of memory with two owners: the runtime's task table until it has
+//! ended, and its [`JoinHandle`]. Both belong to one thread, so the counts are plain.
 
 use std::alloc::Layout;
 use std::any::Any;
@@ -18,7 +19,7 @@ use super::Core;
 use super::waker::{MAX_TASKS, TaskName};
 use crate::pooled::{put_slot, take_slot};
 
-/// Why a task has no output.
+/// Reason why a task has no output.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// It was aborted, or its runtime has gone.
@@ -31,28 +32,28 @@ pub enum JoinError {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The future is there, and not being polled.
+    /// The future exists, and is not being polled.
     Idle,
     /// The future is being polled.
     Polled,
     /// The future is being polled, and is to be dropped afterwards.
     Aborting,
-    /// The output is there, or has been taken.
+    /// The output exists, or has been taken.
     Ended,
 }
 
-/// What every task begins with.
+/// Common beginning of every task.
 pub(super) struct Head {
     vtable: &'static VTable,
     owners: Cell<u8>,
     phase: Cell<Phase>,
     name: Cell<TaskName>,
-    /// Who waits for the end.
+    /// Waker of the task that waits for the end.
     waiter: Cell<Option<Waker>>,
 }
 
 struct VTable {
-    /// Polls the future; whether it ended.
+    /// Polls the future; returns whether it ended.
     poll: unsafe fn(NonNull<Head>, &mut Context<'_>) -> bool,
     /// Replaces the future by [`JoinError::Aborted`].
     abort: unsafe fn(NonNull<Head>),
@@ -88,20 +89,23 @@ impl<F: Future + 'static> Task<F> {
             name: Cell::new(name),
             waiter: Cell::new(None),
         };
-        // SAFETY: the slot is large and aligned enough for the task, and is nobody else's.
+        // SAFETY: the slot is large and aligned enough for the task, and has no other owner.
         unsafe { slot.as_ptr().write(Self { head, stage: UnsafeCell::new(Stage::Future(future)) }) };
         slot.cast()
     }
 
     /// # Safety
-    /// `this` is a live `Task<F>`, and nobody else borrows its stage until the result is no longer used.
+    /// `this` is a live `Task<F>`, and its stage is not borrowed otherwise until the result is no
+    /// longer used.
     unsafe fn stage<'a>(this: NonNull<Head>) -> &'a mut Stage<F> {
-        // SAFETY: the caller's; `Head` is the first field of the `repr(C)` task that `this` was made as.
+        // SAFETY: the caller's; `Head` is the first field of the `repr(C)` task that `this` was
+        // made as.
         unsafe { &mut *this.cast::<Self>().as_ref().stage.get() }
     }
 
     /// # Safety
-    /// `this` is a live `Task<F>` whose phase is `Polled`, set by the caller, so that nobody else touches the stage.
+    /// `this` is a live `Task<F>` whose phase is `Polled`, set by the caller, so that no other code
+    /// touches the stage.
     unsafe fn poll(this: NonNull<Head>, cx: &mut Context<'_>) -> bool {
         // SAFETY: the caller's.
         let stage = unsafe { Self::stage(this) };
@@ -128,7 +132,7 @@ impl<F: Future + 'static> Task<F> {
         unsafe { Self::finish(this, Err(JoinError::Aborted)) };
     }
 
-    /// Drops the future in place and puts the output there.
+    /// Drops the future in place and stores the output there.
     ///
     /// # Safety
     /// As for [`Self::poll`].
@@ -146,7 +150,8 @@ impl<F: Future + 'static> Task<F> {
     }
 
     /// # Safety
-    /// `this` is a live `Task<F>` in phase `Ended`, and `to` points to an `Option<Result<F::Output, JoinError>>`.
+    /// `this` is a live `Task<F>` in phase `Ended`, and `to` points to an `Option<Result<F::Output,
+    /// JoinError>>`.
     unsafe fn take(this: NonNull<Head>, to: *mut ()) {
         // SAFETY: the caller's.
         unsafe {
@@ -168,7 +173,7 @@ impl<F: Future + 'static> Task<F> {
     }
 }
 
-/// One owner less.
+/// Gives one ownership up.
 ///
 /// # Safety
 /// The caller is an owner of the live task and uses it no more.
@@ -177,7 +182,7 @@ unsafe fn disown(task: NonNull<Head>) {
     let head = unsafe { task.as_ref() };
     head.owners.set(head.owners.get() - 1);
     if head.owners.get() == 0 {
-        // SAFETY: nobody owns it any more.
+        // SAFETY: it has no owner any more.
         unsafe { (head.vtable.free)(task) };
     }
 }
@@ -197,7 +202,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// A table whose first slot stands for the future of `block_on`.
+    /// A table whose first slot is reserved for the future of `block_on`.
     pub(super) fn new(runtime: u16) -> Self {
         Self { runtime, slots: vec![Slot { generation: 0, queued: false, task: None }], free: Vec::new() }
     }
@@ -226,7 +231,7 @@ impl Tasks {
         (TaskName::new(runtime, name.index() as u32, slot.generation) == name).then_some(slot)
     }
 
-    /// Whether the task is to be put into the run queue now.
+    /// Whether the task must be put into the run queue now.
     #[inline]
     pub(super) fn mark_queued(&mut self, name: TaskName) -> bool {
         self.get(name).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
@@ -250,8 +255,8 @@ impl Tasks {
         Some(task)
     }
 
-    /// Any task that is left and can be aborted at once. One that a panic has torn out of its poll, past what catches a task's
-    /// own, cannot: nobody knows what state it is in.
+    /// Any task that is left and can be aborted at once. A task whose poll ended by a panic that
+    /// was not caught for the task cannot: its state is unknown.
     pub(super) fn any_idle(&self) -> Option<NonNull<Head>> {
         // SAFETY: the table owns its tasks.
         let idle = |task: &NonNull<Head>| unsafe { task.as_ref() }.phase.get() == Phase::Idle;
@@ -265,7 +270,8 @@ impl Tasks {
 /// `task` is in `core`'s table.
 #[inline]
 pub(super) unsafe fn run(core: &Core, task: NonNull<Head>, name: TaskName) {
-    // SAFETY: the table owns it, and lets go only below or in `abort`, which does not touch a task that is polled.
+    // SAFETY: the table owns it, and lets go only below or in `abort`, which does not touch a task
+    // that is polled.
     let head = unsafe { task.as_ref() };
     if head.phase.get() != Phase::Idle {
         return;
@@ -325,8 +331,8 @@ unsafe fn end(core: &Core, task: NonNull<Head>) {
     }
 }
 
-/// Runs `future` as a task of this thread's runtime; it may end long after the caller. Dropping the handle lets it run on
-/// alone. Panics outside of a runtime.
+/// Runs `future` as a task of this thread's runtime; it may end long after the caller. Dropping the
+/// handle lets it run on alone. Panics outside of a runtime.
 pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     let core = Core::current();
     let (name, task) = core.tasks.borrow_mut().insert(future);
@@ -342,8 +348,9 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Ends the task without an output: its future is dropped before this returns, unless the task itself calls it, in
-    /// which case it is dropped when it next waits. No effect on a task that has ended.
+    /// Ends the task without an output: its future is dropped before this returns, unless the task
+    /// itself calls it, in which case it is dropped when it next waits. No effect on a task that
+    /// has ended.
     pub fn abort(&self) {
         // SAFETY: this handle is an owner.
         unsafe { abort(&self.core, self.task) };

@@ -1,8 +1,9 @@
 //! Wakers that are plain numbers.
 //!
-//! A waker's data is not a pointer but the name of a task: runtime, slot and generation. Cloning copies it, dropping does
-//! nothing, and waking a task that has ended is harmless, at worst a poll too many of the slot's next user. On the
-//! task's own thread waking is a push to the run queue; on any other it goes through [`super::remote`].
+//! A waker's data is not a pointer but the name of a task: runtime, slot and generation. Cloning
+//! copies it, dropping does nothing, and waking a task that has ended is harmless, at worst a poll
+//! too many of the slot's next user. On the task's own thread waking is a push to the run queue; on
+//! any other it goes through [`super::remote`].
 
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
@@ -15,12 +16,12 @@ compile_error!("a task's name takes 64 bits");
 const INDEX_BITS: u32 = 26;
 const CORE_BITS: u32 = 10;
 
-/// How many runtimes can exist at a time.
+/// Most runtimes at a time.
 pub(super) const MAX_RUNTIMES: usize = 1 << CORE_BITS;
-/// How many tasks a runtime can have at a time.
+/// Most tasks of a runtime at a time.
 pub(super) const MAX_TASKS: usize = 1 << INDEX_BITS;
 
-/// Names a task in the process: 28 bits of generation, 10 of runtime, 26 of slot.
+/// Identifies a task in the process: 28 bits of generation, 10 of runtime, 26 of slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskName(u64);
 
@@ -60,7 +61,8 @@ impl TaskName {
     }
 
     pub(super) fn waker(self) -> Waker {
-        // SAFETY: every function of the table takes the data as a number; any thread may call them at any time.
+        // SAFETY: every function of the table takes the data as a number; any thread may call them
+        // at any time.
         unsafe { Waker::from_raw(self.raw()) }
     }
 

@@ -1,4 +1,4 @@
-//! What several test files need.
+//! Helpers that several test files use.
 #![allow(dead_code)]
 
 use std::net::SocketAddr;
@@ -55,12 +55,12 @@ pub async fn recv(stream: &TcpStream, len: usize) -> Vec<u8> {
     all
 }
 
-/// Bytes that say where they are.
+/// Bytes whose values depend on their position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect()
 }
 
-/// How much processor time this thread has used.
+/// Processor time that this thread has used.
 pub fn thread_cpu() -> Duration {
     // SAFETY: the structure is plain numbers and outlives the call.
     unsafe {

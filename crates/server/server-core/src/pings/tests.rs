@@ -2,7 +2,7 @@ use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What a peer may have to wait for a step, and for the one in which it is listened to once more.
+/// Longest wait of a peer for a step, and for the one that ends its grace.
 const STEPS: Duration = Duration::from_millis(300);
 
 /// A peer in simulated time.
@@ -79,7 +79,7 @@ impl World {
         peer
     }
 
-    /// So many peers that log in one after the other, within `time`.
+    /// Adds `count` peers that log in one after the other, within `time`.
     fn crowd(&mut self, count: u32, time: Duration) {
         let begun = self.now;
         for number in 0..count {
@@ -151,7 +151,7 @@ fn ten_thousand_silent_peers_take_turns_at_so_many_pings_a_second() {
     assert!(most <= PER_SECOND + PER_STEP as u32, "{most} pings in a second");
     let steady = per_second[20..per_second.len() - 1].iter().sum::<u32>();
     assert!(steady >= (per_second.len() as u32 - 21) * (PER_SECOND - 1), "{steady} pings");
-    // Nobody waits much longer than the others.
+    // No peer waits much longer than the others.
     let longest = Duration::from_secs(u64::from(10_000 / PER_SECOND)) + INTERVAL + STEPS;
     for peer in &world.peers {
         let mut before = peer.pings.borrow()[0] - INTERVAL;
@@ -244,7 +244,7 @@ fn who_answers_while_this_side_stood_still_is_not_given_up() {
     slow.lives.set(true);
     world.run(LONGEST_LISTEN);
     assert!(slow.given_up.get().is_none() && dead.given_up.get().is_some());
-    // The next time it is not given up at once either.
+    // A later ping does not drop it at once either.
     world.run(INTERVAL);
     slow.lives.set(false);
     world.run(2 * INTERVAL);

@@ -1,4 +1,4 @@
-//! What the tests of folders share: a folder on a real file system, and callers.
+//! Helpers for the tests of folders: a folder on a real file system, and callers.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::future::Future;

@@ -5,7 +5,7 @@ use runtime::Chain;
 use super::{Place, pattern, size_of, write_all};
 use crate::{Contents, New, SetAttributes, Stability, Tree, TreeError};
 
-/// What an operation that a tree need not have did; `None` if it has none.
+/// The result of an optional operation; `None` if the tree does not support it.
 fn supported<R>(result: Result<R, TreeError>) -> Option<R> {
     match result {
         Err(TreeError::Unsupported) => None,
@@ -51,7 +51,7 @@ pub(super) async fn a_gap_reads_as_zeros<T: Tree>(on: &Place<'_, T>) {
     assert_eq!(bytes.len(), (1 << 20) + 3);
     assert!(bytes.starts_with(b"begin\0") && bytes.ends_with(b"\0end"));
     assert!(bytes[5..1 << 20].iter().all(|byte| *byte == 0));
-    // What a cut removed does not come back.
+    // Bytes that a truncation removed do not come back.
     on.set(&on.root, &file, size_of(2)).await.unwrap();
     on.write(&file, 10, b"x").await;
     assert_eq!(on.bytes(&file).await, b"be\0\0\0\0\0\0\0\0x");

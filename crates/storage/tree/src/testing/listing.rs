@@ -43,7 +43,7 @@ pub(super) async fn a_listing_survives_changes_around_it<T: Tree>(on: &Place<'_,
         seen.extend(part.entries.iter().map(|entry| entry.name.clone()));
         let Some(last) = part.entries.last().filter(|_| !part.eof) else { break };
         cookie = last.cookie;
-        // What was listed goes, the last one too, and others come.
+        // Remove the listed entries, including the last one, and add new ones.
         for entry in &part.entries {
             on.tree.remove(&on.root, &on.here, &entry.name, RemovedKind::File).await.unwrap();
         }

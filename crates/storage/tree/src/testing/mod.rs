@@ -1,9 +1,9 @@
-//! Checks that any [`Tree`] must pass: POSIX's semantics as [`Tree`] states them. Feature `testing`;
-//! not for programs.
+//! Checks that any [`Tree`] must pass: POSIX's semantics as [`Tree`] states them. Feature
+//! `testing`; not for programs.
 //!
 //! [`conform`] makes a directory for each check, and panics in the first that fails, whose name it
 //! prints. [`model::compare`] does operations of the caller's choice to a tree and a plain model.
-//! What a tree does not support is passed over. Durability and concurrency are not tested.
+//! Checks skip operations that a tree does not support. Durability and concurrency are not tested.
 
 mod attributes;
 mod data;
@@ -20,7 +20,7 @@ use crate::{
     Attributes, Caller, DirEntry, DirRoom, New, NewFile, NodeId, SetAttributes, Stability, Tree, TreeError,
 };
 
-/// What the tree under test cannot do, or not where the test runs.
+/// Features that the tree under test lacks, at least where the test runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Without {
     /// Callers other than the super-user: a folder has them only if the process is root.
@@ -29,7 +29,7 @@ pub struct Without {
     pub devices: bool,
 }
 
-/// A directory of its own for one check, which everybody may change.
+/// A directory of its own for one check, which every caller may change.
 struct Place<'a, T> {
     tree: &'a T,
     /// The directory. Its mode is 0777, and it belongs to the super-user.
@@ -195,7 +195,7 @@ impl<'a, T: Tree> Place<'a, T> {
         self.tree.attributes(node).await.expect("attributes")
     }
 
-    /// What `name` stands for in the directory of the check.
+    /// The node of `name` in the directory of the check.
     async fn find(&self, name: &str) -> Result<NodeId, TreeError> {
         self.tree.lookup(&self.root, &self.here, name.as_bytes()).await.map(|found| found.node)
     }
@@ -268,7 +268,7 @@ async fn write_all<T: Tree>(
     Ok(())
 }
 
-/// `len` bytes that tell where they are.
+/// `len` bytes whose values depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8 ^ (at / 4096) as u8).collect()
 }

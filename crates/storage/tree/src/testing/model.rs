@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::{Place, Without, mode_of, size_of, write_all};
 use crate::{Kind, New, NewFile, NodeId, RemovedKind, SetAttributes, Tree, TreeError};
 
-/// An operation. Numbers of nodes and names are taken modulo how many there are, removed nodes
-/// included.
+/// An operation. Numbers of nodes and names are taken modulo their count, removed nodes included.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -49,7 +48,7 @@ struct Node {
     extended: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What the tree should be.
+/// Expected content of the tree.
 struct Model {
     nodes: Vec<Node>,
 }
@@ -65,7 +64,7 @@ impl Model {
         matches!(self.nodes[node].body, Body::Directory { .. })
     }
 
-    /// A directory, there or removed.
+    /// A directory, existing or removed.
     fn directory(&self, number: usize) -> usize {
         let all: Vec<usize> = (0..self.nodes.len()).filter(|node| self.is_directory(*node)).collect();
         all[number % all.len()]
@@ -174,7 +173,7 @@ pub async fn compare<T: Tree>(tree: &T, directory: &str, operations: &[Operation
     }
 }
 
-/// Does one operation. Returns what the model and the tree made of it.
+/// Does one operation. Returns the model's and the tree's result.
 async fn one<T: Tree>(
     on: &Place<'_, T>,
     model: &mut Model,
@@ -326,7 +325,8 @@ async fn one<T: Tree>(
     }
 }
 
-/// What the model has, if both succeeded; else the two results. A tree need not support it.
+/// The model's result if both succeeded, else the two results to compare. A tree need not support
+/// the operation.
 fn passed_over<M>(
     got: Result<(), TreeError>,
     expected: Result<M, TreeError>,

@@ -1,4 +1,4 @@
-//! Who may do what. All of it needs callers other than the super-user.
+//! Permission checks. All of them need callers other than the super-user.
 
 use super::{Place, mode_of, size_of, write_all};
 use crate::{
