@@ -184,7 +184,7 @@ pub(super) const CHECKS: &[Check] = &[
             }
             second.cmd_sn = missing;
             second.start(&Command::new(&[0; 6]))?;
-            let code = concluded(&mut first, &mut second, itt)?;
+            let code = first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response;
             should(code == 0, task::told(0), || task::told(code))?;
             first.run(&Command::new(&[0; 6]))?.good("a command after it").map(|_| ())
         }),
@@ -235,20 +235,6 @@ pub(super) fn offered(lab: &Lab) -> Verdict<Conn> {
         0 | 1 => not_applicable("not offered: the target answers MaxConnections=1"),
         _ => Ok(conn),
     }
-}
-
-/// The response to a task management request over `first`. Pings over `second` are answered
-/// meanwhile, which acknowledges what has come there.
-fn concluded(first: &mut Conn, second: &mut Conn, itt: u32) -> Verdict<u8> {
-    let is_answer = |pdu: &Pdu| pdu.is(Opcode::TaskManagementResponse) && pdu.itt() == itt;
-    for _ in 0..20 {
-        if let Some(pdu) = first.anything(QUIET, is_answer) {
-            return Ok(pdu.bhs.as_task_management_response().response);
-        }
-        second.anything(QUIET, |_| false);
-    }
-    second.ping(b"all has come")?;
-    Ok(first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response)
 }
 
 /// Both connections of a session.

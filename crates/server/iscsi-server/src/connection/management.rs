@@ -14,7 +14,6 @@ use scsi::UnitAttention;
 
 use super::Connection;
 use crate::Unit;
-use crate::end::End;
 use crate::preemptor;
 use crate::remote::{Remote, Victims};
 use crate::session::{Session, close_all};
@@ -22,8 +21,6 @@ use crate::session::{Session, close_all};
 /// How long a function waits for commands that were sent before it. Initiators wait for its answer
 /// for 15 s or longer.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// How long it waits for acknowledgements after that. A connection that gives none is dropped.
-const ACKNOWLEDGEMENT: Duration = Duration::from_secs(4);
 /// After which time it is first looked whether they have come, which nobody tells, and how often it
 /// is at last.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -65,7 +62,6 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
                     unit.reset(ResetKind::LogicalUnit, Some(own.nexus.id));
                 }
             }
-            others_have_acknowledged(connection).await;
             TaskManagementResult::FunctionComplete
         }
         Function::TargetWarmReset => reset_target(connection, request, ResetKind::TargetWarm).await,
@@ -125,49 +121,6 @@ async fn all_before_have_come(connection: &Rc<Connection>, request: &TaskManagem
         pause = (2 * pause).min(LONGEST_LOOK);
     }
     true
-}
-
-/// Waits until the initiator has acknowledged the statuses that were sent over the session's other
-/// connections (RFC 7143 §4.2.3.3): one that it gets after the answer is a status of a task that it
-/// has concluded, whose tag it may use again. On this connection the answer comes after them.
-///
-/// Statuses in other initiators' sessions are not waited for: they have no order to this answer, and
-/// a reset is often asked for since another initiator is dead.
-async fn others_have_acknowledged(connection: &Rc<Connection>) {
-    let members = connection.session.connections();
-    let others = members.iter().filter(|member| member.remote.id != connection.id);
-    // All at once: each notes what it has sent so far.
-    let waits: Vec<_> = others
-        .map(|member| {
-            let remote = member.remote.clone();
-            runtime::spawn(async move { remote.acknowledged().await })
-        })
-        .collect();
-    for wait in waits {
-        // A core that has stopped has no connection any more.
-        let _ = wait.await;
-    }
-}
-
-/// Waits until the initiator has acknowledged what this connection has sent so far, for which it
-/// asks by a NOP-In. A connection on which it does not is dropped.
-pub(super) async fn acknowledged(connection: &Rc<Connection>) {
-    let is_gone = || connection.is_cut() || connection.is_closing();
-    let last = connection.with(|state, _| state.stat_sn());
-    let is_acknowledged = || connection.with(|state, _| state.is_acknowledged(last));
-    if is_gone() || is_acknowledged() {
-        return;
-    }
-    connection.with(|state, outbox| state.ping_at_once(outbox));
-    let deadline = runtime::now() + ACKNOWLEDGEMENT;
-    let mut pause = FIRST_LOOK;
-    while !is_gone() && !is_acknowledged() {
-        if runtime::now() >= deadline {
-            return connection.lose(End::Unacknowledged);
-        }
-        runtime::sleep(pause).await;
-        pause = (2 * pause).min(LONGEST_LOOK);
-    }
 }
 
 async fn abort_task(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
@@ -241,7 +194,6 @@ async fn reset_target(
     for lun in &target.config.units {
         lun.unit.reset(kind, Some(connection.session.nexus.id));
     }
-    others_have_acknowledged(connection).await;
     if kind == ResetKind::TargetCold {
         for session in sessions(connection) {
             if !Arc::ptr_eq(&session, &connection.session) {

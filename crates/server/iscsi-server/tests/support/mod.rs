@@ -121,8 +121,7 @@ pub struct Client {
     itt: u32,
     /// Whether its requests say which statuses have come. Without, ExpStatSN is 0.
     pub acknowledges: bool,
-    /// The StatSN that it expects next.
-    pub exp_stat_sn: u32,
+    exp_stat_sn: u32,
 }
 
 impl Client {
