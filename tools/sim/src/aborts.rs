@@ -1,6 +1,6 @@
 //! A world in which one session writes over several connections, and aborts what it has sent, while
-//! segments are lost. Once a function is answered, none of its writes may be done any more (RFC
-//! 7143 §4.2.3.3): another session looks at once, and again at the end.
+//! segments are lost. After the answer to a function, none of its writes may be executed any more
+//! (RFC 7143 §4.2.3.3): another session reads at once, and again at the end.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
     in_world("--aborts", seed, config, move || whole(seed, loud))
 }
 
-/// A write that was answered, and what the other session saw then.
+/// An answered write, and the other session's reading then.
 struct Write {
     block: usize,
     aborted: bool,
@@ -48,7 +48,7 @@ fn stamp(block: usize) -> Vec<u8> {
     vec![block as u8 + 1; 512]
 }
 
-/// Reads the whole disk: which writes are on it.
+/// Reads the whole disk. Returns for each write whether it is on the disk.
 async fn look(session: &Session) -> Result<Vec<bool>, String> {
     let read = Command::new(Lun::ZERO, &read10(0, BLOCKS as u16, Flags::default()));
     for _ in 0..TRIES {
@@ -142,7 +142,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     Ok(Report { commands: block as u64, aborted, ..Report::default() })
 }
 
-/// Aborts what was sent. Returns the place of the only one that is meant, if it is one.
+/// Aborts writes in flight. Returns the place of the write, if the function affects a single one.
 async fn abort(
     session: &Session,
     function: Function,

@@ -1,4 +1,5 @@
-//! The state that all parts of a run of reads and writes share: the oracle, and what may go wrong.
+//! The state that all parts of a run of reads and writes share: the oracle, and the possible
+//! faults.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ pub(crate) struct Books {
     pub(crate) excuses: Cell<Excuses>,
     /// Power cuts so far.
     pub(crate) cuts: Cell<u64>,
-    /// What reached the medium.
+    /// Record of executions on the medium.
     pub(crate) executions: Executions,
     /// Commands that are never sent again.
     pub(crate) once: RefCell<BTreeSet<OpId>>,
@@ -73,13 +74,15 @@ impl Books {
         let _ = runtime::timeout(Duration::from_millis(20), news).await;
     }
 
-    /// Whether the plan's faults can end a command with `error`. Only a flipped bit makes the server seem to break the protocol.
+    /// Whether the plan's faults can end a command with `error`. Only a flipped bit makes the
+    /// server seem to break the protocol.
     pub(crate) fn may_lose(&self, error: &Error) -> bool {
         match error {
             Error::Lost(_) | Error::TimedOut(_) | Error::Login(_) | Error::Connect { .. } => true,
-            // The task is gone, since another session has ended it.
+            // Another session has ended the task.
             Error::Protocol(ProtocolError::Unrecoverable) if self.disturbed.get() => true,
-            // A task moved too often, or its new connection has no room: the session starts anew.
+            // A task was reassigned too often, or its new connection has no room: the session
+            // starts anew.
             Error::Protocol(ProtocolError::NoReassignment) => true,
             Error::Protocol(_) => self.plan.flips(),
             _ => false,

@@ -21,7 +21,7 @@ use crate::plan::{FilePlan, InitiatorPlan, Losses, Manners};
 use crate::random::Rng;
 use crate::workload::{Action, Answer, Kind, Scsi, Workload, judge};
 
-/// How often a command is sent that meets a unit attention, BUSY or TASK SET FULL.
+/// Tries of a command that meets a unit attention, BUSY or TASK SET FULL.
 const TRIES: u32 = 1000;
 
 /// An initiator's counts.
@@ -45,20 +45,20 @@ pub(crate) struct Client {
 struct Work {
     number: usize,
     books: Rc<Books>,
-    /// Another one after a logout.
+    /// The session; a new one after each logout.
     session: RefCell<Session>,
     workload: Workload,
-    /// Writes that were lost with their session, and the reconnects at that time. They may still run until the session
-    /// has reconnected once more.
+    /// Writes that were lost with their session, and the reconnects at that time. They may still
+    /// run until the session has reconnected once more.
     limbo: RefCell<Vec<(OpId, u64)>>,
-    /// Its commands.
+    /// Operations of this initiator.
     own: RefCell<BTreeSet<OpId>>,
     ended: Cell<u64>,
     aborted: Cell<u64>,
-    /// Functions that end many tasks: begun so far.
+    /// Functions that end many tasks, begun so far.
     functions: Cell<u64>,
     in_flight: Cell<usize>,
-    /// A command has ended.
+    /// Notified when a command has ended.
     room: Notify,
 }
 
@@ -230,7 +230,7 @@ impl Client {
         if self.books.verdict.has_failed() {
             return Ok(());
         }
-        // An answer shows that nothing of an earlier session runs any more.
+        // An answer proves that nothing of an earlier session runs any more.
         let op = self.books.next_op();
         let look = work.command(op, &work.workload.read_of(0, 1, false), None).await;
         look.map_err(|what| format!("before a logout: {what}"))?;
@@ -256,7 +256,7 @@ impl Client {
             Function::TargetColdReset,
         ]);
         if function == Function::TargetColdReset || !alone && function != Function::AbortTaskSet {
-            // Sessions end, or commands of others, whose initiators learn of it by a timeout only.
+            // Ends sessions, or commands of others, whose initiators find out by a timeout only.
             self.books.disturbed.set(true);
         }
         function
@@ -314,13 +314,13 @@ impl Work {
         }
     }
 
-    /// Waits until fewer than `depth` commands are in flight, or something is wrong.
+    /// Waits until fewer than `depth` commands are in flight, or a defect was found.
     async fn wait_for_room(&self, depth: usize) {
         let ready = || (self.in_flight.get() < depth || self.books.verdict.has_failed()).then_some(());
         self.room.until(ready).await;
     }
 
-    /// Runs something beside other commands. An error is a defect.
+    /// Runs `what` beside other commands. An error is a defect.
     fn begin(self: &Rc<Self>, what: impl Future<Output = Result<(), String>> + 'static) {
         self.in_flight.set(self.in_flight.get() + 1);
         let work = self.clone();
@@ -429,7 +429,7 @@ impl Work {
     /// Sends a command, and aborts it if it takes longer than `abort_after`.
     ///
     /// # Errors
-    /// ABORT TASK was answered in a way that it must not be.
+    /// ABORT TASK got a forbidden answer.
     async fn once(
         &self,
         scsi: &Scsi,

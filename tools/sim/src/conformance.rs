@@ -1,4 +1,5 @@
-//! Worlds in which `stag conform` judges the server: every check of iSCSI, iSER and NFS, in simulated time.
+//! Worlds in which `stag conform` judges the server: every check of iSCSI, iSER and NFS, in
+//! simulated time.
 //!
 //! The suite is a thread that is not a core. It sends what no client of this workspace sends.
 
@@ -21,7 +22,7 @@ const BLOCKS: usize = 16 << 11;
 const TIME_LIMIT: Duration = Duration::from_secs(24 * 3600);
 const USER: (&str, &str) = ("conform", "a secret of 16 B");
 
-/// What is judged.
+/// Servers to judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The target, over TCP.
@@ -40,7 +41,7 @@ pub enum Subject {
 /// The checks could not begin.
 ///
 /// # Panics
-/// The world has come to an end.
+/// The world has failed.
 pub fn judge(subject: Subject, seed: u64) -> Result<conform::Report, String> {
     let mut rng = Rng::new(seed ^ 0x434f_4e46);
     let network = Network {

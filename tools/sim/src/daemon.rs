@@ -20,7 +20,7 @@ use crate::random::Rng;
 
 /// The name of the target.
 pub(crate) const NAME: &str = "iqn.2026-01.example.sim:disk";
-/// What the target proves itself with in mutual CHAP.
+/// Secret with which the target authenticates in mutual CHAP.
 pub(crate) const TARGET_SECRET: &str = "the target's own secret";
 
 /// The deepest command window that a change sets.
@@ -36,7 +36,7 @@ pub(crate) struct Daemon {
     pub(crate) medium: Medium,
     executions: Executions,
     faults: Faults,
-    /// Whether there may be any.
+    /// Whether the store may have faults.
     is_faulty: bool,
     bytes: usize,
     iser: bool,
@@ -171,7 +171,7 @@ impl Daemon {
         runtime::sim::aside(move || drop(server)).await;
     }
 
-    /// Stops the server in good order.
+    /// Stops the server in an orderly way.
     pub(crate) async fn stop(&mut self) -> Result<(), String> {
         let Some(server) = self.server.take() else { return Ok(()) };
         let deadline = runtime::clock() + Duration::from_secs(60);
@@ -183,7 +183,7 @@ impl Daemon {
         if left > 0 {
             return Err(format!("{left} sessions are left when all initiators have gone"));
         }
-        // An error here is the flush of a medium that was made to fail.
+        // An error here is the failed flush of a medium with a planted fault.
         drop(stopped);
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Daemon {
             Sabotage::LyingSyncs => Rule::new(Operations::SYNC, Action::Lie),
             Sabotage::EndlessWrite => Rule::new(writes, Action::Delay(u64::MAX..u64::MAX)).after(30).times(1),
             Sabotage::ForgottenFailures => return self.medium.forget_failures(),
-            // The links do it.
+            // The links damage the data.
             Sabotage::DamagedData => return,
         };
         self.faults.add(rule);
@@ -211,12 +211,12 @@ impl Daemon {
     /// The administrator acknowledges a failed flush.
     pub(crate) async fn acknowledge(&self) {
         let Some(health) = self.medium.health() else { return };
-        // Where the medium has no power the mark cannot be removed.
+        // The mark cannot be removed while the medium has no power.
         drop(runtime::sim::aside(move || health.acknowledge()).await);
     }
 }
 
-/// So many cores.
+/// `count` cores that do not spin.
 pub(crate) fn cores(count: usize) -> CoresConfig {
     CoresConfig { count, spin_us: 0, pool_bytes: 64 << 20 }
 }

@@ -1,5 +1,5 @@
-//! What reaches the medium, and how often: a store that notes each access, and the rule that no command takes effect
-//! twice, whatever is retried and reassigned.
+//! Accesses that reach the medium: a store that records each of them, and the rule that no command
+//! takes effect twice, despite retries and reassignment.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ struct Log {
     writes: BTreeMap<(OpId, u64), u32>,
 }
 
-/// The accesses to a medium, by whichever servers. Clones share them.
+/// The accesses to a medium by all servers. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Executions(Arc<Mutex<Log>>);
 
@@ -40,7 +40,7 @@ impl Executions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same store, with its accesses noted.
+    /// The same store, with its accesses recorded.
     pub(crate) fn watch(&self, store: Arc<dyn BlockStore>) -> Arc<dyn BlockStore> {
         Arc::new(Watched { store, executions: self.clone() })
     }
@@ -50,7 +50,8 @@ impl Executions {
         self.lock().accesses.clone()
     }
 
-    /// A command whose write reached the medium twice, although `once` says that its client sent it only once.
+    /// A command whose write reached the medium twice, although `once` says that its client sent it
+    /// only once.
     pub(crate) fn repeated(&self, once: impl Fn(OpId) -> bool) -> Option<String> {
         let log = self.lock();
         let (&(op, sector), times) = log.writes.iter().find(|((op, _), times)| **times > 1 && once(*op))?;
@@ -70,7 +71,8 @@ impl Executions {
 
     fn wrote(&self, at: u64, data: &Chain) {
         let bytes = data.to_vec();
-        // A block that a command brings a part of is written as a whole: the rest of it names other commands.
+        // A block that a command covers only in part is written as a whole: the rest of it names
+        // other commands.
         let Some(writer) = writer_of(&bytes) else { return };
         let mut log = self.lock();
         for (sector, _) in
@@ -87,7 +89,7 @@ impl Executions {
         log.accesses[access].ended = Some(ended);
     }
 
-    /// Notes the end of an access.
+    /// Records the end of an access.
     fn follow<T: Unpin + 'static>(&self, access: usize, io: Io<T>) -> Io<T> {
         if matches!(io, Io::Ready(_)) {
             self.end(access);
@@ -102,7 +104,7 @@ impl Executions {
     }
 }
 
-/// A store whose accesses are noted.
+/// A store whose accesses are recorded.
 struct Watched {
     store: Arc<dyn BlockStore>,
     executions: Executions,

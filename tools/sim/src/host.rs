@@ -1,4 +1,4 @@
-//! A server of several units on media that outlive it, and what an administrator does to it, for
+//! A server of several units on media that outlive it, and an administrator's actions on it, for
 //! worlds without power cuts.
 
 use std::io;
@@ -21,7 +21,7 @@ use crate::verdict::Verdict;
 /// Bytes of a sector of every medium.
 const SECTOR: u32 = 512;
 
-/// What [`Host::disturb`] did.
+/// Disturbance by [`Host::disturb`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disturbance {
     /// A link was reset.
@@ -34,7 +34,7 @@ pub(crate) enum Disturbance {
     Kill,
 }
 
-/// A unit's medium, and where it is served.
+/// A unit's medium, and its place on the server.
 pub(crate) struct Medium {
     pub(crate) model: ModelStore,
     pub(crate) options: DiskOptions,
@@ -44,20 +44,20 @@ pub(crate) struct Medium {
 
 impl Medium {
     pub(crate) fn new(blocks: usize, options: DiskOptions, at: (usize, u16)) -> Self {
-        // What is answered is on the medium.
+        // Without a write cache: an acknowledged write is on the medium.
         let options = DiskOptions { write_cache: false, ..options };
         Self { model: ModelStore::new(blocks * SECTOR as usize, SECTOR), options, at }
     }
 }
 
-/// The server and what outlives it.
+/// The server, and the state that outlives it.
 pub(crate) struct Host {
     cores: CoresConfig,
     config: ServerConfig,
     pub(crate) media: Vec<Medium>,
-    /// How long operations of the media take at most, µs.
+    /// Longest operation of the media, µs.
     delay: u64,
-    /// Where accesses to the media are noted.
+    /// Record of accesses to the media.
     pub(crate) executions: Option<Executions>,
     /// The limits of all units.
     limits: QosLimits,
@@ -134,7 +134,7 @@ impl Host {
     /// Does something to the server or to a link.
     ///
     /// # Errors
-    /// The server does not take it.
+    /// The server refuses the action.
     async fn disturb(&mut self, rng: &mut Rng) -> Result<Disturbance, String> {
         use Disturbance::{Apply, Cut, Kill, TakeOver};
         let what = rng.pick(&[Cut, Cut, Apply, Apply, TakeOver, Kill]);
@@ -156,11 +156,12 @@ impl Host {
         Ok(what)
     }
 
-    /// Disturbs the server and its links, up to so many times, until all of `running` have ended. `done` learns what was
-    /// done; `None` says that a disturbance begins. Returns how often the server was killed.
+    /// Disturbs the server and its links, up to a number of times, until all of `running` have
+    /// ended. `done` gets each disturbance that was done, and `None` when one begins. Returns the
+    /// number of kills of the server.
     ///
     /// # Errors
-    /// The server does not take it.
+    /// The server refuses a disturbance.
     pub(crate) async fn troubles<T>(
         &mut self,
         mut most: u32,
@@ -243,7 +244,7 @@ impl Host {
         Ok(())
     }
 
-    /// What is on a medium.
+    /// Durable content of a medium.
     pub(crate) fn medium(&self, at: usize, blocks: usize) -> Vec<u8> {
         self.media[at].model.durable_bytes(0, blocks * SECTOR as usize).unwrap_or_default()
     }

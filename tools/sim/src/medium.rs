@@ -1,5 +1,5 @@
-//! The medium of the disk in worlds of reads and writes: a model of one, or the shipped store of files on the modelled
-//! files of the world. It outlives the server.
+//! The medium of the disk in worlds of reads and writes: a model of one, or the shipped store of
+//! files on the modelled files of the world. It outlives the server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Medium {
         }
     }
 
-    /// Failed flushes are kept nowhere: a fault that must be found.
+    /// Plants a fault that must be found: failed flushes are not remembered.
     pub(crate) fn forget_failures(&mut self) {
         if let Self::Files { marks, .. } = self {
             *marks = false;
@@ -145,7 +145,7 @@ impl Medium {
         }
     }
 
-    /// Whether failed flushes are remembered: then the promise of a later one does not have to be excused.
+    /// Whether failed flushes are remembered: then no promise of a later flush needs an excuse.
     pub(crate) fn remembers_failures(&self) -> bool {
         matches!(self, Self::Files { .. })
     }

@@ -1,14 +1,16 @@
-//! What each sector of the disk may hold.
+//! Possible contents of each sector of the disk.
 //!
-//! The oracle is told when a command is submitted and how it ended, and judges what was read. Time is the order of these
-//! events. Of each sector it keeps the writes that may still be seen there or may come back:
+//! The oracle is told when a command is submitted and how it ended, and judges what was read. Time
+//! is the order of these events. Of each sector it keeps the writes that may still be seen there or
+//! may come back:
 //!
-//! - a read may see a write that nothing certain has replaced before the read began; a write that ended well replaces all
-//!   that had ended before it was submitted; what overlaps in time has no order until a read shows one;
-//! - a write that was aborted, lost with its session, or failed may have happened or not, up to the moment when its target
-//!   can do no more of it;
-//! - a power cut leaves any write that no durable one has replaced: durable by FUA, by a cache that writes through, or by a
-//!   SYNCHRONIZE CACHE that was submitted after the write had ended.
+//! - a read may see a write that nothing certain has replaced before the read began; a write that
+//!   ended well replaces all that had ended before it was submitted; writes that overlap in time
+//!   have no order until a read shows one;
+//! - a write that was aborted, lost with its session, or failed may have happened or not, up to the
+//!   moment when its target can do no more of it;
+//! - a power cut leaves any write that no durable one has replaced: durable by FUA, by a cache that
+//!   writes through, or by a SYNCHRONIZE CACHE that was submitted after the write had ended.
 //!
 //! It judges sector by sector, so that tearing between sectors is allowed where nothing forbids it.
 
@@ -16,10 +18,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Names a command of the workload for ever. 0 stands for what the disk held before the first.
+/// Names a command of the workload for ever. 0 stands for the disk's content before the first.
 pub type OpId = u64;
 
-/// Bytes of a sector: what no medium tears.
+/// Bytes of a sector, which no medium tears.
 pub const SECTOR: usize = 512;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"StagSim!");
@@ -32,26 +34,27 @@ pub(crate) fn writer_of(bytes: &[u8]) -> Option<OpId> {
     (word(0)? == MAGIC).then(|| word(8))?
 }
 
-/// What a write puts into its sectors.
+/// Content that a write puts into its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeros.
     Zeros,
     /// Bytes that name the write and the sector.
     Stamp(OpId),
-    /// Bytes that name the write and the sector's place in its block: the same in all blocks, as WRITE SAME does.
+    /// Bytes that name the write and the sector's place in its block: the same in all blocks, as
+    /// WRITE SAME does.
     Repeated(OpId),
 }
 
-/// How a write ended.
+/// End of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was done; `durable` if that was a promise.
+    /// It was done; `durable` if the answer promised that.
     Done {
         /// It is on the medium.
         durable: bool,
     },
-    /// It was refused before anything of it was done.
+    /// It was refused before any of it was done.
     Refused,
     /// It may have been done, in part or as a whole, and no more of it will be.
     Unknown,
@@ -62,17 +65,17 @@ struct Entry {
     op: OpId,
     content: Content,
     start: u64,
-    /// After this nothing more of it happens; [`ALIVE`] while it may.
+    /// After this time no more of it is executed; [`ALIVE`] while that may happen.
     end: u64,
-    /// Reads that begin after this do not see it.
+    /// Reads that begin after this time do not see it.
     dead_at: u64,
     /// It certainly took place.
     done: bool,
     /// A power cut does not undo it.
     durable: bool,
-    /// A durable write has replaced it: not even a power cut brings it back.
+    /// A durable write has replaced it: no power cut brings it back.
     gone: bool,
-    /// It may be what the last power cut left.
+    /// The last power cut may have left it.
     settled: bool,
     /// The system may have dropped it after a failed sync: no later one makes it durable.
     doubtful: bool,
@@ -90,9 +93,10 @@ pub struct Oracle {
     time: u64,
     last_cut: u64,
     writes: BTreeMap<OpId, Pending>,
-    /// When the commands that look at data were submitted.
+    /// Times of the submission of commands that read data.
     looks: BTreeMap<OpId, u64>,
-    /// When the commands under way that write the cache were submitted, and which sectors they promise.
+    /// Submission times of commands in flight that write the cache, and the sectors that they
+    /// promise to make durable.
     syncs: BTreeMap<OpId, (u64, Range<usize>)>,
 }
 
@@ -209,22 +213,23 @@ impl Oracle {
         self.looks.values().copied().min().unwrap_or(ALIVE)
     }
 
-    /// A command that looks at data is submitted.
+    /// A command that reads data is submitted.
     pub fn submit_look(&mut self, op: OpId) {
         let now = self.tick();
         self.looks.insert(op, now);
     }
 
-    /// It ended without having seen anything.
+    /// It ended without data.
     pub fn end_look(&mut self, op: OpId) {
         self.looks.remove(&op);
     }
 
-    /// It saw `bytes` from `first` on. An answer that is `stale` was given before the last power cut and came after it: it
-    /// says nothing about what the cut left. Writes that `mix` with it show in any part of a sector while they run.
+    /// It saw `bytes` from `first` on. An answer that is `stale` was given before the last power
+    /// cut and came after it: it says nothing about what the cut left. Writes that `mix` with it
+    /// show in any part of a sector while they run.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A description of the fault.
     pub fn saw(
         &mut self,
         op: OpId,
@@ -247,7 +252,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Which entries the bytes may come from: at least one.
+    /// Entries that the bytes may come from: at least one.
     fn matches(&self, op: OpId, start: u64, sector: usize, seen: &[u8]) -> Result<Vec<usize>, String> {
         let matches: Vec<usize> = (0..self.sectors[sector].len())
             .filter(|at| {
@@ -266,7 +271,7 @@ impl Oracle {
             && seen.iter().enumerate().all(|(at, byte)| possible.iter().any(|bytes| bytes[at] == *byte))
     }
 
-    /// What is seen is there, and what it has replaced is not.
+    /// Learns from a look: the entries seen are there, and those that they replaced are gone.
     fn learn(&mut self, matches: &[usize], start: u64, now: u64, sector: usize) {
         let last_cut = self.last_cut;
         let single = match *matches {
@@ -283,7 +288,7 @@ impl Oracle {
                 entry.dead_at = entry.dead_at.min(now);
             }
             if left && entry.settled {
-                // The power cut left the one that was seen, so it did not leave this one.
+                // The power cut left the entry that was seen, so it did not leave this one.
                 entry.settled = false;
                 if entry.end <= last_cut {
                     entry.gone = true;
@@ -331,7 +336,7 @@ impl Oracle {
         text
     }
 
-    /// What is probably in a sector now.
+    /// The probable content of a sector now.
     pub fn guess(&self, sector: usize) -> Content {
         let newest = self.sectors[sector].iter().rev().find(|entry| entry.dead_at == ALIVE && entry.done);
         newest.or(self.sectors[sector].last()).map_or(Content::Zeros, |entry| entry.content)
@@ -347,13 +352,14 @@ impl Oracle {
         })
     }
 
-    /// A command is submitted that promises to bring these sectors to the medium: SYNCHRONIZE CACHE, READ with FUA.
+    /// A command is submitted that promises to bring these sectors to the medium: SYNCHRONIZE
+    /// CACHE, READ with FUA.
     pub fn submit_sync(&mut self, op: OpId, sectors: Range<usize>) {
         let now = self.tick();
         self.syncs.insert(op, (now, sectors));
     }
 
-    /// It ended; `good` if it has done so.
+    /// It ended; `good` if it kept its promise.
     pub fn end_sync(&mut self, op: OpId, good: bool) {
         let Some((start, sectors)) = self.syncs.remove(&op).filter(|_| good) else { return };
         let oldest_look = self.oldest_look();
@@ -372,14 +378,16 @@ impl Oracle {
         }
     }
 
-    /// Flushes go through again after one had failed: what was not durable may have been dropped, though reads show it.
+    /// Flushes succeed again after a failed one: writes that were not durable may have been
+    /// dropped, though reads show them.
     pub fn failed_flush_forgiven(&mut self) {
         for entry in self.sectors.iter_mut().flatten().filter(|entry| !entry.durable) {
             entry.doubtful = true;
         }
     }
 
-    /// The system has forgotten pages that a failed flush has dropped: reads may find what is on the medium.
+    /// The system has forgotten pages that a failed flush has dropped: reads may find the content
+    /// of the medium.
     pub fn cache_dropped(&mut self) {
         let now = self.tick();
         for entry in self.sectors.iter_mut().flatten().filter(|entry| !entry.gone) {
@@ -391,7 +399,7 @@ impl Oracle {
         }
     }
 
-    /// The power is cut: what was not durable may be lost.
+    /// The power is cut: writes that were not durable may be lost.
     pub fn power_cut(&mut self) {
         let now = self.tick();
         self.last_cut = now;

@@ -1,4 +1,4 @@
-//! What a seed stands for: the network, the disk, the target, the initiators, and what goes wrong when.
+//! Plan of a seed: the network, the disk, the target, the initiators, and the times of faults.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ pub const SECOND: Micros = 1_000_000;
 /// The properties of all links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quality {
-    /// Time that a segment takes at least and at most.
+    /// Shortest and longest time that a segment takes.
     pub latency: (Micros, Micros),
-    /// Bytes of a segment at most.
+    /// Most bytes of a segment.
     pub segment: usize,
-    /// Bytes in flight in one direction at most.
+    /// Most bytes in flight in one direction.
     pub window: usize,
-    /// Of a thousand segments, how many are sent again.
+    /// Retransmitted segments per thousand.
     pub stalls: u64,
-    /// The delay of those.
+    /// The delay of a retransmission.
     pub stall: Micros,
 }
 
@@ -41,7 +41,7 @@ pub struct Setup {
     pub markers: bool,
     /// RDMA Reads at a time, each way.
     pub depth: u16,
-    /// Bytes of an FPDU at most.
+    /// Most bytes of an FPDU.
     pub max_fpdu: usize,
 }
 
@@ -82,7 +82,7 @@ pub struct Settings {
     pub data_timeout: Duration,
 }
 
-/// How the store of files serves the disk.
+/// Settings of the file store that serves the disk.
 #[derive(Clone, Copy, Debug)]
 pub struct FilePlan {
     /// The cache mode.
@@ -92,22 +92,23 @@ pub struct FilePlan {
 }
 
 impl FilePlan {
-    /// Whether long reads are sent from the file's own pages. The initiator that reads them may find its own writes in a part of a
-    /// block, if they run meanwhile (`docs/src/reference/stores.md`).
+    /// Whether long reads are sent from the file's own pages. The initiator that reads them may
+    /// find its own writes in a part of a block, if they run meanwhile
+    /// (`docs/src/reference/stores.md`).
     pub fn lends(self) -> bool {
         let engine = self.engine.unwrap_or(Engine::default_for(self.cache));
         matches!(engine, Engine::Mmap | Engine::Sendpage)
     }
 }
 
-/// The whole of a run, decided before it begins.
+/// A whole run, decided before it begins.
 #[derive(Clone)]
 pub struct Plan {
     /// Bytes of a logical block.
     pub block: u32,
     /// Blocks of the disk.
     pub blocks: u64,
-    /// Blocks of one command at most.
+    /// Most blocks of one command.
     pub most_blocks: u64,
     /// The links.
     pub quality: Quality,
@@ -115,21 +116,21 @@ pub struct Plan {
     pub target: Settings,
     /// The disk.
     pub disk: DiskOptions,
-    /// The store has memory of its own for writes to land in.
+    /// The store offers its own memory for the direct placement of writes.
     pub lands: bool,
     /// The disk lies on a file of the world.
     pub files: Option<FilePlan>,
-    /// How long operations of the store take at most; `None` for no time at all.
+    /// Longest operation of the store; `None` for no time at all.
     pub store_delay: Option<Micros>,
     /// PDUs that are lost.
     pub losses: Losses,
     /// The initiators.
     pub initiators: Vec<InitiatorPlan>,
-    /// Initiators may use functions that end other initiators' commands, who must find out.
+    /// Initiators may use functions that end other initiators' commands, who must find that out.
     pub resets_by_others: bool,
-    /// What goes wrong, by the number of commands that have been submitted.
+    /// Faults, each with the number of submitted commands at which it occurs.
     pub troubles: Vec<(u64, Trouble)>,
-    /// What an administrator changes, in the same way.
+    /// Changes by an administrator, in the same way.
     pub changes: Vec<(u64, Change)>,
 }
 
@@ -144,7 +145,7 @@ pub enum Sabotage {
     ForgottenFailures,
     /// A write of the store never ends.
     EndlessWrite,
-    /// Data is damaged on its way, and no digest tells.
+    /// Data is damaged in transit, and no digest detects it.
     DamagedData,
 }
 
@@ -159,14 +160,14 @@ pub enum Change {
     TakeOver,
 }
 
-/// How an initiator uses task management.
+/// An initiator's use of task management.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Manners {
-    /// Of a thousand commands, how many it aborts if they take long.
+    /// Commands that it aborts if they take long, per thousand.
     pub aborts: u64,
     /// The same for functions that end many tasks.
     pub functions: u64,
-    /// The longest time before ABORT TASK.
+    /// The longest wait before ABORT TASK.
     pub patience: Micros,
 }
 
@@ -177,27 +178,27 @@ pub struct InitiatorPlan {
     pub name: String,
     /// Connections that it wants.
     pub connections: usize,
-    /// iSER, and how its queue pairs are run.
+    /// iSER, and the settings of its queue pairs.
     pub iser: Option<Setup>,
-    /// What it brings to negotiation.
+    /// Its offer in negotiation.
     pub offer: Offer,
     /// Commands to submit in all.
     pub commands: u64,
-    /// Commands under way at most.
+    /// Most commands in flight.
     pub depth: usize,
-    /// Time between commands at most.
+    /// Longest time between commands.
     pub pause: Micros,
-    /// Its first login brings a secret that is not the target's, if CHAP is asked for.
+    /// Its first login uses a wrong secret, if CHAP is demanded.
     pub wrong_secret: bool,
-    /// It asks the target to prove itself, if CHAP is asked for.
+    /// It demands that the target authenticate too, if CHAP is demanded.
     pub mutual_chap: bool,
-    /// How it uses task management.
+    /// Its use of task management.
     pub manners: Manners,
-    /// What it likes to do.
+    /// Weights of its commands.
     pub mix: Mix,
 }
 
-/// How often each kind of command comes, by weight.
+/// Weights of the kinds of commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// READ.
@@ -218,7 +219,7 @@ pub struct Mix {
     pub logout: u64,
 }
 
-/// Of a thousand PDUs, how many are treated so, on connections with error recovery.
+/// Losses and repetitions per thousand PDUs, on connections with error recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// PDUs to the server that are lost.
@@ -229,24 +230,24 @@ pub struct Losses {
     pub repeated: u64,
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// A link is reset in the middle of whatever it carries.
+    /// A link is reset in the middle of its data.
     Cut,
     /// A link goes silent.
     Vanish,
-    /// A bit flips on the way to the target.
+    /// A bit flips in transit to the target.
     FlipUp,
-    /// A bit flips on the way to the initiator.
+    /// A bit flips in transit to the initiator.
     FlipDown,
     /// An initiator does not read for a while.
     Deaf(Micros),
-    /// The target's process dies. The machine does not: what the system has cached stays.
+    /// The target's process dies. The machine does not: the system's cache stays.
     Kill {
         /// Links go silent instead of being reset.
         silent: bool,
-        /// Until it is up again.
+        /// Time until it is up again.
         down: Micros,
     },
     /// The power goes.
@@ -255,16 +256,16 @@ pub enum Trouble {
         silent: bool,
         /// As with `Kill`.
         down: Micros,
-        /// After so many more operations of the store; 0 for now.
+        /// Number of operations of the store before the cut; 0 for now.
         after: u64,
     },
     /// Some reads of the store fail.
     ReadErrors(u64),
     /// Some writes of the store fail.
     WriteErrors(u64),
-    /// The next sync of the medium fails, and loses what it should have written.
+    /// The next sync of the medium fails, and loses the data that it should have written.
     SyncError,
-    /// The medium has room for so many more bytes.
+    /// The medium has room for this many more bytes.
     Space(u64),
     /// It has room again.
     SpaceAgain,
@@ -281,7 +282,7 @@ impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5349_4d00);
-        // One seed in eight is without troubles: there nothing at all may go wrong.
+        // One seed in eight is without troubles: there no error at all may occur.
         let calm = rng.chance(125);
         let block = rng.pick(&[512, 512, 512, 4096]);
         // One in forty moves more than a chunk of the unit at a time.
@@ -290,7 +291,7 @@ impl Plan {
         let most_blocks = if large { blocks } else { rng.between(1, 64) };
         let pdus = [512, 513, 1000, 4096, 8192, 65_536, 262_144];
         let bursts = [512, 1024, 5000, 16_384, 65_536, 262_144];
-        // A pair that makes many tiny PDUs of a large transfer only costs time.
+        // Many tiny PDUs of a large transfer only cost time.
         let least = if large { 3 } else { 0 };
         let digests = rng.chance(500);
         let target = Settings {
@@ -390,7 +391,7 @@ impl Plan {
             plan.changes.push((rng.below(commands), rng.pick(&kinds)));
         }
         plan.changes.sort_by_key(|(at, _)| *at);
-        // Drawn apart, so that the other worlds stay what they were.
+        // Drawn apart, so that the other worlds stay as they are.
         let mut rng = Rng::new(seed ^ 0x4953_4552);
         if rng.chance(350) {
             plan.over_rdma(&mut rng, digests);
@@ -412,7 +413,8 @@ impl Plan {
         plan
     }
 
-    /// The same with ErrorRecoveryLevel 2: tasks outlive their connections, which are lost more often.
+    /// The same with ErrorRecoveryLevel 2: tasks outlive their connections, which are lost more
+    /// often.
     fn keeping_tasks(&mut self, rng: &mut Rng, calm: bool) {
         self.target.level = 2;
         (self.target.time2wait, self.target.time2retain) = (rng.pick(&[0, 0, 1, 3]), rng.pick(&[5, 20, 60]));
@@ -429,7 +431,7 @@ impl Plan {
         }
     }
 
-    /// The same with writes that are long enough to land.
+    /// The same with writes that are long enough for direct placement.
     fn writing_much(&mut self, rng: &mut Rng) {
         self.most_blocks = self.most_blocks.max(rng.pick(&[64, 128]) * 1024 / u64::from(self.block));
         self.blocks = self.blocks.max(2 * self.most_blocks);
@@ -485,7 +487,7 @@ impl Plan {
         let fails = |trouble: &Trouble| matches!(trouble, Trouble::SyncError | Trouble::WriteErrors(_));
         let failures: Vec<u64> =
             plan.troubles.iter().filter(|(_, trouble)| fails(trouble)).map(|(at, _)| *at).collect();
-        // A store that refuses flushes for the rest of its run shows little.
+        // A store that refuses flushes for the rest of its run tests little.
         for at in failures {
             plan.troubles.push((at + rng.between(5, 40), Trouble::Acknowledge));
         }
@@ -493,8 +495,8 @@ impl Plan {
         plan
     }
 
-    /// The plan of a seed with nothing but connections that are cut, each of which its session keeps; `None` for a
-    /// seed without ErrorRecoveryLevel 2.
+    /// The plan of a seed with no faults but cut connections, each of which its session keeps;
+    /// `None` for a seed without ErrorRecoveryLevel 2.
     pub fn with_cuts(seed: u64) -> Option<Self> {
         let mut plan = Self::new(seed);
         let keeps = |initiator: &InitiatorPlan| initiator.offer.error_recovery_level == 2;

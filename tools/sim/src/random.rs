@@ -1,9 +1,9 @@
-//! The one source of chance. Everything that a run decides comes from its seed through here, in an order that does not
-//! depend on the machine.
+//! The only source of randomness. Every decision of a run comes from its seed through here, in an
+//! order that does not depend on the machine.
 
 use backing::model::Random;
 
-/// A generator with the questions that the simulator asks.
+/// A generator for the simulator's decisions.
 #[derive(Clone, Debug)]
 pub struct Rng(Random);
 
@@ -13,7 +13,8 @@ impl Rng {
         Self(Random::new(seed))
     }
 
-    /// A generator of its own for one part of the world, so that what one part asks does not change another's answers.
+    /// A generator of its own for one part of the world, so that one part's use does not change
+    /// another's numbers.
     pub fn fork(&mut self) -> Self {
         Self(Random::new(self.0.bits()))
     }
@@ -43,7 +44,7 @@ impl Rng {
         self.0.below(1000) < per_mille
     }
 
-    /// One of `choices`, which has some.
+    /// One of `choices`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }

@@ -1,7 +1,8 @@
-//! A world in which a LUN's disk is replaced while commands wait: none of them may reach the new disk.
+//! A world in which a LUN's disk is replaced while commands wait: none of them may reach the new
+//! disk.
 //!
-//! The network is fast and nothing fails. So the submission time of a command tells whether the server received it before
-//! the change began or after it ended.
+//! The network is fast and nothing fails. So the submission time of a command tells whether the
+//! server received it before the change began or after it ended.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ const BLOCKS: usize = 256;
 /// The server has received a command this long after its submission.
 const ARRIVED: Duration = Duration::from_millis(5);
 
-/// One write: when it was submitted, and whether it ended with GOOD.
+/// One write: its submission time, and whether it ended with GOOD.
 struct Write {
     submitted: Instant,
     good: bool,

@@ -1,4 +1,4 @@
-//! One run of a world: what came of it, and how it is run.
+//! One run of a world: how it is run, and its result.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -14,22 +14,22 @@ pub struct Report {
     pub commands: u64,
     /// Reconnects of sessions.
     pub reconnects: u64,
-    /// Connections that were lost while their session went on.
+    /// Connections that were lost while their session continued.
     pub recovered: u64,
     /// Kills and power cuts of the server.
     pub restarts: u64,
     /// Commands that task management ended.
     pub aborted: u64,
-    /// Commands that were refused as they had to be: by a reservation, or because a unit was out of
-    /// their session's reach.
+    /// Commands that were rightly refused: by a reservation, or because a unit was out of their
+    /// session's reach.
     pub refused: u64,
-    /// PDUs that were lost, damaged or repeated on their way.
+    /// PDUs that were lost, damaged or repeated in transit.
     pub touched: u64,
     /// Opens, locks and delegations that were reclaimed after a restart.
     pub reclaimed: u64,
     /// A digest of everything that happened.
     pub trace: u64,
-    /// How long it took, in simulated time, µs.
+    /// Duration in simulated time, µs.
     pub time: Micros,
     /// Turns handed out to threads.
     pub turns: u64,
@@ -67,7 +67,7 @@ where
     let failure = |what| Box::new(Failure { seed, what, world });
     let broken = invariant::count();
     let ran = std::panic::catch_unwind(AssertUnwindSafe(|| sim::run(config, main)));
-    // The panic of a task ends that task only, and a world may get along without it.
+    // The panic of a task ends that task only, and a world may continue without it.
     if invariant::count() > broken {
         return Err(failure("an invariant is broken, in this world or in one beside it".to_owned()));
     }

@@ -1,9 +1,11 @@
-//! A world of task attributes and limits of service. Initiators send SIMPLE, ORDERED and HEAD OF QUEUE commands over one
-//! connection each, an administrator changes the unit's limits meanwhile, links break and commands come twice.
+//! A world of task attributes and limits of service. Initiators send SIMPLE, ORDERED and HEAD OF
+//! QUEUE commands over one connection each, an administrator changes the unit's limits meanwhile,
+//! links break and commands come twice.
 //!
-//! At the medium, an ORDERED command begins when all commands that its session sent before have ended, and those that were sent
-//! after it, but for HEAD OF QUEUE, begin when it has ended (SAM-5 §8.6). Commands of sessions whose connections broke have no order.
-//! No command is executed twice, and no limit lets through more than it says.
+//! At the medium, an ORDERED command begins when all commands that its session sent before have
+//! ended. Those sent after it, except HEAD OF QUEUE, begin when it has ended (SAM-5 §8.6). Commands
+//! of sessions whose connections broke have no order. No command is executed twice, and no limit
+//! admits more than its value.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -39,7 +41,8 @@ pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
     in_world("--tasks", seed, config, move || whole(seed, true, loud))
 }
 
-/// Runs a seed in which every command is sent as SIMPLE, and judged as what it should be: a fault that must be found.
+/// Runs a seed that sends every command as SIMPLE, and judges it by its intended attribute: a fault
+/// that must be found.
 pub fn run_without_order(seed: u64) -> Result<Report, Box<Failure>> {
     let config = sim::Config { time_limit: TIME_LIMIT, ..sim::Config::new(seed) };
     in_world("--tasks", seed, config, move || whole(seed, false, false))
@@ -54,7 +57,7 @@ struct Sent {
     good: bool,
 }
 
-/// The limits of the unit, from a moment on at which they were in force.
+/// The limits of the unit, and the time since which they are in force.
 struct Limited {
     from: Instant,
     until: Option<Instant>,
@@ -112,7 +115,7 @@ async fn whole(seed: u64, ordered: bool, loud: bool) -> Result<Report, String> {
         host.limit(new).await?;
         limited.push(Limited { from: runtime::clock(), until: None, limits: new });
     }
-    // Time for what a strict limit holds back.
+    // Time for the commands that a strict limit holds back.
     runtime::sleep(Duration::from_secs(rng.below(2))).await;
     limited.iter_mut().for_each(|before| _ = before.until.get_or_insert(runtime::clock()));
     host.limit(QosLimits::default()).await?;
@@ -149,7 +152,7 @@ struct Initiator {
     first: OpId,
     level: u8,
     iser: bool,
-    /// Whether commands carry their attributes.
+    /// Whether commands are sent with their attributes.
     ordered: bool,
     rng: Rng,
     verdict: Rc<Verdict>,
@@ -173,7 +176,7 @@ impl Initiator {
             ..Options::default()
         };
         let session = Session::connect(&url, options).await.map_err(|error| format!("no login: {error}"))?;
-        // A new nexus is told of its beginning first.
+        // A new nexus first gets a unit attention.
         for _ in 0..TRIES {
             let look = session.execute(Command::new(Lun::ZERO, &test_unit_ready())).await;
             if look.is_ok_and(|response| response.status == 0) {
@@ -232,8 +235,8 @@ impl Initiator {
     }
 }
 
-/// A command at the medium: its beginning and its end, in the order of all of them, and the time of its beginning. What a read has
-/// found changing it reads again.
+/// A command at the medium: its beginning and its end, in the order of all of them, and the time of
+/// its beginning. A read that finds its data changing reads again.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     begun: u64,
@@ -283,7 +286,7 @@ fn once(sent: &[Sent], executions: &Executions, accesses: &[Access]) -> Result<(
     Ok(())
 }
 
-/// Of commands that were sent under a limit no more were executed under it than it says.
+/// Under each limit no more commands are executed than it admits.
 fn within_limits(sent: &[Sent], limited: &[Limited], accesses: &[Access]) -> Result<(), String> {
     for Limited { from, until, limits } in limited {
         let Some(rate) = limits.iops.total else { continue };

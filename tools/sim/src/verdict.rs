@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io::Write;
 
-/// What is wrong with a run, if anything. Prints the record of a run that is loud.
+/// The defect of a run, if there is one. Prints the record of a loud run.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     wrong: RefCell<Option<String>>,

@@ -1,5 +1,5 @@
-//! One session on a path with a rate: how much of the path it fills, in simulated time, and what it
-//! changes of itself to do so. Nothing fails here; every command must end with GOOD.
+//! One session on a path with a rate: the part of the path that it fills, in simulated time, and
+//! its own changes for that. Nothing fails here; every command must end with GOOD.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::plan::Plan;
 
 /// Bytes of the unit, and of its blocks.
 const UNIT: (usize, u32) = (8 << 20, 4096);
-/// Virtual time in which a run must come to its end.
+/// Virtual time within which a run must end.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// The path between server and client.
@@ -31,7 +31,7 @@ pub struct Path {
     pub rate: u64,
     /// Round trip.
     pub rtt: Duration,
-    /// Bytes that one connection has in flight in a direction at most.
+    /// Most bytes in flight of one connection in a direction.
     pub window: usize,
 }
 
@@ -44,32 +44,32 @@ pub struct Work {
     pub io: u32,
     /// Commands that its user has outstanding.
     pub depth: usize,
-    /// The client asks for R2Ts for all data (InitialR2T=Yes, ImmediateData=No).
+    /// The client demands R2Ts for all data (InitialR2T=Yes, ImmediateData=No).
     pub initial_r2t: bool,
-    /// The session tunes itself; else it has so many commands outstanding at most.
+    /// Most commands outstanding; `None`: the session tunes itself.
     pub limit: Option<usize>,
     /// Simulated time.
     pub time: Duration,
 }
 
-/// What a session reached.
+/// Result of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Bytes a second over the second half of the time.
     pub rate: f64,
-    /// The most commands that it has outstanding at the end.
+    /// Its limit of outstanding commands at the end.
     pub commands: usize,
     /// Connections at the end.
     pub connections: usize,
     /// Decisions that changed something.
     pub changes: u64,
-    /// Those that were reverted.
+    /// Changes that were reverted.
     pub reverted: u64,
     /// Commands that ended.
     pub ended: u64,
 }
 
-/// Runs it.
+/// Runs the session.
 ///
 /// # Errors
 /// A command or a login failed.

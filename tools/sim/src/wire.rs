@@ -1,8 +1,9 @@
-//! Reads each PDU that the links of a world carry, loses some of them, and checks the numbers of the server's.
+//! Reads each PDU that the links of a world carry, loses some of them, and checks the numbers of
+//! the server's PDUs.
 //!
-//! It lies on the links as [`sim::set_middlebox`] puts it there, so neither the server nor the client knows of it. It
-//! touches only connections that agreed on an ErrorRecoveryLevel of 1 or 2: there the other end must notice, and repair
-//! it. It does not read iSER.
+//! [`sim::set_middlebox`] puts it on the links, so neither the server nor the client knows of it.
+//! It touches only connections that agreed on an ErrorRecoveryLevel of 1 or 2: there the other end
+//! must notice, and repair the damage. It does not read iSER.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,33 +28,33 @@ pub(crate) struct Wire(Arc<Mutex<State>>);
 
 struct State {
     losses: Losses,
-    /// Of a thousand PDUs with data and no digest, how many are damaged.
+    /// Damaged PDUs per thousand, of those with data and no digest.
     damaged: u64,
     rng: Rng,
     /// The deepest command window that a session may have.
     depth: u32,
     loud: bool,
     links: BTreeMap<usize, Link>,
-    /// What the first login of a session agreed on, by TSIH: later connections do not repeat it.
+    /// Parameters agreed at the first login of a session, by TSIH: later connections do not repeat
+    /// them.
     sessions: BTreeMap<u16, Agreed>,
     touched: u64,
     wrong: Option<String>,
 }
 
-/// What becomes of a PDU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fate {
     #[default]
     Passes,
     Lost,
-    /// A bit flips so many bytes before its end.
+    /// A bit flips this many bytes before its end.
     Damaged(usize),
 }
 
 /// One direction of a link.
 struct Way {
     pdus: iscsi::Stream,
-    /// The bytes of a header that is not whole.
+    /// The bytes of an incomplete header.
     header: Vec<u8>,
     /// Bytes of the PDU that are still to come.
     left: usize,
@@ -74,11 +75,11 @@ impl Default for Way {
     }
 }
 
-/// What a task has got: PDUs by DataSN or R2TSN, as offset and length.
+/// PDUs that a task has received, by DataSN or R2TSN, as offset and length.
 #[derive(Default)]
 struct Task {
     cmd_sn: u32,
-    /// It came from another connection, whose numbers are not known here.
+    /// It came from another connection, whose numbers are unknown here.
     reassigned: bool,
     data: Vec<(u32, u32)>,
     r2ts: Vec<(u32, u32)>,
@@ -86,10 +87,10 @@ struct Task {
     sequence: u32,
 }
 
-/// What holds for all connections of a session.
+/// Parameters of all connections of a session.
 #[derive(Clone, Copy)]
 struct Agreed {
-    /// ErrorRecoveryLevel as each side said it.
+    /// ErrorRecoveryLevel as each side offered it.
     level: [u8; 2],
     max_burst: u32,
 }
@@ -109,7 +110,7 @@ struct Link {
     header_digest: bool,
     data_digest: bool,
     agreed: Agreed,
-    /// The TSIH of the login request: 0 for a new session.
+    /// The TSIH of the login request; 0 for a new session.
     joins: u16,
     /// The StatSN of the next status.
     next_status: Option<u32>,
@@ -134,7 +135,8 @@ impl Wire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Damages so many of a thousand PDUs with data, on connections whose digests do not tell.
+    /// Damages `per_mille` PDUs with data per thousand, on connections whose digests do not detect
+    /// it.
     pub(crate) fn damage(&self, per_mille: u64) {
         self.lock().damaged = per_mille;
     }
@@ -175,7 +177,7 @@ impl State {
                 Ok(Step::Pdu(pdu)) => Some(*pdu.bhs),
                 Ok(_) => None,
                 Err(error) => {
-                    // A peer that breaks the framing is the other end's to judge.
+                    // The other end judges a peer that breaks the framing.
                     self.wrong.get_or_insert(format!("link {number}: {error}"));
                     break;
                 }
@@ -202,7 +204,7 @@ impl State {
         out
     }
 
-    /// A PDU is over. Learns from those of a login.
+    /// A PDU has ended. Learns from those of a login.
     fn end(&mut self, link: &mut Link, up: bool) {
         let way = if up { &mut link.up } else { &mut link.down };
         let Some(copy) = way.copy.take() else { return };
@@ -232,7 +234,7 @@ impl State {
         }
     }
 
-    /// Reads a header, and decides what becomes of its PDU.
+    /// Reads a header, and decides the fate of its PDU.
     fn begin(&mut self, number: usize, link: &mut Link, up: bool, bhs: &Bhs, out: &mut Vec<u8>) {
         if up {
             link.see_request(bhs);
@@ -256,7 +258,8 @@ impl State {
         way.copy = (!link.full || repeats).then(Vec::new);
     }
 
-    /// Lost are only PDUs that either end recovers: with a number that shows the loss, or asked for again.
+    /// Only PDUs that either end recovers are lost: those with a number that reveals the loss, and
+    /// those that are requested again.
     fn fate(&mut self, link: &Link, up: bool, bhs: &Bhs) -> Fate {
         use Opcode::{
             DataIn, DataOut, NopIn, NopOut, ReadyToTransfer, ScsiCommand, ScsiResponse, SnackRequest,
@@ -287,7 +290,7 @@ impl State {
         Fate::Lost
     }
 
-    /// Whether a command comes again.
+    /// Whether to repeat a command.
     fn repeats(&mut self, link: &Link, bhs: &Bhs) -> bool {
         let suits = link.recovers()
             && bhs.opcode() == Some(Opcode::ScsiCommand)
@@ -363,7 +366,7 @@ impl Link {
             let bytes = &bhs.specific_20[at - 20..at - 16];
             u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
         };
-        // RFC 7143 §4.2.2.1: the window only goes forward, and is as deep as it was made.
+        // RFC 7143 §4.2.2.1: the window only goes forward, and keeps its depth.
         let (exp, max) = (word(28), word(32));
         if self.full {
             if self.window.is_some_and(|(e, m)| sn::lt(exp, e) || sn::lt(max, m)) {
@@ -390,7 +393,7 @@ impl Link {
             return Ok(());
         }
         let seen = if data { &mut task.data } else { &mut task.r2ts };
-        // §4.2.2.4: numbers without holes. What comes again is what came before.
+        // §4.2.2.4: numbers without holes. A repeated PDU equals the earlier one.
         if let Some(before) = seen.get(number as usize) {
             let same = if *before == (offset, len) { Ok(()) } else { Err(format!("it was {before:?}")) };
             return if recovers { same } else { Err("the number was used".into()) };

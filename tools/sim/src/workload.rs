@@ -1,4 +1,4 @@
-//! What initiators do: commands chosen by chance, and what each of them must come to.
+//! Work of initiators: commands chosen at random, and the expected answer of each.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::oracle::{Content, OpId, Oracle, SECTOR};
 use crate::plan::{InitiatorPlan, Mix, Plan};
 use crate::random::Rng;
 
-/// What a command is.
+/// Kind of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// READ.
@@ -34,42 +34,42 @@ pub enum Kind {
 /// A SCSI command to be submitted.
 #[derive(Clone, Debug)]
 pub struct Scsi {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// For people.
+    /// Its name in messages.
     pub name: &'static str,
     /// The unit.
     pub lun: u16,
     /// The CDB.
     pub cdb: Vec<u8>,
-    /// What it writes, to the target.
+    /// Data for the target.
     pub data_out: Option<Vec<u8>>,
-    /// What it expects to read.
+    /// Bytes that it expects to read.
     pub read_len: Option<u32>,
-    /// What it changes on the disk.
+    /// Ranges of sectors that it changes.
     pub writes: Vec<Range<usize>>,
-    /// What it puts there.
+    /// New content of those sectors.
     pub content: Content,
     /// The first sector that it looks at.
     pub first: usize,
-    /// What it brings from the cache to the medium.
+    /// Sectors that it writes from the cache to the medium.
     pub syncs: Range<usize>,
     /// GOOD promises that it is on the medium.
     pub durable: bool,
-    /// It may be sent again when nobody knows whether it ran.
+    /// It may be sent again if it is unknown whether it ran.
     pub may_repeat: bool,
     /// Bytes that the CDB calls for, in and out.
     pub wanted: (u64, u64),
 }
 
-/// What an initiator does next.
+/// An initiator's next action.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// A SCSI command.
     Scsi(Box<Scsi>),
     /// A NOP-Out.
     Ping,
-    /// A discovery session beside.
+    /// A discovery session beside the normal one.
     Discover,
     /// Log out, and in again.
     Logout,
@@ -85,7 +85,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// What `initiator` does in `plan`.
+    /// The workload of `initiator` in `plan`.
     pub fn new(plan: &Plan, initiator: &InitiatorPlan) -> Self {
         Self {
             block: u64::from(plan.block),
@@ -107,13 +107,13 @@ impl Workload {
 
     fn place(&self, rng: &mut Rng, most: u64) -> (u64, u64) {
         let blocks = rng.between(1, most.min(self.most_blocks));
-        // Small disks are crowded anyway; half of the commands go where others go, too.
+        // Half of the commands go to the first blocks, so that they overlap on large disks, too.
         let room = self.blocks - blocks;
         let lba = if rng.chance(500) { rng.below(room.min(8) + 1) } else { rng.below(room + 1) };
         (lba, blocks)
     }
 
-    /// The next thing to do; `op` is the number it gets if it is a command.
+    /// The next action; `op` is the number of a command.
     pub fn next(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Action {
         let mix = &self.mix;
         let weights =
@@ -190,7 +190,7 @@ impl Workload {
         let verify = rng.chance(60);
         let mut cdb = build::write16(lba, blocks as u32, flags);
         if verify {
-            // WRITE AND VERIFY (16) without BYTCHK: what it verifies, it has written to the medium.
+            // WRITE AND VERIFY (16) without BYTCHK: data that it verifies is on the medium.
             cdb[0] = 0x8e;
             cdb[1] = 0;
         } else if rng.chance(500) {
@@ -204,13 +204,15 @@ impl Workload {
         scsi.wanted.1 = data.len() as u64;
         let sectors = data.len() / SECTOR;
         if sectors > 1 && rng.chance(60) {
-            // Less than the CDB calls for, perhaps only a part of the last block: what comes is written.
+            // Less than the CDB calls for, perhaps only a part of the last block: the target writes
+            // the data that comes.
             let some = rng.between(1, sectors as u64 - 1) as usize;
             data.truncate(some * SECTOR);
             let first = scsi.writes[0].start;
             scsi.writes = vec![Range { start: first, end: first + some }];
         } else if rng.chance(50) {
-            // More than the CDB calls for: a residual underflow, and data that nobody wants.
+            // More data than the CDB calls for: a residual underflow, and the target discards the
+            // rest.
             data.extend(std::iter::repeat_n(0xee, 1 + rng.index(2000)));
         }
         scsi.data_out = Some(data);
@@ -277,7 +279,7 @@ impl Workload {
         let mut guess: Vec<u8> =
             sectors.clone().flat_map(|sector| oracle.bytes(oracle.guess(sector), sector)).collect();
         if rng.chance(100) {
-            // A guess that is wrong for certain.
+            // A guess that is certainly wrong.
             let at = rng.index(guess.len());
             guess[at] ^= 0x55;
         }
@@ -341,14 +343,14 @@ impl Workload {
     }
 }
 
-/// What a SCSI answer says, as far as the model of the disk goes.
+/// A SCSI answer, as far as the model of the disk needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It was done.
     Good,
     /// A unit attention came first: nothing was done.
     Attention,
-    /// What was compared differs.
+    /// The data compared differs.
     Miscompare,
     /// It was refused, as it had to be.
     Refused,
@@ -356,14 +358,14 @@ pub enum Answer {
     Failed,
 }
 
-/// What may fail at the moment.
+/// Faults that may occur at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Excuses {
     /// Reads of the medium.
     pub reads: bool,
     /// Writes and syncs of the medium.
     pub writes: bool,
-    /// There may be no space.
+    /// Allocations of space.
     pub space: bool,
 }
 

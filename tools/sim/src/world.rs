@@ -1,7 +1,9 @@
-//! Reads and writes: the server and the client in one simulated world, several cores, a failing disk.
+//! Reads and writes: the server and the client in one simulated world, several cores, a failing
+//! disk.
 //!
-//! `iscsi-server` listens on the simulated network, `iscsi-client` logs in, loses connections, reconnects and repeats
-//! commands. The disk unit lies on a model of a medium that loses data not synced. The [`Oracle`] judges every answer.
+//! `iscsi-server` listens on the simulated network, `iscsi-client` logs in, loses connections,
+//! reconnects and repeats commands. The disk unit lies on a model of a medium that loses data not
+//! synced. The [`Oracle`] judges every answer.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,10 +18,11 @@ use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
 use crate::wire::Wire;
 
-/// Virtual time in which a run must come to its end.
+/// Virtual time within which a run must end.
 const TIME_LIMIT: Duration = Duration::from_secs(4 * 3600);
 
-/// Bytes after which a connection has finished its login. Digests, which find a flipped bit, are in use from then on.
+/// Bytes after which a connection has finished its login. Digests, which detect a flipped bit, are
+/// in use from then on.
 const LOGIN: u64 = 8 << 10;
 
 /// Runs a seed. `loud` prints each command and fault.
@@ -130,8 +133,8 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
     Ok(report)
 }
 
-/// Executes the plan's faults, each at its number of submitted commands, until all clients have ended. Returns how often
-/// the server was started again.
+/// Executes the plan's faults, each at its number of submitted commands, until all clients have
+/// ended. Returns the number of restarts of the server.
 async fn troubles<T>(
     books: &Books,
     daemon: &mut Daemon,
@@ -208,7 +211,8 @@ async fn troubles<T>(
                 }
                 Trouble::SpaceAgain => daemon.medium.limit_space(None),
                 Trouble::Acknowledge => {
-                    // From the first moment on at which flushes may be let through, to the last at which one may have failed.
+                    // From the first moment at which flushes may succeed again, to the last at
+                    // which one may have failed.
                     books.oracle.borrow_mut().failed_flush_forgiven();
                     daemon.acknowledge().await;
                     books.oracle.borrow_mut().failed_flush_forgiven();

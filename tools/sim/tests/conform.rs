@@ -1,11 +1,12 @@
-//! `stag conform` in worlds: the server passes it whole, in simulated time.
+//! `stag conform` in worlds: the server passes all of it, in simulated time.
 
 use std::ops::Range;
 
 use conform::Outcome;
 use sim::conformance::{Subject, judge};
 
-/// Runs all checks of a subject. Those whose full names begin with one of `apart_from` do not apply to it, or cannot be tested.
+/// Runs all checks of a subject. Those whose full names begin with one of `apart_from` do not apply
+/// to it, or cannot be tested.
 fn passes(subject: Subject, seeds: Range<u64>, least: usize, apart_from: &[&str]) {
     for seed in seeds {
         let report = judge(subject, seed).expect("the checks begin");
@@ -17,7 +18,8 @@ fn passes(subject: Subject, seeds: Range<u64>, least: usize, apart_from: &[&str]
             match &record.outcome {
                 Outcome::Pass => passed += 1,
                 Outcome::NotApplicable(_) | Outcome::Untested(_) if excused => {}
-                // In the world of TCP the server ends the connection 5 s after a logout, as long as the suite waits.
+                // In the world of TCP the server ends the connection 5 s after a logout, as long as
+                // the suite waits.
                 Outcome::Warning { .. } if subject == Subject::Tcp && name == SLOW => {}
                 outcome => wrong.push((name, outcome)),
             }
@@ -31,7 +33,8 @@ fn passes(subject: Subject, seeds: Range<u64>, least: usize, apart_from: &[&str]
 /// A recommendation that the server does not meet in every world.
 const SLOW: &str = "logout/closes-the-connection";
 
-/// Checks of redirections, of a target that refuses too many keys, and of pings that come after 10 s of silence only.
+/// Checks of redirections, of a target that refuses too many keys, and of pings that come only
+/// after 10 s of silence.
 const USUAL: [&str; 3] = ["redirect/", "login/answers-fit-a-segment", "nop/own-pings"];
 
 #[test]
@@ -41,7 +44,7 @@ fn the_target_passes_over_tcp() {
 
 #[test]
 fn the_target_passes_with_chap() {
-    // Before CHAP the target says nothing of names and sessions.
+    // Before CHAP the target reveals no names and sessions.
     passes(Subject::Chap, 0..2, 300, &[&USUAL[..], &["login/unknown-target", "login/unknown-tsih"]].concat());
 }
 

@@ -1,5 +1,5 @@
-//! A session that tunes itself, in simulated time: what it reaches of a path, and how little it changes to get there. No figure here
-//! depends on the machine's speed.
+//! A session that tunes itself, in simulated time: the part of a path that it fills, and how few
+//! changes it makes for that. No figure here depends on the machine's speed.
 
 use std::time::Duration;
 
@@ -72,7 +72,8 @@ fn it_comes_to_rest() {
 
 #[test]
 fn links_that_carry_too_little_get_company() {
-    // A link has 8 kB on their way one way, where the path has room for 40 kB: one fills a fifth of it.
+    // A link has 8 kB on their way one way, where the path has room for 40 kB: one fills a fifth of
+    // it.
     let narrow = Path { window: 8_000, ..FAR };
     let one = ran(narrow, Work { limit: Some(200), ..READS });
     assert!(one.rate <= 0.25 * FAR.rate as f64, "{one:?}");

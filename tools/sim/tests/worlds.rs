@@ -1,4 +1,5 @@
-//! Seeds that every run of the tests goes through: none finds anything, each repeats, and planted faults are found.
+//! Seeds that every run of the tests executes: none finds a defect, each repeats, and planted
+//! faults are found.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations,
 
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 200;
-/// No new seed is begun after this.
+/// Time after which no new seed is begun.
 const TIME: Duration = Duration::from_secs(25);
 
 #[test]
@@ -151,7 +152,7 @@ fn a_disk_on_a_file_returns_what_was_written_whatever_breaks() {
     assert!(restarts > 50 && commands > 5000, "{restarts} restarts, {commands} commands");
 }
 
-/// What the first of some seeds finds of a fault that was planted.
+/// Failures that 60 seeds report of a planted fault, one a line.
 fn found(sabotage: Sabotage) -> String {
     found_in(Plan::new, sabotage)
 }
@@ -185,7 +186,8 @@ fn syncs_that_a_file_store_only_pretends_are_found() {
     assert!(found_in(Plan::on_files, Sabotage::LyingSyncs).contains("saw in sector"));
 }
 
-/// The plan of a seed in which another server follows a failed flush that nobody acknowledges.
+/// The plan of a seed in which another server follows a failed flush that no administrator
+/// acknowledges.
 fn with_a_forgotten_failure(seed: u64) -> Option<Plan> {
     let mut plan = Plan::on_files(seed);
     let fails = |trouble: &Trouble| matches!(trouble, Trouble::SyncError);

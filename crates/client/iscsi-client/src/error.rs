@@ -35,7 +35,7 @@ pub enum Error {
     NoIser {
         /// Host and port.
         portal: String,
-        /// How the portal answered.
+        /// Reason of the failure.
         reason: String,
     },
     /// The login failed.

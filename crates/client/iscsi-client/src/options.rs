@@ -13,7 +13,7 @@ use crate::url::Transport;
 
 /// TargetRecvDataSegmentLength that a login over iSER offers, bytes: the highest legal value. The
 /// result is the minimum of both sides (RFC 7145 §6.4), so a target that repeats the offer has not
-/// said what its receive buffers hold.
+/// declared the size of its receive buffers.
 const ISER_SEGMENT_OFFERED: u32 = 0xff_ffff;
 /// The longest data segment that is sent to a target over iSER, bytes.
 const ISER_SEGMENT: u32 = 64 << 10;
@@ -42,7 +42,7 @@ pub struct Options {
     pub connections: u16,
     /// MaxConnections to negotiate, if more than the session starts with.
     pub allow_connections: u16,
-    /// How commands are distributed over several connections.
+    /// Distribution of commands over several connections.
     pub spread: Spread,
     /// The highest error recovery level to negotiate, 0 to 2. Over iSER it is 0.
     pub error_recovery_level: u8,

@@ -199,8 +199,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks this thread until `future` is done. Not for a thread that runs an executor, nor for one of
-/// [`runtime`]'s cores.
+/// Blocks this thread until `future` is done. Not for a thread that runs an executor, nor for one
+/// of [`runtime`]'s cores.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Arc::new(Unpark(std::thread::current())).into();

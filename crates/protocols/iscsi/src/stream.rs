@@ -50,7 +50,7 @@ use crate::keys::Params;
 use crate::pdu::{BHS_LEN, Bhs, ahs};
 use crate::text::LOGIN_SEGMENT_LEN;
 
-/// What a connection accepts.
+/// Limits and digests of the PDUs that a connection accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The digests that PDUs carry.
@@ -135,7 +135,7 @@ impl Limits {
     }
 }
 
-/// What has arrived of a header.
+/// Received part of a header.
 enum Measured {
     /// Too few bytes for the next check.
     Short { at_least: usize },
@@ -251,13 +251,13 @@ impl Stream {
         }
     }
 
-    /// What the connection accepts.
+    /// The limits of the connection.
     #[inline]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Changes what the connection accepts from the next PDU on: a login is over.
+    /// Changes the limits from the next PDU on, for example after a login.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -450,12 +450,12 @@ impl Assembler {
         Self { stream: Stream::new(limits), input: Vec::new(), at: 0, data: Vec::new() }
     }
 
-    /// What the connection accepts.
+    /// The limits of the connection.
     pub fn limits(&self) -> &Limits {
         self.stream.limits()
     }
 
-    /// Changes what the connection accepts from the next PDU on.
+    /// Changes the limits from the next PDU on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.stream.set_limits(limits);
     }

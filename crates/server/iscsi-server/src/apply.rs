@@ -1,4 +1,4 @@
-//! What a new [`Model`] means: for the units that it is made of, and for the sessions that there are.
+//! Applies a new [`Model`] to the units that it consists of, and to the existing sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::preemptor::Preemptor;
 use crate::renewal::{self, Renewal};
 use crate::shared::Shared;
 
-/// Tells units who aborts tasks for them and by which ports they are reached: those for which
-/// `before` did not.
+/// Tells units their aborter and the target ports that reach them. Skips units with the same ports
+/// in `before`.
 pub(crate) fn connect_units(shared: &Arc<Shared>, before: &Model, model: &Model) {
     let mut known: HashMap<usize, Vec<u16>> = HashMap::new();
     for target in &before.targets {
@@ -30,7 +30,7 @@ pub(crate) fn connect_units(shared: &Arc<Shared>, before: &Model, model: &Model)
     }
 }
 
-/// Has the sessions that there are see `now`.
+/// Has the existing sessions see `now`.
 pub(crate) fn renew_sessions(shared: &Arc<Shared>, now: &Edition) -> Applied {
     let mut applied = Applied::default();
     for session in shared.registry.all() {
@@ -43,7 +43,7 @@ pub(crate) fn renew_sessions(shared: &Arc<Shared>, now: &Edition) -> Applied {
     applied
 }
 
-/// Flushes units that nobody serves any more. They are closed when their last command has ended.
+/// Flushes units that no target serves any more. They are closed when their last command has ended.
 pub(crate) fn retire_units(shared: &Shared, before: &Model, now: &Model) {
     let units = |model: &Model| -> Vec<Unit> {
         model.targets.iter().flat_map(|t| t.config.units.iter().map(|lun| lun.unit.clone())).collect()

@@ -1,5 +1,5 @@
-//! Lines of the audit log that name a session: who logged in, whose connection ended, who took a
-//! reservation from others. [`server_core::audit`] has the others, and the rules that hold for all.
+//! Lines of the audit log that name a session: logins, ends of connections, reservations taken from
+//! others. [`server_core::audit`] has the other lines, and the rules for all.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
-//! What a server is to serve, as plain data: portals, targets, their units and who may use them.
+//! A server's configuration as plain data: portals, targets, their units and access to them.
 //!
-//! Whoever starts a server fills this in; nothing here reads a file or checks more than types do.
+//! The caller fills it in; this module reads no file and checks no more than the types do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,24 +16,25 @@ pub use server_core::qos::{DEFAULT_BURST, Limiter, MAX_BURST, QosLimits, Rates};
 
 pub use rdma::Crc;
 
-/// What is served, how, and to whom.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Where to listen.
+    /// Portals, with their addresses.
     pub portals: Vec<Portal>,
-    /// What to serve.
+    /// Targets to serve.
     pub targets: Vec<TargetConfig>,
-    /// Who may ask for the list of targets (discovery sessions).
+    /// Authentication of discovery sessions, which list the targets.
     pub discovery_auth: Auth,
     /// Bounds.
     pub limits: Limits,
-    /// Whether a memory unit's read data may be sent by reference, its pages lent to the network, instead of copied.
+    /// Whether to send a memory unit's read data by reference (zero-copy) instead of copying it.
     pub zero_copy: bool,
-    /// How iSER is spoken where portals let it in.
+    /// Settings of iSER, for portals that allow it.
     pub iser: IserConfig,
 }
 
-/// The settings of iSER, each said once: name, type, default, range, meaning. Expands `$then` with them.
+/// The settings of iSER, each said once: name, type, default, range, meaning. Expands `$then` with
+/// them.
 #[macro_export]
 macro_rules! iser_settings {
     ($then:path) => {
@@ -167,7 +168,7 @@ pub struct Portal {
     /// Target portal group tag, 1 to 65535: connections of one session may spread over the portals
     /// of one group (RFC 7143 §4.4.1). It is the RELATIVE TARGET PORT IDENTIFIER too.
     pub group: u16,
-    /// What it lets in.
+    /// Transports that initiators may use at this portal.
     pub transports: Transports,
 }
 
@@ -181,8 +182,8 @@ impl server_core::portals::Asked for Portal {
     }
 }
 
-/// What initiators may speak at a portal. All but the last begin with a TCP connection to its port; the first bytes tell iSCSI and
-/// iWARP apart.
+/// Transports that a portal accepts. All but [`Self::Verbs`] begin with a TCP connection to its
+/// port; the first bytes tell iSCSI from iWARP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transports {
     /// iSCSI over TCP, and iSER over iWARP.
@@ -192,8 +193,8 @@ pub enum Transports {
     Tcp,
     /// iSER over iWARP only.
     Iser,
-    /// iSER through the RDMA devices that have the address, by rdma-core: InfiniBand, RoCE, and iWARP that cards or the kernel
-    /// speak.
+    /// iSER through the RDMA devices that have the address, by rdma-core: InfiniBand, RoCE, and
+    /// iWARP that cards or the kernel speak.
     Verbs,
 }
 
@@ -206,26 +207,28 @@ pub struct TargetConfig {
     pub alias: String,
     /// Portal groups that serve it; empty for all.
     pub groups: Vec<u16>,
-    /// How initiators prove who they are, where their ACL entry does not say otherwise.
+    /// Authentication of initiators whose ACL entry names none.
     pub auth: Auth,
     /// Its logical units.
     pub units: Vec<LunConfig>,
-    /// Who may log in. `None`: everybody, to all units.
+    /// Initiators that may log in. `None`: every initiator, to all units.
     pub acls: Option<Vec<Acl>>,
-    /// Where it is instead: whoever may log in is sent there.
+    /// Redirection to another portal, for initiators that may log in.
     pub redirect: Option<Redirect>,
-    /// Its target port groups (asymmetric access), made of portal group tags. `None`: all in one, always active/optimized.
+    /// Its target port groups (asymmetric access), made of portal group tags. `None`: all ports in
+    /// one group, always active/optimized.
     pub ports: Option<Arc<PortGroups>>,
 }
 
-/// Where initiators are sent (RFC 7143 §11.13.5, Status-Class 1).
+/// A redirection of initiators (RFC 7143 §11.13.5, Status-Class 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The other portal; its portal group tag is not told (§13.8).
+    /// The other portal. The answer contains no portal group tag (§13.8).
     pub address: TargetAddress,
-    /// Whether for good (0102h): then an initiator may forget this address. Otherwise (0101h) its next login comes here again.
+    /// Whether the target has moved permanently (0102h): then an initiator may forget this address.
+    /// Otherwise (0101h) its next login comes here again.
     pub permanent: bool,
-    /// Whether initiators learn of it only once they have proved who they are.
+    /// Whether initiators learn of it only after they have authenticated.
     pub after_auth: bool,
 }
 
@@ -235,8 +238,8 @@ impl TargetConfig {
         self.acl(initiator).is_some_and(|acl| acl.is_none_or(|acl| acl.admits(user)))
     }
 
-    /// Whether `initiator` may log in, and under which entry: `None` if not, `Some(None)` if everybody may. The entry
-    /// with the longest match counts.
+    /// Whether `initiator` may log in, and under which entry: `None` if not, `Some(None)` if
+    /// everybody may. The entry with the longest match counts.
     pub(crate) fn acl(&self, initiator: &str) -> Option<Option<&Acl>> {
         let Some(acls) = &self.acls else { return Some(None) };
         let initiator = name::normalize(initiator);
@@ -260,22 +263,25 @@ pub struct LunConfig {
     pub lun: u16,
     /// The unit.
     pub unit: Unit,
-    /// What it serves at most, all initiators together.
+    /// Its limits of service, shared by all initiators.
     pub limiter: Arc<Limiter>,
 }
 
-/// What one initiator may do.
+/// Access of one initiator.
 #[derive(Clone, Debug)]
 pub struct Acl {
     /// Its iSCSI name; a trailing `*` matches any ending.
     pub initiator: String,
-    /// How it proves who it is; `None` for the target's way.
+    /// Authentication of the initiator; `None` for the target's.
     pub auth: Option<Auth>,
-    /// The only user who may log in under that name; `None` for all whom the authentication knows.
+    /// The only user who may log in under that name; `None` for all users known to the
+    /// authentication.
     pub user: Option<String>,
-    /// The units that it sees, each once, under the numbers that it sees them at. `None`: all, as they are.
+    /// The units that it sees, each once, and the LUNs it sees them at. `None`: all units at their
+    /// own LUNs.
     pub luns: Option<Vec<AclLun>>,
-    /// What each initiator of that name is served at most, all its sessions with the target together.
+    /// Limits of service of each initiator of that name, for all its sessions with the target
+    /// together.
     pub limits: QosLimits,
 }
 
@@ -297,7 +303,7 @@ pub struct AclLun {
     pub read_only: bool,
 }
 
-/// How an initiator proves who it is.
+/// Authentication of an initiator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
     /// Not at all.
@@ -310,9 +316,10 @@ pub enum Auth {
 /// Names and secrets for CHAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chap {
-    /// Whom the target lets in.
+    /// Names and secrets by which initiators authenticate to the target.
     pub users: Vec<Credential>,
-    /// What the target answers when it is asked to prove itself too (mutual CHAP).
+    /// Name and secret by which the target authenticates to initiators that demand it (mutual
+    /// CHAP).
     pub mutual: Option<Credential>,
     /// Hashes that may be used; the initiator's order decides among them.
     pub hashes: Vec<Hash>,
@@ -326,7 +333,8 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// Of that name; `None` if no kernel has one like that. Whether this one has it shows when it is chosen.
+    /// Of that name; `None` if no kernel has one like that. Whether this one has it shows when it
+    /// is chosen.
     pub fn new(name: &str) -> Option<Self> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         let mut bytes = [0; 15];

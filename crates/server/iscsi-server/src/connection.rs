@@ -1,10 +1,9 @@
-//! One connection in full-feature phase: its tasks and their units, around the state machine. What
-//! carries its PDUs and its data is below it, in [`crate::transport`]; [`tcp`] and [`iser`] drive
-//! that.
+//! One connection in full-feature phase: its tasks and their units, around the state machine. The
+//! transport of its PDUs and data is [`crate::transport`], which [`tcp`] and [`iser`] drive.
 //!
-//! A connection lives on one core. Others reach it by [`crate::remote`], and [`resident`] answers
-//! them. [`phase`] is its life. Its commands come by [`pipeline`] to their units, and [`tasks`]
-//! runs them. [`recovery`] sees that nothing is lost with a PDU or with the connection itself.
+//! A connection lives on one core. Others reach it through [`crate::remote`], and [`resident`]
+//! answers them. [`phase`] is its life. Its commands reach their units through [`pipeline`], and
+//! [`tasks`] runs them. [`recovery`] makes up for lost PDUs and for a lost connection.
 
 mod admission;
 mod iser;
@@ -59,12 +58,12 @@ pub(crate) use admission::Admitted;
 /// TASK REASSIGN.
 const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 
-/// Time for commands at work to end before their connection is closed for another daemon.
+/// Time for running commands to end before their connection is closed for another daemon.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Time for a closing connection's last PDUs to leave.
+/// Time to send a closing connection's last PDUs.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The state machine and what it wants sent.
+/// The state machine, and the PDUs that it wants sent.
 pub(crate) struct Inner {
     pub state: iscsi::target::Connection<Segment>,
     pub outbox: Outbox,
@@ -74,58 +73,59 @@ pub(crate) struct Inner {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub cid: u16,
-    /// What its core has for itself.
+    /// State of the connection's core.
     pub core: Rc<Core>,
     pub shared: Arc<Shared>,
     pub session: Arc<Session>,
     pub inner: RefCell<Inner>,
-    /// Connections of its session that hold commands whose turn has come, and have not been told.
+    /// CIDs of connections of its session whose held commands can be delivered, and that have not
+    /// been told yet.
     news: RefCell<Vec<Cid>>,
-    /// What the session sees, as this connection last looked.
+    /// The session's view when this connection last looked.
     view: RefCell<Rc<LocalView>>,
     /// Bytes queued to the network above which its commands wait.
     pub send_high_water: usize,
     pub transport: Transport,
-    /// Where the data of WRITEs belongs.
+    /// Places for the data of WRITEs.
     landings: RefCell<landing::Landings>,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
-    /// Commands whose turn has come, and that wait for something else.
+    /// Commands whose turn has come, and that wait for order, limits or room.
     pipeline: Pipeline,
-    /// Where it is in its life.
+    /// Phase of its life.
     life: Life,
-    /// What was counted under views that the connection has not any more.
+    /// Counts under earlier views.
     past: RefCell<Counts>,
-    /// There is room in the send queue again.
+    /// Notified when the send queue has room again.
     pub room: Notify,
     /// ErrorRecoveryLevel 1 or 2: something may have to be sent again.
     recovers: bool,
-    /// What it holds for its initiator, as the core counts it.
+    /// Bytes it holds for its initiator, in the core's account.
     pub backlog: Backlog,
-    /// Bytes that it keeps to be sent again, as the core counts them.
+    /// Bytes kept for retransmission, in the core's account.
     kept: Kept,
     /// ErrorRecoveryLevel 2: its tasks outlive it.
     keeps: bool,
-    /// How it stands to its session once it is gone: removed for recovery, its tasks may be
+    /// Its standing in the session after it is lost. Once removed for recovery, its tasks may be
     /// reassigned.
     standing: Cell<Standing>,
-    /// Where the units of tasks that were reassigned bring and take their data.
+    /// Ferries between the units of reassigned tasks and this connection.
     ferries: RefCell<HashMap<TaskKey, Arc<Ferry>>>,
-    /// The loop that looks after what may be lost does so.
+    /// Whether the loop that watches for losses runs.
     watching: Cell<bool>,
-    /// It is to begin.
+    /// Wakes that loop.
     watch: Notify,
-    /// What units may ask its initiator for.
+    /// Bytes that units may request from its initiator.
     pub grants: Grants,
-    /// A task has ended, or the connection has.
+    /// Notified when a task or the connection has ended.
     progress: Notify,
-    /// The connection is to stop receiving.
+    /// Notified when the connection must stop receiving.
     stop: Notify,
-    /// Why the connection was given up, if not by its receive loop.
+    /// Reason for which the connection was dropped, if not by its receive loop.
     failure: Cell<Option<End>>,
-    /// What login and text negotiation agreed on.
+    /// Parameters that login and text negotiation agreed on.
     pub negotiated: RefCell<Negotiated>,
-    /// How far away the initiator is.
+    /// Round trip to the initiator.
     round_trip: RoundTrip,
 }
 
@@ -182,7 +182,7 @@ impl Connection {
             let keeper: Weak<dyn Keeper> = Rc::<Self>::downgrade(&connection);
             connection.kept.enter(keeper);
         }
-        // After it can be found: limits that change from now on are told to it.
+        // After the connection can be found: from now on it hears of changed limits.
         connection.look_at_limits();
         connection
     }
@@ -221,7 +221,7 @@ impl Connection {
         }
         if draining && matches!(end, End::Closed) {
             let over = || self.inner.borrow().state.tasks().next().is_none().then_some(());
-            // Those that wait for their initiator's data wait in vain.
+            // Commands that wait for their initiator's data cannot end: hence the timeout.
             let _ = runtime::timeout(DRAIN, self.progress.until(over)).await;
             self.with(|state, outbox| state.async_message(AsyncEvent::DropSession, [0; 3], outbox));
         }
@@ -232,8 +232,8 @@ impl Connection {
         if kept && !matches!(end, End::Closed) {
             self.detach();
         }
-        // After a clean end what is queued is still sent, for a while; after any other nobody would
-        // read it.
+        // After a clean end queued PDUs are still sent, for a while. After any other end the peer
+        // would not read them.
         let detached = self.is_detached();
         self.life.advance(Phase::Closing { again: false });
         let clean = matches!(end, End::Closed | End::HungUp);
@@ -247,9 +247,9 @@ impl Connection {
                 }
                 tcp.to_send.notify();
                 if runtime::timeout(LAST_WORDS, sender).await.is_err() {
-                    // The peer does not read, and its send would wait, with the socket and all that
-                    // it sends, for as long as the peer pleases. Without a socket to send to it
-                    // fails; if there is none any more, it has.
+                    // The peer does not read, and its send would wait, with the socket and all data
+                    // that it sends, for as long as the peer likes. After the cut the pending send
+                    // fails.
                     tcp.cut();
                 }
             }
@@ -258,7 +258,7 @@ impl Connection {
         }
         if kept {
             self.detach();
-            // What was queued goes nowhere, and reads go to another connection.
+            // Queued PDUs are dropped, and another connection continues the reads.
             self.backlog.account(0);
             self.room_moved();
             self.await_recovery().await;
@@ -273,7 +273,7 @@ impl Connection {
         self.wake_all();
         // Units finish what they have begun; their answers are dropped.
         self.clear().await;
-        // Reads that waited and belong to another connection now.
+        // Reads that waited now belong to another connection.
         self.on_acknowledged();
         self.room_moved();
         let released = {
@@ -297,8 +297,7 @@ impl Connection {
         }
     }
 
-    /// The connection is out of its session too, whatever ended it: whoever waits for its end may
-    /// go on.
+    /// The connection has left its session, after any kind of end. Wakes all who wait for that.
     fn bury(&self) {
         self.life.advance(Phase::Over);
         if let Transport::Tcp(tcp) = &self.transport {
@@ -308,7 +307,7 @@ impl Connection {
         self.progress.notify();
     }
 
-    /// Takes in one PDU and does what it says. `seen` learns what it means before that is done.
+    /// Takes in one PDU and acts on it. `seen` gets the event before that.
     #[inline]
     pub(crate) fn on_pdu(
         self: &Rc<Self>,
@@ -347,7 +346,8 @@ impl Connection {
     #[cold]
     fn deliver_all_held(self: &Rc<Self>) -> Result<(), End> {
         loop {
-            // First: it refuses those that were addressed to something else than it shows.
+            // First take the session's view: that refuses commands whose LUN now means another
+            // unit.
             let view = self.view();
             let event = {
                 let Inner { state, outbox } = &mut *self.inner.borrow_mut();
@@ -366,9 +366,8 @@ impl Connection {
             }
             let released = self.inner.borrow_mut().state.take_released();
             self.tell_released(&released);
-            // Another connection may have released commands of this one since they were looked for,
-            // and this one may have taken that news before the other did: then nobody else will
-            // tell it.
+            // Meanwhile another connection may have released commands of this one. If this
+            // connection has taken that news from the window, no other one reports it: look again.
             if !released.contains(&self.cid) {
                 break;
             }
@@ -377,8 +376,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the session's other connections deliver what this one has released for them: once all
-    /// that is ready on this core now has run, so that they are told once of what came together.
+    /// Has the session's other connections deliver the commands that this one has released for
+    /// them. Waits until all that is ready on this core now has run, so that they are told once.
     fn tell_released(self: &Rc<Self>, released: &[Cid]) {
         let others = released.iter().filter(|cid| **cid != self.cid);
         let mut news = self.news.borrow_mut();
@@ -409,7 +408,7 @@ impl Connection {
         }
     }
 
-    /// What is neither a command nor rare is data.
+    /// Acts on an event. [`Self::act`] handles commands, the frequent case, itself.
     #[inline(never)]
     fn act_rarely(self: &Rc<Self>, event: Event) {
         match event {
@@ -437,8 +436,8 @@ impl Connection {
         }
     }
 
-    /// What the session sees now. Nothing of the connection may be borrowed meanwhile: commands may
-    /// end.
+    /// The session's view now. The caller must not borrow anything of the connection meanwhile:
+    /// commands may end.
     #[inline]
     pub(crate) fn view(self: &Rc<Self>) -> Rc<LocalView> {
         let view = self.view.borrow();
@@ -457,12 +456,12 @@ impl Connection {
         before.nexuses.counts().iter().for_each(|(_, counts)| past.add(counts));
         self.look_at_limits();
         self.part_from(&before, &view);
-        // Units may go with it.
+        // The view may hold the last reference to a unit.
         drop(before);
         view
     }
 
-    /// Lends the state machine and its outbox, and sees that what comes of it is sent.
+    /// Passes the state machine and its outbox to `f`, and has its output sent.
     #[inline]
     pub(crate) fn with<T>(
         &self,
@@ -488,13 +487,13 @@ impl Connection {
         result
     }
 
-    /// Sees that what is queued is sent.
+    /// Has queued output sent.
     #[inline]
     pub(crate) fn kick(&self) {
         self.with(|_, _| ());
     }
 
-    /// The shortest round trip to the initiator of late; zero where nobody knows.
+    /// The shortest recent round trip to the initiator; zero if unknown.
     pub(crate) fn round_trip(&self) -> Duration {
         self.round_trip.get(runtime::now(), || match &self.transport {
             Transport::Tcp(tcp) => tcp.info(),
@@ -502,7 +501,7 @@ impl Connection {
         })
     }
 
-    /// Bytes handed to the network and not taken by it yet, besides those in the outbox.
+    /// Bytes handed to the network and not yet taken by it, besides those in the outbox.
     #[inline]
     pub(crate) fn sending(&self, outbox: &Outbox) -> usize {
         match &self.transport {
@@ -550,7 +549,8 @@ impl Connection {
         self.progress.notify();
     }
 
-    /// [`Self::shut`], if that has not been done: what is lost is not to be given up for that.
+    /// [`Self::shut`], unless the connection is closing already: a second one would give up tasks
+    /// that another connection may take.
     fn stop_once(&self) {
         if !self.is_closing() {
             self.shut();
@@ -562,10 +562,10 @@ impl Connection {
         self.progress.until(|| (self.life.phase() == Phase::Over).then_some(())).await;
     }
 
-    /// Gives the connection up.
+    /// Drops the connection.
     pub(crate) fn lose(&self, error: End) {
         if self.is_detached() {
-            // What fails now is what was cut off.
+            // This error comes from the cut that detached the connection.
             return;
         }
         self.failure.set(Some(error));
@@ -588,7 +588,7 @@ impl Connection {
                 let receiver = Receiver::new(limits, early, self.core.tcp.clone());
                 tcp::receive_loop(tcp, self, receiver).await
             }
-            // Boxed: an idle TCP connection need not have room for it.
+            // Boxed: an idle TCP connection needs no room for it.
             (Transport::Iser(iser), Start::Iser { hello }) => {
                 Box::pin(iser::receive_loop(iser, self, hello)).await
             }
@@ -596,8 +596,8 @@ impl Connection {
         }
     }
 
-    /// The peer lives: some bytes came, or it took some. On a slow connection whole PDUs may be far
-    /// apart.
+    /// The peer is alive: some bytes came, or it took some. On a slow connection whole PDUs may be
+    /// far apart.
     pub(crate) fn heard(&self) {
         self.inner.borrow_mut().state.heard(runtime::now());
     }

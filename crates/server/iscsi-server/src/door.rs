@@ -1,10 +1,10 @@
-//! What a portal answers to a login's questions: who may go on, what has to be proved, and what is
-//! told before it is.
+//! A portal's answers to login requests: admission, the authentication demanded, and what an
+//! initiator learns before it has authenticated.
 //!
-//! Where CHAP is demanded, a stranger learns nothing by asking. A target that is not there, one
-//! whose ACL does not have his name, and one that has it answer alike until somebody has proved who
-//! he is: with a challenge, and 0201h for whatever comes back. Where there are ACLs without CHAP,
-//! the first two get 0202h. Where nothing is protected, a name that is not served gets 0203h.
+//! Where CHAP is demanded, an unauthenticated initiator learns nothing. A target that does not
+//! exist, one whose ACL lacks the initiator's name, and one that has it answer alike until
+//! authentication: with a challenge, and 0201h for any wrong response. Where there are ACLs without
+//! CHAP, the first two get 0202h. Where nothing is protected, a name that is not served gets 0203h.
 
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
@@ -32,9 +32,9 @@ pub(crate) struct Door<'a> {
     pub model: &'a Model,
     /// The portal group that the connection came through.
     pub group: u16,
-    /// Where that portal listens.
+    /// The portal's address.
     pub portal: SocketAddr,
-    /// It came over RDMA, and takes data segments of so many bytes.
+    /// For a connection over RDMA: the longest data segment that it takes, bytes.
     pub rdma: Option<usize>,
 }
 
@@ -52,25 +52,25 @@ impl Door<'_> {
         self.model.target(claim.target?).filter(|target| target.serves(self.group))
     }
 
-    /// Whether the target of the claim, if it has one, is here and lets this name come.
+    /// Whether the target of the claim, if there is one, is here and admits this initiator name.
     fn is_expected(&self, claim: &Claim<'_>) -> bool {
         claim.target.is_none()
             || self.target(claim).is_some_and(|target| target.acl(claim.initiator).is_some())
     }
 
-    /// What becomes of who has no business here, or asks for what is not here.
+    /// Answer to an initiator without access, or to one that names a target that is not here.
     fn stranger(&self, claim: &Claim<'_>, grant: Grant) -> Result<Grant, Refusal> {
         if let Some(hashes) = self.decoy(claim) {
-            // He is asked for a secret that nobody has.
+            // A challenge that no secret answers.
             return Ok(Grant { auth: AuthDemand::Chap { hashes, mutual: None, required: true }, ..grant });
         }
         let listed = self.model.targets.iter().any(|target| target.config.acls.is_some());
         Err(Refusal::Status(if listed { LoginStatus::AuthorizationFailure } else { LoginStatus::NotFound }))
     }
 
-    /// The hashes that a stranger is asked for; `None` if no target demands CHAP. A name gets the
-    /// same ones each time, those of a target that has CHAP, so that they do not tell which names
-    /// are served.
+    /// The hashes of a challenge to an initiator without access; `None` if no target demands CHAP.
+    /// A name gets the same ones each time: those of a target with CHAP, so that they do not reveal
+    /// which names are served.
     fn decoy(&self, claim: &Claim<'_>) -> Option<Vec<Hash>> {
         let pick = |name: &str, from: usize| {
             let number = self.shared.names.hash_one(name::normalize(name));
@@ -85,7 +85,7 @@ impl Door<'_> {
                 all().nth(pick(claim.target?, count.max(1)))?
             }
         };
-        // As the target asks of everybody, or else of one of those whom it has an entry for.
+        // As the target demands of all initiators, or else of one that has an ACL entry.
         let chap = match &target.config.auth {
             Auth::Chap(chap) => chap,
             Auth::None => chaps(target).nth(pick(claim.initiator, chaps(target).count().max(1)))?,
@@ -93,7 +93,7 @@ impl Door<'_> {
         Some(chap.hashes.clone())
     }
 
-    /// Whether an initiator that is expected may go on now, besides what it has to prove.
+    /// Whether an expected initiator may log in now, apart from authentication.
     fn admit_further(&self, claim: &Claim<'_>, grant: &mut Grant) -> Result<(), Refusal> {
         drain::check(&self.shared.drains, claim, self.portal, grant)?;
         if claim.tsih != 0 {
@@ -110,7 +110,8 @@ impl Door<'_> {
             grant.session = Some(session.params.clone());
             return Ok(());
         }
-        // What has a session here may add connections to it; new sessions go where the target is.
+        // An initiator may add connections to a session that it has here; the redirection concerns
+        // new sessions only.
         match self.target(claim).and_then(|target| target.config.redirect.as_ref()) {
             Some(to) => redirect::send(to, grant),
             None => Ok(()),
@@ -143,8 +144,7 @@ impl Directory for Door<'_> {
         }
         match self.admit_further(claim, &mut grant) {
             Ok(()) => Ok(grant),
-            // Which sessions there are, and what is being drained, is for those who have proved who
-            // they are.
+            // Only authenticated initiators learn about existing sessions and drains.
             Err(refusal @ Refusal::Status(_)) if grant.auth != AuthDemand::None => {
                 Ok(Grant { then: Some(refusal), session: None, ..grant })
             }
@@ -162,7 +162,7 @@ impl Directory for Door<'_> {
     }
 }
 
-/// The ways by CHAP into a target: its own, and those of its ACL.
+/// The CHAP settings of a target: its own, and those of its ACL.
 pub(crate) fn chaps(target: &Target) -> impl Iterator<Item = &Chap> {
     let entries = target.config.acls.iter().flatten().filter_map(|acl| acl.auth.as_ref());
     std::iter::once(&target.config.auth).chain(entries).filter_map(|auth| match auth {

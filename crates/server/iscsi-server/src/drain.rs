@@ -1,5 +1,5 @@
-//! What iSCSI adds to [`server_core::drain`]: whom a drain is about, and how initiators are asked
-//! to log out and dropped (RFC 7143 §11.9, events 1 to 3).
+//! iSCSI's part of [`server_core::drain`]: the sessions that a drain concerns, the request to log
+//! out, and the drop (RFC 7143 §11.9, events 1 to 3).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ fn covers(scope: &Scope, target: Option<&str>, portal: SocketAddr) -> bool {
     }
 }
 
-/// Whether a login may go on that came through the portal at `portal`; where it is sent once it has
-/// proved itself goes into the grant.
+/// Whether a login through the portal at `portal` may continue. If it is redirected after
+/// authentication, the grant says where to.
 ///
 /// # Errors
 /// The refusal, or the redirection.
@@ -44,11 +44,11 @@ pub(crate) fn check(
     }
 }
 
-/// Connections of one session that a drain is about.
+/// Connections of one session that a drain concerns.
 pub(crate) struct Affected {
     session: Arc<Session>,
     members: Vec<Member>,
-    /// Whether these are all that the session has.
+    /// Whether these are all connections of the session.
     whole: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Why connections end, and why logins come to nothing.
+//! Reasons for the end of connections and for failed logins.
 
 use iscsi::login::target::LoginError;
 use iscsi::pdu::LoginStatus;
 use iscsi::target::Fatal;
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     /// The peer logged out, or the connection was closed here.
@@ -19,7 +19,7 @@ pub(crate) enum End {
     /// The peer broke the protocol.
     #[error(transparent)]
     Fatal(#[from] Fatal),
-    /// What it sent cannot be cut into PDUs.
+    /// The bytes from the peer cannot be cut into PDUs.
     #[error(transparent)]
     Frame(#[from] iscsi::frame::FrameError),
     /// No buffer for a data segment.
@@ -28,16 +28,16 @@ pub(crate) enum End {
     /// The queue pair failed, or the peer broke RDMA's protocol.
     #[error(transparent)]
     Rdma(rdma::Error),
-    /// A message that is none of iSER's.
+    /// A message that does not begin with an iSER header.
     #[error(transparent)]
     IserHeader(#[from] iser::HeaderError),
-    /// A message that holds no whole PDU.
+    /// A message without a whole PDU.
     #[error(transparent)]
     IserMessage(#[from] iser::MessageError),
-    /// A command without memory for its data.
+    /// A command whose STags are missing.
     #[error(transparent)]
     NoStag(#[from] NoStag),
-    /// A Hello that was not to come, or that did not come, or that cannot be agreed with.
+    /// An unexpected or missing Hello, or one with unacceptable parameters.
     #[error("the Hello exchange failed")]
     NoHello,
 }
@@ -51,12 +51,12 @@ impl From<rdma::Error> for End {
     }
 }
 
-/// The initiator has named no memory for what a command of its wants moved.
+/// The initiator has given no STag for data that its command moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a command that moves data has no STag for it")]
 pub(crate) struct NoStag;
 
-/// Why a connection did not get through login.
+/// Reason for a failed login.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoginFailure {
     #[error("the peer closed the connection")]

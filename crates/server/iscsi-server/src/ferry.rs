@@ -1,5 +1,5 @@
 //! [`Ferry`]: carries a reassigned task's data between its unit, which stays on the core where it
-//! began, and the task's new connection on any core. This is rare, so that it may copy.
+//! began, and the task's new connection on any core. Reassignment is rare, so the ferry may copy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,34 +13,34 @@ use runtime::{Buf, Chain};
 
 use crate::lun_map::View;
 
-/// Bytes of data-in that wait on a ferry, above which the unit waits.
+/// Bytes of data-in on a ferry above which the unit waits.
 const LOAD: usize = 1 << 20;
 
-/// What goes between a unit and its task's new connection.
+/// Queue between a unit and its task's new connection.
 pub(crate) struct Ferry(Mutex<Load>);
 
 #[derive(Default)]
 pub(crate) struct Load {
-    /// Data-in on its way to the connection.
+    /// Data-in from the unit, not yet taken by the connection.
     pub data_in: VecDeque<Vec<u8>>,
     pub data_in_bytes: usize,
-    /// Data-out on its way to the unit.
+    /// Data-out from the connection, not yet taken by the unit.
     pub data_out: VecDeque<Vec<u8>>,
     pub data_out_bytes: usize,
-    /// Data-out that the unit has not taken, whether it is here or not, bytes.
+    /// Data-out that the unit has not taken yet, whether it is here or not, bytes.
     pub left: usize,
     /// Data-out that the unit waits for and that is not here, bytes.
     pub wanted: usize,
     pub ended: Option<Completion>,
-    /// What the task ends with, whatever its unit says.
+    /// Result of the task, whatever the unit reports.
     pub refused: Option<Completion>,
-    /// The connection wants no more of it.
+    /// The connection has dropped the task.
     pub given_up: bool,
     pub unit: Option<Waker>,
     pub connection: Option<Waker>,
 }
 
-/// What a ferry brings to the connection.
+/// Next item of a ferry for the connection.
 pub(crate) enum Freight {
     Data(Vec<u8>),
     Wants(usize),
@@ -114,7 +114,7 @@ impl Ferry {
         Poll::Ready(Ok(chain))
     }
 
-    /// Ready when the task is given up.
+    /// Ready when the connection has dropped the task.
     pub(crate) fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<Lost> {
         let mut load = self.load();
         if load.given_up || load.refused.is_some() {
@@ -132,7 +132,7 @@ impl Ferry {
         wake(&mut load.connection);
     }
 
-    /// The connection brings data that the unit wants.
+    /// Adds data from the connection that the unit wants.
     pub(crate) fn bring(&self, data: Vec<u8>) {
         let mut load = self.load();
         load.data_out_bytes += data.len();
@@ -140,7 +140,7 @@ impl Ferry {
         wake(&mut load.unit);
     }
 
-    /// The connection does not want the task any more: its unit is to stop.
+    /// Drops the task: its unit is to stop.
     pub(crate) fn give_up(&self) {
         let mut load = self.load();
         load.given_up = true;
@@ -149,7 +149,7 @@ impl Ferry {
         wake(&mut load.unit);
     }
 
-    /// What the unit has for the connection; nothing yet leaves a waker.
+    /// The unit's next item for the connection. Registers the waker if there is none yet.
     pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Freight> {
         let mut load = self.load();
         if let Some(data) = load.data_in.pop_front() {
@@ -174,12 +174,12 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// A task that a connection has given up.
+/// A task that a connection has released.
 pub(crate) struct Parcel {
     pub task: Moved,
     /// Its turn has not come: the command, and the data-out that came with it.
     pub held: Option<(ScsiCommand, Vec<Vec<u8>>)>,
-    /// What its connection saw.
+    /// The view of its old connection.
     pub view: Arc<View>,
     pub ferry: Arc<Ferry>,
 }

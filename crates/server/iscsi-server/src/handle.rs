@@ -1,5 +1,5 @@
-//! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here
-//! is on the data path; calls wait for the cores, so that a core must never make one.
+//! [`Handle`]: queries and changes of a running server, from any thread. Nothing here is on the
+//! data path. Calls wait for the cores, so a core must never make one.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +25,7 @@ use crate::remote;
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
 
-/// A running server as its administrators reach it. Cheap to clone.
+/// A running server's interface for administrators. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
@@ -38,7 +38,7 @@ pub struct SessionStatus {
     pub tsih: u16,
     /// The initiator's name.
     pub initiator: String,
-    /// The user that its initiator has proved to be.
+    /// The authenticated user of its initiator.
     pub user: Option<String>,
     /// Its ISID.
     pub isid: [u8; 6],
@@ -50,7 +50,7 @@ pub struct SessionStatus {
     pub error_recovery_level: u8,
     /// MaxConnections that was negotiated.
     pub max_connections: u16,
-    /// How long it has been there.
+    /// Age of the session.
     pub age: Duration,
     /// Its connections.
     pub connections: Vec<ConnectionStatus>,
@@ -63,7 +63,7 @@ pub struct ConnectionStatus {
     pub cid: u16,
     /// The initiator's end.
     pub peer: SocketAddr,
-    /// The core that it lives on.
+    /// The core that serves it.
     pub core: usize,
     /// Whether its data moves by RDMA (iSER).
     pub iser: bool,
@@ -71,7 +71,7 @@ pub struct ConnectionStatus {
     pub header_digest: bool,
     /// Whether data has a digest.
     pub data_digest: bool,
-    /// How long it has been there.
+    /// Age of the connection.
     pub age: Duration,
 }
 
@@ -88,40 +88,39 @@ pub struct TargetStatus {
     pub units: Vec<(u16, Unit)>,
 }
 
-/// What has been done since the server started.
+/// Work that the server has done since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
-    /// By the connections that sessions have now; by TSIH.
+    /// Counts of the existing sessions' present connections, by TSIH.
     pub sessions: HashMap<u16, Counts>,
-    /// For each unit of each target, by all sessions that there were.
+    /// For each unit of each target: counts of all sessions since the start.
     pub units: Vec<Flow>,
-    /// What recovery had to do in the sessions that there are (ErrorRecoveryLevel 1 and 2), by
-    /// TSIH.
+    /// Work of recovery in the existing sessions (ErrorRecoveryLevel 1 and 2), by TSIH.
     pub session_recoveries: HashMap<u16, Recovered>,
-    /// The same, in all sessions that there were.
+    /// The same, of all sessions since the start.
     pub recoveries: Recovered,
-    /// Whether all cores have answered. Else what they have counted is missing.
+    /// Whether all cores have answered. If not, their counts are missing.
     pub complete: bool,
 }
 
-/// What has been done with one unit.
+/// Work done with one unit.
 #[derive(Clone, Debug)]
 pub struct Flow {
     /// A target of it.
     pub target: String,
     /// Its number there.
     pub lun: u16,
-    /// What has been done.
+    /// Counts of the work.
     pub counts: Counts,
 }
 
-/// Why a target port group's state was not changed.
+/// Reason for which a target port group's state was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetAccessError {
     /// No target has that name.
     #[error("there is no target {0}")]
     NoTarget(String),
-    /// The groups did not take it.
+    /// The groups refused the change.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The server has ended.
@@ -134,18 +133,17 @@ impl Handle {
         Self { shared }
     }
 
-    /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very
-    /// same in it: units (the same [`Unit`]), portals by the address that was asked for, targets by
-    /// their names. Sessions are told of units that came, went or changed by unit attentions; those
-    /// that may not be there any more are asked to log out and closed two seconds later; others
-    /// notice nothing. Bounds and authentication hold for what logs in from now on, limits of
-    /// service for all. What the cores were started with (their number, polling, pools) stays as it
-    /// is.
+    /// Serves `config` from now on, whole or not at all. Unchanged parts keep running: units (the
+    /// same [`Unit`]), portals by the address that was asked for, targets by their names. Unit
+    /// attentions tell sessions about units that came, went or changed. Sessions that have lost
+    /// their access are asked to log out, and closed two seconds later; other sessions notice
+    /// nothing. Bounds and authentication hold for new logins, limits of service for all sessions.
+    /// The settings that the cores were started with (their number, polling, pools) stay.
     ///
     /// Blocks, and must not be called on a core.
     ///
     /// # Errors
-    /// When an address cannot be listened on; nothing has changed then.
+    /// If it cannot listen on an address; nothing has changed then.
     pub fn apply(&self, config: ServerConfig) -> io::Result<Applied> {
         let mut change = Change::begin(&self.shared.hub);
         self.prepare(&mut change, config)?;
@@ -155,7 +153,7 @@ impl Handle {
     /// The part of [`Self::apply`] that can fail. Nothing has changed before `change` is committed.
     ///
     /// # Errors
-    /// When an address cannot be listened on.
+    /// If it cannot listen on an address.
     pub fn prepare(&self, change: &mut Change<'_>, mut config: ServerConfig) -> io::Result<()> {
         let before = self.shared.model();
         qos::carry(&before.targets, &mut config);
@@ -163,10 +161,10 @@ impl Handle {
         change.prepare(&self.shared, Model::new(config, Some(&before)), &portals)
     }
 
-    /// What sessions and units have done. Cores that do not answer within `patience` are left out.
+    /// Counts of sessions and units. Leaves out cores that do not answer within `patience`.
     pub fn activity(&self, patience: Duration) -> Activity {
-        // Before the cores are asked: what ends meanwhile is counted once, or with the next
-        // question.
+        // Read before the cores are asked: a connection that ends meanwhile is counted once, or at
+        // the next call.
         let mut recoveries = self.shared.recovered();
         let mut session_recoveries: HashMap<u16, Recovered> =
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
@@ -195,12 +193,12 @@ impl Handle {
         activity
     }
 
-    /// Whether the session of [`Applied::leaving`] is there.
+    /// Whether the session of [`Applied::leaving`] still exists.
     pub fn has_session(&self, tsih: u64) -> bool {
         u16::try_from(tsih).is_ok_and(|tsih| self.shared.registry.find(tsih).is_some())
     }
 
-    /// The portals, with the ports that were really taken.
+    /// The portals, with the actual ports.
     pub fn portals(&self) -> Vec<BoundPortal> {
         self.shared.portals()
     }
@@ -246,7 +244,7 @@ impl Handle {
             .collect()
     }
 
-    /// The target port groups of the target with this name: what they are now.
+    /// The current target port groups of the target with this name.
     pub fn port_groups(&self, target: &str) -> Option<Arc<PortGroups>> {
         self.shared.model().target(target).map(|target| target.ports.clone())
     }
@@ -255,14 +253,14 @@ impl Handle {
     /// core. Returns when it has changed.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for which the state has not changed.
     pub fn set_access(&self, target: &str, group: u16, state: AccessState) -> Result<(), SetAccessError> {
         let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
         let changed = self.shared.hub.wait_for(move || async move { ports.change(group, state).await });
         Ok(changed.map_err(|_| SetAccessError::Ended)??)
     }
 
-    /// Begins to drain `scope`; [`Self::drains`] shows how it goes.
+    /// Begins to drain `scope`; [`Self::drains`] shows the progress.
     ///
     /// # Errors
     /// Any [`drain::Error`].
@@ -279,8 +277,8 @@ impl Handle {
         shared.drains.begin(scope, options, &shared.hub, shared.clone())
     }
 
-    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope`
-    /// is not being drained.
+    /// Ends a drain: the server accepts new logins again. Dropped sessions stay dropped. False if
+    /// `scope` is not being drained.
     pub fn undrain(&self, scope: &Scope) -> bool {
         self.shared.drains.undo(scope)
     }
@@ -291,7 +289,7 @@ impl Handle {
     }
 
     /// Limits have changed, of units by [`server_core::qos::Limiter::set`] or of ACL entries:
-    /// commands that wait are counted anew. Cheap, and never on the data path.
+    /// commands that wait are charged anew. Cheap, and never on the data path.
     pub fn limits_changed(&self) {
         self.shared.limits_changed();
     }

@@ -1,9 +1,9 @@
 //! The iSCSI target: portals, logins, sessions on many cores, task routing.
 //!
-//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service` is
-//! the front end of [`server_core`]. A connection lives on one core: `login` brings it to
-//! full-feature phase, and `connection` runs it with its tasks. The modules stand in storeys, and
-//! none imports one above it:
+//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service`
+//! is the front end of [`server_core`]. A connection lives on one core: `login` brings it to
+//! full-feature phase, and `connection` runs it with its tasks. The modules form layers; none
+//! imports one above it:
 //!
 //! 1. `config`, `unit`, `node`, `lun_map`: what is served; `end`, `wire`, `transport`: sockets and
 //!    queue pairs, which know no connection;
@@ -55,7 +55,7 @@ pub use server_core::{Applied, CoreStatus, CoresConfig, TcpCounters};
 pub use shared::BoundPortal;
 pub use unit::Unit;
 
-/// How something is drained.
+/// Options of a drain.
 pub type DrainOptions = server_core::drain::Options<config::Redirect>;
 /// A drain as it is now.
 pub type DrainStatus = server_core::drain::Status<config::Redirect>;

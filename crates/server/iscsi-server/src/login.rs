@@ -1,4 +1,5 @@
-//! A connection's way from accept to full-feature phase: the login dialog, and the session's place among the others.
+//! A connection's way from accept to full-feature phase: the login dialog, and the place of its
+//! session.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -35,17 +36,18 @@ use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Link, Outbox, Start, Transport};
 
-/// How many connections that are gone a login has given up at most: others may join at the same time.
+/// Most lost connections that one login evicts from a session; other connections may join at the
+/// same time.
 const EVICTIONS: usize = 4;
 
-/// Time for a peer that is refused to take the answer.
+/// Time for a refused peer to take the answer.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How often a login ends the session that it reinstates, before it gives up.
+/// Attempts of a login to end the session that it reinstates.
 const REINSTATEMENTS: usize = 200;
-/// The time between two of those.
+/// Pause between two attempts.
 const REINSTATEMENT_PAUSE: Duration = Duration::from_millis(10);
 
-/// A connection that is through.
+/// A connection whose login has succeeded.
 pub(crate) struct LoggedIn {
     pub seat: Seat,
     pub outcome: Box<Outcome>,
@@ -53,9 +55,9 @@ pub(crate) struct LoggedIn {
     pub window: Window,
 }
 
-/// A connection whose peer has said what it speaks.
+/// A connection whose transport is known.
 pub(crate) enum Wire {
-    /// TCP, and what has been received of it and not been used.
+    /// TCP, and received bytes that are not used yet.
     Tcp(TcpStream, Assembler),
     /// RDMA, and whether responses may invalidate the initiator's STags.
     Iser(QueuePair, bool),
@@ -80,7 +82,7 @@ impl Wire {
         }
     }
 
-    /// Where the peer has reached this end.
+    /// The local address that the peer connected to.
     fn local_addr(&self) -> std::io::Result<SocketAddr> {
         match self {
             Self::Tcp(stream, _) => stream.local_addr(),
@@ -105,30 +107,30 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends the last reply to a peer that is not let in.
+    /// Sends the last reply to a refused peer.
     async fn send_last(&self, reply: Reply) -> Result<(), LoginFailure> {
         self.send(reply).await?;
         if let Self::Iser(pair, _) = self {
-            // A queue pair that is dropped sends nothing more.
+            // A dropped queue pair sends nothing more.
             sent_or_over(pair, LAST_WORDS).await;
         }
         Ok(())
     }
 }
 
-/// The memory that one login in progress takes beyond what every login is counted for. Given back when it is dropped.
+/// Memory of one login in progress, beyond the amount counted for every login. Released on drop.
 struct Room<'a> {
     shared: &'a Shared,
     source: Source,
-    /// Bytes that have been received and not been used.
+    /// Received bytes that have not been used.
     input: usize,
-    /// Bytes of text that is not whole, or not sent.
+    /// Bytes of text that is incomplete, or not sent.
     text: usize,
     counted: usize,
 }
 
 impl Room<'_> {
-    /// Counts what the login holds now.
+    /// Counts the memory that the login holds now.
     fn count(&mut self) -> Result<(), LoginFailure> {
         let now = (self.input + self.text).saturating_sub(FREE_TEXT);
         if now != self.counted {
@@ -159,7 +161,7 @@ pub(crate) fn write_limits(params: &Params) -> WriteLimits {
     }
 }
 
-/// What recovery may cost a connection, if its session has any.
+/// Bounds of recovery on a connection; `None` at ErrorRecoveryLevel 0.
 fn recovery(params: &Params, limits: &Limits, queue_depth: u32) -> Option<recovery::Limits> {
     (params.error_recovery_level > 0).then(|| recovery::Limits {
         level: params.error_recovery_level,
@@ -206,7 +208,8 @@ pub(crate) async fn run(
             who.user = Some(attempt.user);
             match wait {
                 Some(Duration::ZERO) => {}
-                // Right or wrong, the answer comes as late: who does not wait learns nothing.
+                // A right and a wrong response wait alike, so that an impatient initiator learns
+                // nothing.
                 Some(wait) => runtime::sleep(wait).await,
                 None => {
                     wire.send_last(login.refuse(LoginStatus::ServiceUnavailable)).await?;
@@ -258,13 +261,13 @@ pub(crate) async fn run(
     }
 }
 
-/// Refuses a login whose text there is no memory for.
+/// Refuses a login because there is no memory for its text.
 async fn no_room(wire: &mut Wire, login: &mut TargetLogin) -> Result<LoggedIn, LoginFailure> {
     wire.send_last(login.refuse(LoginStatus::OutOfResources)).await?;
     Err(LoginFailure::OutOfMemory)
 }
 
-/// The next PDU from a stream, of which `input` has been received already.
+/// The next PDU from a stream; `input` has been received already.
 async fn receive(
     stream: &TcpStream,
     input: &mut Assembler,
@@ -293,7 +296,8 @@ async fn send(stream: &TcpStream, bhs: &Bhs, data: &[u8]) -> std::io::Result<()>
     stream.send(gather).await.0
 }
 
-/// Finds the session its place: a new one, a reinstated one, or one more connection of an old one (RFC 7143 §6.3.5).
+/// Finds the place of the session: a new one, a reinstated one, or an old one with one more
+/// connection (RFC 7143 §6.3.5).
 async fn place(
     outcome: &Outcome,
     principal: Option<Principal>,
@@ -330,13 +334,14 @@ async fn place(
             );
             return Err(LoginStatus::AuthorizationFailure);
         }
-        // A CID that the session has already: the old connection is replaced, and at level 2 removed for recovery. Below that all
-        // its tasks end, and nothing is said of them (§6.3.4).
+        // The session has this CID already: the old connection is replaced, and at level 2 removed
+        // for recovery. Below that all its tasks end without notice (§6.3.4).
         let old = session.connections().into_iter().filter(|other| other.cid == outcome.cid);
         let old: Vec<Member> = old.collect();
         let mut replacing = None;
         if session.recovers_connections() {
-            // The last of those that are gone may end now, having nothing left; the session goes on with this one.
+            // The last lost connection may end now, if it has no task left; the session continues
+            // with this one.
             let begun =
                 Replacing::begin(&session, &shared.registry).ok_or(LoginStatus::SessionDoesNotExist)?;
             replacing = Some(begun);
@@ -421,11 +426,12 @@ async fn place(
         };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
             let seat = Seat::new(session.clone(), id, shared.registry.clone(), core.clone());
-            // Who pauses the server says so before it looks for sessions: one of both sees the other.
+            // The thread that pauses the server sets the flag before it looks for sessions: one of
+            // the two sees the other.
             if shared.hub.is_closed() {
                 return Err(LoginStatus::ServiceUnavailable);
             }
-            // What has changed since, and did not find this session yet.
+            // Apply a change that came after `model` was read and did not find this session yet.
             let now = shared.model();
             if now.generation != model.generation {
                 renewal::renew(shared, &session, &now);
@@ -433,10 +439,11 @@ async fn place(
             let placement = placement(tsih, &own);
             return Ok((seat, own, placement));
         }
-        // The old session's connection has just logged in and is not reached yet, or it is on its way out.
+        // The old session's connection has just logged in and cannot be reached yet, or it is
+        // ending.
         runtime::sleep(REINSTATEMENT_PAUSE).await;
     }
-    // Somebody else logs in as the same port again and again.
+    // Another login as the same port wins again and again.
     Err(LoginStatus::ServiceUnavailable)
 }
 
@@ -454,7 +461,7 @@ fn placement(tsih: u16, window: &Window) -> Placement {
     Placement { tsih, exp_cmd_sn, max_cmd_sn }
 }
 
-/// The connection that a login ends in, and what it begins with.
+/// The connection that a login ends in, and the start of its full-feature phase.
 pub(crate) fn full_feature(
     logged_in: LoggedIn,
     wire: Wire,
@@ -475,7 +482,7 @@ pub(crate) fn full_feature(
         }
         (Wire::Iser(..), false) => params.peer_max_recv_data_segment_length.min(setup::SMALLEST_PEER),
     };
-    // A connection that joins has as much room as its session's window lets in.
+    // A connection that joins has room for as many commands as its session's window.
     let queue_depth = seat.session.queue_depth;
     let recovery =
         recovery(params, limits, queue_depth).filter(|_| !discovery && matches!(wire, Wire::Tcp(..)));
@@ -500,7 +507,7 @@ pub(crate) fn full_feature(
     let (link, start) = match wire {
         Wire::Tcp(stream, mut early) => {
             let accepts = stream::Limits { resync: recovery.is_some(), ..stream::Limits::of_target(params) };
-            // What may have to be sent again is sent from memory that does not change.
+            // Data that may have to be sent again is sent from memory that does not change.
             let lend = model.zero_copy && recovery.is_none();
             let outbox = Outbox { lend, holds: lend && !data_digest, ..Outbox::default() };
             let transport = Transport::Tcp(Tcp::new(stream, stat_sn));

@@ -1,4 +1,4 @@
-//! Which units one initiator sees, and under which numbers (LUN masking).
+//! Units that one initiator sees, and their LUNs (LUN masking).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,25 +19,25 @@ use crate::node::Target;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Entry {
-    /// Under which number.
+    /// Its LUN in this session.
     pub lun: u16,
     /// The unit.
     pub unit: Unit,
     /// The session's nexus with it.
     pub nexus: Arc<ItlNexus>,
-    /// What it serves at most.
+    /// Its limits of service.
     pub limiter: Arc<Limiter>,
 }
 
-/// The units of one session, by number.
+/// The units of one session, by LUN.
 #[derive(Debug, Default)]
 pub struct LunMap {
     entries: Vec<Option<Entry>>,
 }
 
 impl LunMap {
-    /// What `nexus` sees of `target` under `acl`. Nexuses go on if they were there `before` with the same number, unit and right to
-    /// write.
+    /// The units of `target` that `nexus` sees under `acl`. A nexus of `before` continues if
+    /// number, unit and right to write are the same.
     pub fn new(target: &TargetConfig, acl: Option<&Acl>, nexus: &Arc<Nexus>, before: Option<&Self>) -> Self {
         let mut map = Self::default();
         match acl.and_then(|acl| acl.luns.as_ref()) {
@@ -81,12 +81,12 @@ impl LunMap {
         self.entries[at] = Some(Entry { lun, unit: unit.unit.clone(), nexus, limiter });
     }
 
-    /// The unit with this number.
+    /// The unit with this LUN.
     pub fn number(&self, lun: u16) -> Option<&Entry> {
         self.entries.get(usize::from(lun))?.as_ref()
     }
 
-    /// Whether REPORT LUNS says something else of `other`, or a number means another unit there.
+    /// Whether `other` has another REPORT LUNS inventory, or another unit at some LUN.
     pub fn inventory_differs(&self, other: &Self) -> bool {
         let mut pairs = (self.iter(), other.iter());
         loop {
@@ -98,19 +98,19 @@ impl LunMap {
         }
     }
 
-    /// The unit that `lun` names, if it is a single-level number that exists.
+    /// The unit of `lun`, if that is an existing single-level LUN.
     #[inline]
     pub fn get(&self, lun: Lun) -> Option<&Entry> {
         self.entries.get(usize::from(lun.number()?))?.as_ref()
     }
 
-    /// All of them, in the order of their numbers.
+    /// All units, by ascending LUN.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
     }
 }
 
-/// What a session sees of a model.
+/// A session's view of a model.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     /// The model's.
@@ -121,16 +121,16 @@ pub(crate) struct View {
     pub luns: LunMap,
 }
 
-/// What a session sees, as one of its connections keeps it.
+/// A session's view, as one of its connections keeps it.
 #[derive(Debug)]
 pub(crate) struct LocalView {
     view: Arc<View>,
-    /// Whence the connection's commands come, by unit.
+    /// Nexuses of the connection's commands, by unit.
     pub nexuses: LocalNexuses,
 }
 
 impl LocalView {
-    /// A view of which the core keeps what is counted when it goes.
+    /// Makes a view; when it is dropped, `ended` keeps its counts.
     pub(crate) fn new(view: Arc<View>, ended: Rc<Ended>) -> Self {
         Self { view, nexuses: LocalNexuses { of: RefCell::default(), ended } }
     }
@@ -153,8 +153,8 @@ impl LocalView {
     }
 }
 
-/// One connection's uses of its session's nexuses, and what their commands come to: commands count themselves here, and not where
-/// connections on other cores do.
+/// One connection's uses of its session's nexuses, and the counts of its commands: kept here, apart
+/// from those of connections on other cores.
 #[derive(Debug)]
 pub(crate) struct LocalNexuses {
     of: RefCell<Vec<Option<LocalNexus>>>,
@@ -165,12 +165,12 @@ pub(crate) struct LocalNexuses {
 struct LocalNexus {
     nexus: Use<ItlNexus>,
     tally: Rc<Tally>,
-    /// Its unit's address, for which what was counted is kept.
+    /// Address of its unit, under which the counts are kept.
     unit: usize,
 }
 
 impl LocalNexuses {
-    /// The nexus of `entry`, for one more command, and where that is counted.
+    /// The nexus of `entry`, for one more command, and the tally that counts it.
     #[inline]
     pub(crate) fn of(&self, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
         let at = usize::from(entry.lun);
@@ -195,7 +195,7 @@ impl LocalNexuses {
         (local.nexus.clone(), local.tally.clone())
     }
 
-    /// What has been counted, by the units' addresses.
+    /// Counts by the units' addresses.
     pub(crate) fn counts(&self) -> Vec<(usize, Counts)> {
         self.of.borrow().iter().flatten().map(|local| (local.unit, local.tally.counts())).collect()
     }

@@ -1,10 +1,10 @@
-//! What a server serves, as it can change while it runs: one immutable [`Model`] at a time,
-//! replaced whole.
+//! The configuration that a server serves, which can change while it runs: one immutable [`Model`]
+//! at a time, replaced whole.
 //!
-//! Logins, discovery and management look at the model of the moment. A session keeps a [`View`] of
-//! it: its target and the units that it sees. Each connection keeps the session's view and compares
-//! one number a command with the session's, so that a command takes no lock and writes to nothing
-//! that cores share. Here is how a new model comes about, and what it means for sessions.
+//! Logins, discovery and management look at the current model. A session keeps a [`View`] of it:
+//! its target and the units that it sees. Each connection keeps the session's view. Per command it
+//! compares one number with the session's: no lock, and no write to memory that cores share. This
+//! module makes models and views.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::session::Session;
 /// A portal of the server.
 pub(crate) type PortalEntry = portals::Portal<Portal>;
 
-/// What is served from one change to the next, with its portals.
+/// A model with its portals, valid from one change to the next.
 pub(crate) type Edition = server_core::Edition<Model, Portal>;
 
-/// What is served from one change to the next.
+/// Targets and settings, valid from one change to the next.
 pub(crate) struct Model {
     /// In the order of the configuration.
     pub targets: Vec<Arc<Target>>,
@@ -39,7 +39,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// What `config` says. Targets go on as they are if they have the name of one of `before`.
+    /// Makes the model of `config`. Targets with the name of one of `before` continue.
     pub(crate) fn new(config: ServerConfig, before: Option<&Self>) -> Self {
         let mut groups: Vec<u16> = config.portals.iter().map(|portal| portal.group).collect();
         groups.sort_unstable();
@@ -60,7 +60,7 @@ impl Model {
         }
     }
 
-    /// No target, under the bounds of this one.
+    /// A model without targets, under the bounds of this one.
     pub(crate) fn nothing(&self) -> Self {
         Self {
             targets: Vec::new(),
@@ -78,12 +78,12 @@ impl Model {
         self.by_name.get(&name::normalize(wanted))
     }
 
-    /// Relative identifiers of the ports through which `target` is reached.
+    /// Relative identifiers of the ports that reach `target`.
     pub(crate) fn ports(&self, target: &Target) -> Vec<u16> {
         self.groups.iter().copied().filter(|group| target.serves(*group)).collect()
     }
 
-    /// What a session sees of the edition of this number. `None` if it may not be there.
+    /// The session's view of the edition `generation`. `None` if the session may not stay.
     pub(crate) fn view(&self, generation: u64, session: &Session) -> Option<View> {
         let Some(wanted) = session.target_name() else {
             return Some(View { generation, target: None, luns: LunMap::default() });
@@ -96,8 +96,7 @@ impl Model {
         Some(View { generation, target: Some(target.clone()), luns })
     }
 
-    /// What a new session of `nexus` with `target` sees; `None` if its initiator has no business
-    /// there.
+    /// View of a new session of `nexus` with `target`; `None` if its initiator has no access.
     pub(crate) fn first_view(
         &self,
         generation: u64,
@@ -115,8 +114,8 @@ impl Model {
     }
 }
 
-/// The ACL entry of `nexus`, `None` if everybody may come. `None` outside: the entry is for another
-/// user.
+/// The ACL entry of `nexus`; `None` inside if the target admits every initiator. `None` outside:
+/// the entry is for another user.
 fn acl_of<'a>(acl: Option<&'a Acl>, nexus: &Nexus) -> Option<Option<&'a Acl>> {
     let user = nexus.principal.as_ref().map(|principal| principal.user.as_str());
     acl.is_none_or(|acl| acl.admits(user)).then_some(acl)

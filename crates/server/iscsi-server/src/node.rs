@@ -1,4 +1,4 @@
-//! A target as it runs: its configuration and who may use it.
+//! A target as it runs: its configuration and the access to it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ impl Target {
         Arc::new(Self { config, ports })
     }
 
-    /// The same target with another configuration. Its sessions know its target port groups: these change too.
+    /// The same target with another configuration. Its sessions know its target port groups, so
+    /// those change too.
     pub(crate) fn changed(&self, config: TargetConfig, groups: &[u16]) -> Arc<Self> {
         let same = match (&self.config.ports, &config.ports) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
@@ -33,7 +34,7 @@ impl Target {
         Arc::new(Self { config, ports: self.ports.clone() })
     }
 
-    /// Whether it is reached through portal group `group`.
+    /// Whether portal group `group` reaches it.
     pub(crate) fn serves(&self, group: u16) -> bool {
         self.config.groups.is_empty() || self.config.groups.contains(&group)
     }
@@ -44,7 +45,7 @@ impl Target {
     }
 }
 
-/// The target port groups that `config` says, of a server whose portals are in `groups`.
+/// The target port groups of `config`, on a server whose portals are in `groups`.
 fn port_groups(config: &TargetConfig, groups: &[u16]) -> Arc<PortGroups> {
     let serves = |group: &u16| config.groups.is_empty() || config.groups.contains(group);
     let own: Vec<u16> = groups.iter().copied().filter(serves).collect();

@@ -1,4 +1,4 @@
-//! What the target brings to negotiation, by its limits.
+//! The target's offers in negotiation, by its limits.
 
 use iscsi::keys::{DigestChoice, Offer};
 use iscsi::login::SessionType;
@@ -6,7 +6,7 @@ use iscsi::login::SessionType;
 use crate::config::{IserConfig, Limits};
 use crate::transport::iser::setup;
 
-/// What the target brings to negotiation.
+/// The target's offer in negotiation.
 pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
     match session_type {
         SessionType::Discovery => Offer::discovery(),
@@ -20,7 +20,7 @@ pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
             max_outstanding_r2t: limits.max_outstanding_r2t,
             initial_r2t: false,
             immediate_data: true,
-            // Data in order is what `iscsi::target::inbound` relies on.
+            // `iscsi::target::inbound` relies on data in order.
             data_pdu_in_order: true,
             data_sequence_in_order: true,
             error_recovery_level: limits.error_recovery_level,
@@ -32,7 +32,7 @@ pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
 }
 
 /// The same over iSER. Connections of a session share no queue pair, so a session has one of them.
-/// `segment` is what [`setup::segment`] says of their queue pair.
+/// `segment` is the result of [`setup::segment`] for their queue pair.
 pub(crate) fn offer_iser(offer: Offer, config: &IserConfig, segment: usize) -> Offer {
     Offer {
         initial_r2t: !config.unsolicited_data,

@@ -1,5 +1,5 @@
-//! Aborts tasks for units: those of a nexus that another has preempted, and those that a unit's own
-//! task management is about.
+//! Aborts tasks for units: those of a preempted nexus, and those that a unit's own task management
+//! ends.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::remote::{Remote, Victims};
 use crate::session::Session;
 use crate::shared::Shared;
 
-/// Has `ask` do something with tasks on each connection of a session; says how many there were.
+/// Has `ask` act on tasks on each connection of a session; returns the number of tasks.
 pub(crate) async fn ask_session(
     session: &Session,
     victims: &Victims,
@@ -37,14 +37,14 @@ async fn ask_sessions(
     count
 }
 
-/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5),
-/// and those that a unit's own task management is about.
+/// Aborts the tasks of a preempted nexus (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5), and those that a
+/// unit's own task management ends.
 pub(crate) struct Preemptor(pub Weak<Shared>);
 
 impl Preemptor {
-    /// The sessions in which `nexus` is, with the tasks of each that are meant.
+    /// The sessions of `nexus`, with the affected tasks of each.
     fn victims(&self, nexus: &Arc<ItlNexus>, which: Tasks, except: &Command) -> Vec<(Arc<Session>, Victims)> {
-        // A tag that iSCSI cannot have is no task's.
+        // No task has a tag that iSCSI cannot have.
         let only = match which {
             Tasks::All => None,
             Tasks::Tagged(tag) => match u32::try_from(tag) {

@@ -1,8 +1,9 @@
-//! Who a login has proved to be, and to whom a nexus belongs.
+//! The principal that a login has authenticated, and ownership of nexuses.
 //!
-//! An I_T nexus has commands in flight, registrations and a view of units; all of it is found by names that an initiator claims
-//! (InitiatorName, ISID). So it belongs to the principal who has it, and no other principal gets it by the same names. It must never
-//! keep an initiator out where nobody has to prove anything: there names are all there is (RFC 7143 §9.2).
+//! An I_T nexus has commands in flight, registrations and a view of units. All of it is found by
+//! names that an initiator claims (InitiatorName, ISID). So a nexus belongs to the principal who
+//! has it, and no other principal gets it by the same names. Ownership must never keep an initiator
+//! out where no authentication is demanded: there names are all there is (RFC 7143 §9.2).
 
 use std::sync::LazyLock;
 
@@ -13,7 +14,7 @@ use iscsi::pdu::LoginStatus;
 use crate::config::Auth;
 use crate::model::Model;
 
-/// Makes credentials into what [`Principal::credential`] keeps of them. `None`: the system has no randomness.
+/// Salt of the digests that [`Principal::credential`] keeps. `None`: the system has no randomness.
 static SALT: LazyLock<Option<[u8; 32]>> = LazyLock::new(|| {
     let mut salt = [0; 32];
     chap::os_random(&mut salt).ok().map(|()| salt)
@@ -28,8 +29,8 @@ fn principal(of: &Credential) -> Result<Principal, LoginStatus> {
 }
 
 impl Model {
-    /// How an initiator of this name proves who it is, and as which user, if its ACL entry names one. `target` is `None` in a
-    /// discovery session. `None`: it has no business there.
+    /// Authentication demanded of an initiator of this name, and the only user allowed, if its ACL
+    /// entry names one. `target` is `None` in a discovery session. `None`: it has no access.
     pub(crate) fn demand(&self, target: Option<&str>, initiator: &str) -> Option<(&Auth, Option<&str>)> {
         let Some(target) = target else { return Some((&self.discovery_auth, None)) };
         let target = self.target(target)?;
@@ -49,10 +50,11 @@ impl Model {
         chap::find(&chap.users, user).filter(|_| bound.is_none_or(|bound| bound == user))
     }
 
-    /// Who a login has proved to be as `user`: `None` where no proof was asked for.
+    /// The principal that a login has authenticated as `user`; `None` if no authentication was
+    /// demanded.
     ///
     /// # Errors
-    /// What the initiator is told.
+    /// Login status for the initiator.
     pub(crate) fn principal(
         &self,
         target: Option<&str>,
@@ -66,11 +68,11 @@ impl Model {
 
     /// Refuses `nexus` to its principal if it belongs to `owner`, another one.
     ///
-    /// An owner whose credential would not be accepted any more keeps nothing: a changed secret, or a user who has been removed,
-    /// must not keep out who is let in now.
+    /// An owner whose credential is not accepted any more keeps nothing. A changed secret, or a
+    /// removed user, must not keep out a user who is admitted now.
     ///
     /// # Errors
-    /// What the initiator is told.
+    /// Login status for the initiator.
     pub(crate) fn check_owner(&self, nexus: &Nexus, owner: Option<&Principal>) -> Result<(), LoginStatus> {
         let Some(owner) = owner.filter(|owner| nexus.principal.as_ref() != Some(owner)) else {
             return Ok(());

@@ -1,8 +1,7 @@
-//! What a SCSI command counts as: its class in statistics, and its cost under limits of service.
-//! And whose accounts those limits are.
+//! Accounting of SCSI commands: their class in statistics, their cost under limits of service, and
+//! the accounts that those limits charge.
 //!
-//! A command that moves no blocks costs nothing: those are how an initiator finds out what is
-//! wrong.
+//! A command that moves no blocks costs nothing: initiators diagnose faults with such commands.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use server_core::tally::{Class, Tally};
 use crate::config::ServerConfig;
 use crate::node::Target;
 
-/// What the command with this CDB costs that may move so many bytes; `None` if it costs nothing.
+/// Cost of the command with this CDB and these expected lengths, bytes; `None` if it costs nothing.
 pub(crate) fn cost(cdb: &[u8], expected_in: u32, expected_out: u32) -> Option<Cost> {
     let writes = match (*cdb.first()?, cdb.get(8..10)) {
         // READ (6) to (16), VERIFY (10) to (16) whose data, if any, comes from the initiator.
@@ -37,9 +36,9 @@ pub(crate) fn cost(cdb: &[u8], expected_in: u32, expected_out: u32) -> Option<Co
     Some(Cost { writes, bytes: u64::from(expected_in) + u64::from(expected_out) })
 }
 
-/// A command's class, by the OPERATION CODE: READ and WRITE of all lengths, and what else puts
-/// blocks on the medium with data of its own. Of objects, by the SERVICE ACTION in bytes 8 and 9:
-/// READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
+/// A command's class, by the OPERATION CODE: READ and WRITE of all lengths, and other commands that
+/// put blocks on the medium with data of their own. Of objects, by the SERVICE ACTION in bytes 8
+/// and 9: READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
 #[inline]
 pub(crate) fn class(cdb: &[u8]) -> Class {
     match cdb {
@@ -58,8 +57,7 @@ pub(crate) fn count(tally: &Tally, class: Class, began: Option<std::time::Instan
     tally.end(class, began, bytes, outcome.status != Status::Good);
 }
 
-/// Has units that go on in `config` go on with their accounts, under the limits that `config` gives
-/// them.
+/// Lets units that continue in `config` keep their accounts, under the limits of `config`.
 pub(crate) fn carry(before: &[Arc<Target>], config: &mut ServerConfig) {
     let old: HashMap<usize, &Arc<Limiter>> = before
         .iter()
@@ -76,8 +74,8 @@ pub(crate) fn carry(before: &[Arc<Target>], config: &mut ServerConfig) {
     }
 }
 
-/// The accounts of initiators, by the names of target and initiator and the user that the initiator
-/// has proved to be: nobody else who claims its name uses it up.
+/// The accounts of initiators, by the names of target and initiator and the authenticated user. So
+/// no other user who claims the name uses an account up.
 #[derive(Debug, Default)]
 pub(crate) struct Initiators(Accounts<(String, String, Option<String>)>);
 

@@ -1,15 +1,16 @@
-//! Sending initiators elsewhere (RFC 7143 §11.13.5, Status-Class 1). When, and to where, is the configuration's and
-//! `drain`'s to say.
+//! Redirection of initiators (RFC 7143 §11.13.5, Status-Class 1). The configuration and `drain`
+//! decide when, and where to.
 
 use iscsi::discovery::TargetAddress;
 use iscsi::login::target::{Auth, Grant, Moved, Refusal};
 
 use crate::config::Redirect;
 
-/// What a login is told, which has been granted all else.
+/// Redirects a login that has passed all other checks.
 ///
 /// # Errors
-/// The redirection, if it is told at once. Else the grant has it, for when the initiator has proved who it is.
+/// The redirection, if it is due at once. Otherwise `grant` keeps it until the initiator has
+/// authenticated.
 pub(crate) fn send(to: &Redirect, grant: &mut Grant) -> Result<(), Refusal> {
     // §13.8: the address of a redirection has no portal group tag.
     let address = TargetAddress { portal_group_tag: None, ..to.address.clone() }.to_string();

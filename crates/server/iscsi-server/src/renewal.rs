@@ -1,4 +1,4 @@
-//! What a new model means for a session: it sees other units, or may not stay.
+//! Applies a new model to a session: it sees other units, or may not stay.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::model::Edition;
 use crate::session::Session;
 use crate::shared::Shared;
 
-/// How long initiators whose target or access is gone have to log out.
+/// Time to log out for initiators whose target or access is gone.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a new model means for a session.
+/// Effect of a new model on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// Nothing.
@@ -26,7 +26,7 @@ pub(crate) enum Renewal {
     Leaving,
 }
 
-/// Gives a session its view of what is served `now`, or asks it to leave.
+/// Gives a session its view of `now`, or asks it to leave.
 pub(crate) fn renew(shared: &Arc<Shared>, session: &Arc<Session>, now: &Edition) -> Renewal {
     let Some(view) = now.view(now.generation, session) else {
         expel(shared, session);
@@ -38,7 +38,7 @@ pub(crate) fn renew(shared: &Arc<Shared>, session: &Arc<Session>, now: &Edition)
         for entry in now.luns.iter().filter(|entry| !old.contains(&Arc::as_ptr(&entry.nexus))) {
             entry.unit.attach(&entry.nexus);
             if before.luns.number(entry.lun).is_some_and(|old| !old.unit.is(&entry.unit)) {
-                // Another unit than the one that was known by this number (SPC-4 §6.6.1).
+                // The LUN now names another unit (SPC-4 §6.6.1).
                 entry.nexus.establish(UnitAttention::InquiryDataHasChanged);
             }
         }
@@ -55,12 +55,12 @@ pub(crate) fn renew(shared: &Arc<Shared>, session: &Arc<Session>, now: &Edition)
     for entry in before.luns.iter().filter(|entry| !left.contains(&entry.unit.address())) {
         entry.unit.detach(session.nexus.id);
     }
-    // Connections that are idle let go of what is gone.
+    // Has idle connections let go of removed units.
     session.connections().iter().for_each(|member| member.remote.look_again());
     Renewal::Changed
 }
 
-/// Asks a session's initiator to log out, and closes what is left of it after a while.
+/// Asks a session's initiator to log out, and closes its remaining connections after [`GRACE`].
 fn expel(shared: &Arc<Shared>, session: &Arc<Session>) {
     tracing::info!(initiator = session.port.initiator, tsih = session.tsih, "may not stay");
     for member in session.connections() {

@@ -1,4 +1,4 @@
-//! What a target answers itself: REPORT LUNS, and everything for units that do not exist.
+//! Commands that a target answers itself: REPORT LUNS, and everything for units that do not exist.
 
 use device::{Cdb, Outcome, TaskAttribute};
 use iscsi::pdu::Lun;
@@ -13,10 +13,10 @@ const REPORT_LUNS: u8 = 0xa0;
 /// PERIPHERAL QUALIFIER 011b and DEVICE TYPE 1Fh: there is no unit and can be none (SPC-4 §6.6.2).
 const NO_UNIT: u8 = 0x7f;
 
-/// The answer to a command that no unit gets to see: its data-in and its outcome.
+/// The answer to a command that reaches no unit: its data-in and its outcome.
 pub(crate) type Answer = (Vec<u8>, Outcome);
 
-/// The unit that a command goes to, or its answer: each command has one of them.
+/// The unit that a command goes to, or else its answer.
 #[inline]
 pub(crate) fn route<'l>(luns: &LunMap, entry: Option<&'l Entry>, cdb: &Cdb) -> Result<&'l Entry, Answer> {
     match entry {
@@ -50,7 +50,7 @@ fn report_luns(luns: &LunMap, entry: Option<&Entry>, cdb: &[u8]) -> Answer {
     }
     let ordinary = || luns.iter().filter_map(|entry| Lun::new(entry.lun));
     let listed: Vec<Lun> = match cdb[2] {
-        // Without, or with, well-known units; of this kind there is only the one asked here.
+        // Without, or with, well-known units; the only one is the unit asked here.
         0x00 | 0x10 | 0x11 => ordinary().collect(),
         0x01 => vec![Lun::REPORT_LUNS],
         0x02 => std::iter::once(Lun::REPORT_LUNS).chain(ordinary()).collect(),
@@ -61,10 +61,10 @@ fn report_luns(luns: &LunMap, entry: Option<&Entry>, cdb: &[u8]) -> Answer {
     if room < 16 {
         return (Vec::new(), Sense::invalid_field_in_cdb(6, None).into());
     }
-    // The initiator has now learnt what the unit attention wanted to tell it (SPC-4 §6.33.1).
+    // The initiator now knows what the unit attention reports (SPC-4 §6.33.1).
     if entry.is_some() {
         luns.iter().for_each(|entry| {
-            // Most have none, and are not locked to find out.
+            // Most have no unit attention; the check takes no lock.
             if entry.nexus.verdict().attention() {
                 entry.nexus.clear_attention(UnitAttention::ReportedLunsDataHasChanged);
             }

@@ -22,7 +22,7 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// Begins to serve iSCSI and iSER as `config` says, as a front end of `server`.
+/// Begins to serve iSCSI and iSER by `config`, as a front end of `server`.
 ///
 /// # Errors
 /// When an address cannot be bound.
@@ -33,7 +33,7 @@ pub fn begin(server: &server_core::Server, config: ServerConfig) -> io::Result<c
     Ok(handle)
 }
 
-/// Prepares a front end of `server` that serves iSCSI and iSER as `config` says once `change` is
+/// Prepares a front end of `server` that serves iSCSI and iSER by `config` once `change` is
 /// committed.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub fn prepare(
 }
 
 impl Server {
-    /// Binds the portals, starts the cores and lets initiators in.
+    /// Binds the portals, starts the cores and admits initiators.
     ///
     /// # Errors
     /// When an address cannot be bound, or a core has no io_uring.
@@ -59,8 +59,8 @@ impl Server {
         Self::start_with(cores, config, Vec::new())
     }
 
-    /// [`Self::start`] with sockets that listen already: those of portals that ask for the same
-    /// addresses are used. The others are closed.
+    /// [`Self::start`] with listening sockets: uses those of portals that ask for the same
+    /// addresses, and closes the others.
     ///
     /// # Errors
     /// Those of [`Self::start`].
@@ -75,17 +75,17 @@ impl Server {
         Ok(Self { core, shared })
     }
 
-    /// The portals, with the ports that were really taken.
+    /// The portals, with the actual ports.
     pub fn portals(&self) -> Vec<BoundPortal> {
         self.shared.portals()
     }
 
-    /// The server as its administrators reach it.
+    /// The server's interface for administrators.
     pub fn handle(&self) -> crate::Handle {
         crate::Handle::new(self.shared.clone())
     }
 
-    /// Its cores, as its administrators reach them.
+    /// Its cores' interface for administrators.
     pub fn core(&self) -> server_core::Handle {
         self.core.handle()
     }
@@ -96,13 +96,13 @@ impl Server {
     }
 
     /// Asks the initiators of a target, or of all, to negotiate anew within `time` (RFC 7143 §11.9,
-    /// event 4): to learn of what has changed. Says how many connections were asked.
+    /// event 4), so that they learn of changes. Returns the number of connections asked.
     pub fn request_negotiation(&self, target: Option<&str>, time: Duration) -> usize {
         notices::request_negotiation(&self.shared, target, time)
     }
 
-    /// Lets nobody in any more, asks the initiators to log out, gives them `grace` to do so, closes
-    /// what is left and flushes every unit.
+    /// Refuses new logins, asks the initiators to log out, gives them `grace` to do so, closes the
+    /// remaining connections and flushes every unit.
     ///
     /// # Errors
     /// The first unit that could not be flushed.
@@ -171,8 +171,8 @@ impl Changing for Shared {
         apply::connect_units(self, before, next);
     }
 
-    /// From here on logins see the new model; those that had seen the old one look again when they
-    /// have their place.
+    /// From here on logins see the new model. Logins that have seen the old one check again when
+    /// they have their place.
     fn follow(self: &Arc<Self>, before: &Model, now: &Edition) -> Applied {
         let applied = apply::renew_sessions(self, now);
         apply::retire_units(self, before, now);
@@ -187,7 +187,7 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
         for member in session.connections() {
             match member.standing {
                 Standing::Alive => member.remote.ask_for_logout(grace),
-                // Its tasks will not go on.
+                // Its tasks are not continued.
                 Standing::Lost | Standing::Removed => member.remote.shut(),
             }
         }

@@ -42,7 +42,7 @@ impl Service for AtPortal {
         match self.shared.limits().congestion {
             Some(congestion) => {
                 if let Err(error) = stream.set_congestion(congestion.name()) {
-                    // It goes on with what the system has.
+                    // The connection continues with the system's default.
                     tracing::warn!(%peer, %error, ?congestion, "the system does not have it, or not for everybody");
                 }
             }
@@ -60,7 +60,7 @@ impl Service for AtPortal {
     fn sniff(&self, _: &[u8]) -> Sniff {
         match self.portal.transports {
             Transports::Iser => Sniff::No("no RDMA, which this portal is for"),
-            // What is no login is told so.
+            // The login refuses bytes that are no login.
             _ => Sniff::Mine,
         }
     }
@@ -82,7 +82,7 @@ async fn serve(shared: &Arc<Shared>, portal: BoundPortal, arrival: Arrival) {
             let logged_in = login::run(&mut wire, peer, portal, shared, (post, core), who).await?;
             Ok((wire, logged_in))
         };
-        // Boxed: what it takes is given back when it is over.
+        // Boxed, so that its memory is freed at the end of the login.
         runtime::timeout(deadline.saturating_duration_since(runtime::now()), Box::pin(dialog))
             .await
             .unwrap_or(Err(LoginFailure::TimedOut))
@@ -97,9 +97,9 @@ async fn serve(shared: &Arc<Shared>, portal: BoundPortal, arrival: Arrival) {
     };
     let session = &seat.session;
     let end = connection.run(start).await;
-    // Below ErrorRecoveryLevel 2 a connection that is lost takes its session along (RFC 7143
-    // §7.1.4.4), with those that are about to join it. At level 2 a session goes on without it,
-    // unless the connection took commands along that nobody sends again.
+    // Below ErrorRecoveryLevel 2 a lost connection ends its session (RFC 7143 §7.1.4.4), with the
+    // connections that are about to join it. At level 2 the session continues, unless commands were
+    // lost with the connection that the initiator does not send again.
     let fails = match session.recovers_connections() {
         false => !matches!(end, End::Closed),
         true => !session.stop_watching(seat.id) && session.has_lasting_gap().await,

@@ -1,7 +1,8 @@
 //! Sessions, and the registry of all of them.
 //!
-//! A session is shared by its connections on whatever cores they are. Everything in it that changes is behind a mutex that is
-//! taken at login, logout and task management only; the command window has its own.
+//! Connections of a session share it, on any cores. Its mutable state is behind mutexes that are
+//! taken at login, logout, live changes and task management only. Numbers that commands compare are
+//! atomic; the command window protects itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -24,34 +25,36 @@ use crate::lun_map::View;
 use crate::node::Target;
 use crate::remote::{self, Remote};
 
-/// One session: an I_T nexus and its connections. On cache lines of its own: all of its connections' cores read it for each
-/// command.
+/// One session: an I_T nexus and its connections. On cache lines of its own: all of its
+/// connections' cores read it for each command.
 #[repr(align(128))]
 pub(crate) struct Session {
     /// Target Session Identifying Handle, never 0.
     pub tsih: u16,
-    /// Which session of its initiator.
+    /// Initiator port and target port of the session.
     pub port: PortName,
     /// The nexus.
     pub nexus: Arc<Nexus>,
     /// [`View::generation`] of the view: written when that is replaced, read for each command.
     generation: AtomicU64,
-    /// What it sees now.
+    /// Its current view.
     view: Mutex<Viewed>,
-    /// What its initiator may have of the target, together with the initiator's other sessions.
+    /// Limits of service of its initiator with the target, shared with the initiator's other
+    /// sessions.
     pub limiter: Arc<Limiter>,
     /// The command window, when the session may have several connections.
     pub window: Option<Arc<SharedWindow>>,
     /// Depth of the command window: that of the leading login, whatever the limits are now.
     pub queue_depth: u32,
-    /// What its leading login negotiated.
+    /// Parameters that its leading login negotiated.
     pub params: Params,
-    /// When it began.
+    /// Time of its start.
     pub since: Instant,
-    /// Where its commands go on when its only connection, with the command window, has been replaced: ExpCmdSN.
+    /// ExpCmdSN at which commands continue after its only connection, with the command window, was
+    /// replaced.
     exp_cmd_sn: AtomicU32,
     members: Mutex<Members>,
-    /// What recovery had to do on connections that have ended.
+    /// Counts of recovery on connections that have ended.
     recovered: Mutex<Recovered>,
 }
 
@@ -61,10 +64,10 @@ struct Viewed {
     over: bool,
 }
 
-/// How long a gap among a session's commands may last after the time for their recovery is over. Initiators take some seconds to find
-/// out that a command was lost on the way.
+/// How long a gap among a session's commands may last after the time for their recovery is over.
+/// Initiators take some seconds to find out that a command was lost in transit.
 const PLUG: Duration = Duration::from_secs(6);
-/// How often it is looked whether a gap has been filled, which nobody tells.
+/// Interval between checks whether a gap has been filled. No event reports that.
 pub(crate) const GAP_LOOKS: Duration = Duration::from_millis(200);
 
 /// The connections of a session.
@@ -73,15 +76,16 @@ struct Members {
     list: Vec<Member>,
     /// Set once: the session takes no new connection.
     ending: bool,
-    /// How many connections are about to take the places of others (RFC 7143 §6.3.4): meanwhile the session lives without any.
+    /// Number of connections that are about to replace others (RFC 7143 §6.3.4): meanwhile the
+    /// session lives without any.
     replacing: usize,
 }
 
-/// What a connection was when it logged in.
+/// A connection's properties at its login.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub peer: SocketAddr,
-    /// Where the portal listens.
+    /// The portal's address.
     pub portal: SocketAddr,
     pub iser: bool,
     pub header_digest: Digest,
@@ -94,19 +98,19 @@ pub(crate) struct Arrival {
 pub(crate) struct Member {
     /// Its CID.
     pub cid: Cid,
-    /// Where it is.
+    /// Handle to it, on its core.
     pub remote: Remote,
-    /// How it came.
+    /// Its properties at login.
     pub arrival: Arrival,
-    /// Whether it is there.
+    /// Its standing in the session.
     pub standing: Standing,
-    /// Once it is gone: whether it still waits for what was lost with it.
+    /// Once it is lost: whether it still waits for commands that were lost with it.
     pub watches: bool,
 }
 
 /// Closes connections, all at once, and returns when they and their tasks have ended.
 pub(crate) async fn close_all(members: &[Member]) {
-    // Each may take its time, if its peer does not read.
+    // Each may take some time, if its peer does not read.
     members.iter().for_each(|member| member.remote.shut());
     for member in members {
         member.remote.close().await;
@@ -114,26 +118,28 @@ pub(crate) async fn close_all(members: &[Member]) {
 }
 
 impl Member {
-    /// Whether it is gone, and waits for what was lost with it to come again.
+    /// Whether it is lost, and waits for lost commands to come again.
     fn is_watching(&self) -> bool {
         self.standing != Standing::Alive && self.watches
     }
 }
 
-/// What comes of a connection that wants to join a session.
+/// Result of a connection's attempt to join a session.
 pub(crate) enum Joined {
     /// It is a member now.
     Member,
-    /// Once this one, which is gone, and has been for the longest time, has given up waiting for another to take its tasks.
+    /// Try again after this lost connection, which still waits for another to take its tasks, has
+    /// ended. Of those removed for recovery, or else of all lost ones, it was lost first.
     After(Remote),
     /// The session is ending, has its CID, or has as many as it may.
     Refused,
 }
 
-/// How a connection stands to its session. Only at ErrorRecoveryLevel 2 one stays in it that is gone.
+/// Standing of a connection in its session. Lost connections stay in it only at ErrorRecoveryLevel
+/// 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is there.
+    /// It is connected.
     Alive,
     /// It was lost; its tasks are allegiant to it until it is removed.
     Lost,
@@ -141,7 +147,7 @@ pub(crate) enum Standing {
     Removed,
 }
 
-/// What names a session for reinstatement (RFC 7143 §6.3.5): the initiator port and the target port.
+/// Name of a session for reinstatement (RFC 7143 §6.3.5): the initiator port and the target port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortName {
     /// The initiator's name.
@@ -159,7 +165,7 @@ impl Session {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it sees now. Not for the data path: connections keep it.
+    /// Its current view. Not for the data path: connections keep a copy.
     pub(crate) fn view(&self) -> Arc<View> {
         self.viewed().view.clone()
     }
@@ -180,8 +186,9 @@ impl Session {
         Some(self.port.target.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// Replaces what it sees, and gives what it saw. `before_seen` is done with both, before the first command finds the new one.
-    /// `None` if the session has seen that or more already, or is over.
+    /// Replaces its view and returns the old one. Calls `before_seen` with both, before the first
+    /// command finds the new one. `None` if the session's view is as new or newer, or the session
+    /// is over.
     pub(crate) fn set_view(&self, view: View, before_seen: impl FnOnce(&View, &View)) -> Option<Arc<View>> {
         let mut viewed = self.viewed();
         if viewed.over || view.generation <= viewed.view.generation {
@@ -207,7 +214,8 @@ impl Session {
     pub(crate) fn join(&self, member: Member) -> Joined {
         let mut members = self.members();
         let max = usize::from(self.params.max_connections);
-        // At level 2 one more may always come, to take over from one that is still believed to be there (§6.3.4).
+        // At level 2 one more may always come, to take over from one that is still believed to be
+        // there (§6.3.4).
         let spare = usize::from(self.recovers_connections());
         let mut alive = members.list.iter().filter(|other| other.standing == Standing::Alive);
         let fits = !members.ending
@@ -220,9 +228,10 @@ impl Session {
             members.list.push(member);
             return Joined::Member;
         }
-        // Those that are gone must not keep out the one that may take their tasks. Who has been told that its tasks may be reassigned has
-        // had them reassigned long ago; what is left are statuses that arrived and could not be acknowledged.
-        // The one whose place this one takes has tasks that are about to be.
+        // Lost connections must not keep out the one that may take their tasks. Those removed
+        // first: the initiator has had their tasks reassigned long ago. Their remaining tasks are
+        // statuses that arrived and could not be acknowledged. A lost connection with this CID
+        // stays: its tasks are about to be reassigned.
         let replaced = members.list.iter().rposition(|other| other.cid == member.cid);
         let others = || {
             members.list.iter().enumerate().filter(|(at, _)| Some(*at) != replaced).map(|(_, other)| other)
@@ -239,7 +248,7 @@ impl Session {
         self.params.error_recovery_level >= 2 && self.target_name().is_some()
     }
 
-    /// How long the tasks of a connection that is gone wait for another one: Time2Wait and Time2Retain.
+    /// How long the tasks of a lost connection wait for another one: Time2Wait and Time2Retain.
     pub(crate) fn retention(&self) -> Duration {
         let seconds =
             u64::from(self.params.default_time2wait_s) + u64::from(self.params.default_time2retain_s);
@@ -250,18 +259,19 @@ impl Session {
         self.window.as_ref().and_then(|window| window.gap())
     }
 
-    /// Whether commands wait for one before them that has not come.
+    /// Whether commands wait for an earlier one that has not come.
     pub(crate) fn has_gap(&self) -> bool {
         self.gap().is_some()
     }
 
-    /// Whether commands wait for one before them that does not come, though it could have come again for long: it was lost with a
-    /// connection.
+    /// Whether commands wait for an earlier one that was lost with a connection, and that has not
+    /// come again in all the time for that.
     pub(crate) async fn has_lasting_gap(&self) -> bool {
         let Some(before) = self.gap() else { return false };
         let end = runtime::now() + PLUG;
         loop {
-            // It is filled or the session over; or another connection was lost since, and judges when its own time is over.
+            // The gap is filled or the session over. Or another connection was lost since: that one
+            // decides at the end of its own time.
             if self.gap() != Some(before)
                 || self.is_ending()
                 || self.members().list.iter().any(Member::is_watching)
@@ -275,8 +285,8 @@ impl Session {
         }
     }
 
-    /// Whether a connection that is gone, and has no task left, need not wait any more: there is no gap, or another one that went later
-    /// waits for it to be filled.
+    /// Whether a lost connection without tasks may end its wait: there is no gap, or a connection
+    /// lost later waits for the gap to be filled.
     pub(crate) fn may_forget(&self, id: ConnectionId) -> bool {
         if !self.has_gap() {
             return true;
@@ -288,22 +298,23 @@ impl Session {
         later
     }
 
-    /// A connection that is gone waits no more for what was lost with it. Answers whether another one does: of several the last is the one
-    /// to judge what is missing, since the time of the others was over before its own.
+    /// Ends a lost connection's wait for commands that were lost with it. Returns whether another
+    /// connection still waits. The last of several decides what is missing: the time of the others
+    /// is over before.
     pub(crate) fn stop_watching(&self, id: ConnectionId) -> bool {
         let mut members = self.members();
         members.list.iter_mut().filter(|member| member.remote.id == id).for_each(|it| it.watches = false);
         members.list.iter().any(Member::is_watching)
     }
 
-    /// Notes that a connection is gone, and its tasks are not. False when the session is ending.
+    /// Records that a connection is lost, and its tasks are kept. False when the session is ending.
     pub(crate) fn set_standing(&self, id: ConnectionId, standing: Standing) -> bool {
         let mut members = self.members();
         if members.ending {
             return false;
         }
         if let Some(at) = members.list.iter().position(|member| member.remote.id == id) {
-            // Of those that are gone, the one that went first comes first.
+            // Lost connections are in the order of their losses.
             let member = members.list.remove(at);
             members.list.push(Member { standing, ..member });
         }
@@ -319,8 +330,8 @@ impl Session {
         last
     }
 
-    /// Lets the session live without a connection until the one that replaces another has come. False if it is over or, below
-    /// ErrorRecoveryLevel 2, another one is being replaced.
+    /// Lets the session live without a connection until the replacement has come. False if the
+    /// session is over or, below ErrorRecoveryLevel 2, another connection is being replaced.
     fn begin_replacing(&self) -> bool {
         let mut members = self.members();
         let may = !members.ending && (members.replacing == 0 || self.recovers_connections());
@@ -328,7 +339,7 @@ impl Session {
         may
     }
 
-    /// The other has come, or never will. True when it has not, and the session is over.
+    /// The replacement has come, or failed. True if it failed, and the session is over.
     fn end_replacing(&self) -> bool {
         let mut members = self.members();
         if invariant!(members.replacing > 0, "more replacements ended than began") {
@@ -339,12 +350,12 @@ impl Session {
         last
     }
 
-    /// A connection has ended, and its command window with it if that was its own.
+    /// Records the ExpCmdSN of a connection that has ended, perhaps with its own command window.
     pub(crate) fn set_exp_cmd_sn(&self, exp_cmd_sn: u32) {
         self.exp_cmd_sn.store(exp_cmd_sn, Ordering::Release);
     }
 
-    /// Where the commands of the connection that has ended would have gone on.
+    /// ExpCmdSN of the connection that has ended.
     pub(crate) fn exp_cmd_sn(&self) -> u32 {
         self.exp_cmd_sn.load(Ordering::Acquire)
     }
@@ -354,17 +365,17 @@ impl Session {
         self.members().ending
     }
 
-    /// What recovery had to do on those of its connections that have ended.
+    /// Counts of recovery on those of its connections that have ended.
     pub(crate) fn recovered(&self) -> Recovered {
         *self.recovered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection ends, on which recovery had to do this.
+    /// Adds the counts of recovery of a connection that ends.
     pub(crate) fn keep_recovered(&self, of: &Recovered) {
         self.recovered.lock().unwrap_or_else(PoisonError::into_inner).add(of);
     }
 
-    /// Refuses new connections from now on and says which there are.
+    /// Refuses new connections from now on and returns the present ones.
     pub(crate) fn end(&self) -> Vec<Member> {
         let mut members = self.members();
         members.ending = true;
@@ -385,7 +396,7 @@ struct Sessions {
     by_port: HashMap<PortName, u16>,
 }
 
-/// What a new session is made of.
+/// Parts of a new session.
 pub(crate) struct NewSession {
     pub port: PortName,
     pub nexus: Arc<Nexus>,
@@ -406,8 +417,8 @@ impl Registry {
         NexusId(self.next_nexus.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// A free TSIH that others do not foresee, reserved for nobody yet; `None` when there are `limit` sessions, or no randomness.
-    /// Who knows it may join the session where nobody has to prove anything.
+    /// A free, unreserved and unpredictable TSIH; `None` if there are `limit` sessions, or no
+    /// randomness. Without authentication, an initiator that knows a TSIH may join the session.
     pub(crate) fn free_tsih(&self, limit: usize) -> Option<u16> {
         let mut random = [0; 2];
         runtime::random(&mut random).ok()?;
@@ -442,7 +453,7 @@ impl Registry {
         self.find(session.tsih).is_some_and(|there| Arc::ptr_eq(&there, session))
     }
 
-    /// All sessions that see `unit`, through whatever target.
+    /// All sessions that see `unit`, through any target.
     pub(crate) fn of_unit(&self, unit: &Unit) -> Vec<Arc<Session>> {
         let sees = |session: &Arc<Session>| session.view().luns.iter().any(|entry| entry.unit.is(unit));
         let mut all = self.all();
@@ -455,8 +466,8 @@ impl Registry {
         self.sessions().by_tsih.values().cloned().collect()
     }
 
-    /// Enters a session under `tsih` with its first connection, and attaches it to its units. `None` when the port got
-    /// a session, or the TSIH was taken, in the meantime.
+    /// Enters a session under `tsih` with its first connection, and attaches it to its units.
+    /// `None` when the port got a session, or the TSIH was taken, in the meantime.
     pub(crate) fn add(&self, tsih: u16, new: NewSession, first: Member) -> Option<Arc<Session>> {
         let session = Arc::new(Session {
             tsih,
@@ -478,7 +489,8 @@ impl Registry {
         if taken || sessions.by_tsih.contains_key(&tsih) {
             return None;
         }
-        // Discovery sessions do not reinstate each other: tools use one ISID for all that they run side by side.
+        // Discovery sessions do not reinstate each other: tools use one ISID for all that they run
+        // side by side.
         if session.target_name().is_some() {
             sessions.by_port.insert(session.port.clone(), tsih);
         }
@@ -490,7 +502,7 @@ impl Registry {
         Some(session)
     }
 
-    /// A connection has ended and its tasks too. The last one takes the session with it.
+    /// A connection has ended, with its tasks. The last one ends the session.
     fn leave(&self, session: &Arc<Session>, id: ConnectionId) {
         if session.leave(id) {
             self.close(session);
@@ -514,7 +526,8 @@ impl Registry {
         sessions.by_tsih.remove(&session.tsih);
     }
 
-    /// Closes all connections of a session and waits until they have ended, and the session with them.
+    /// Closes all connections of a session and waits until they have ended, and the session with
+    /// them.
     pub(crate) async fn end(&self, session: &Arc<Session>) {
         close_all(&session.end()).await;
     }
@@ -542,8 +555,8 @@ impl Drop for Replacing {
     }
 }
 
-/// A connection's place in its session. Dropped when the connection has ended, however it did: after its login timed out, by a
-/// panic, or in order.
+/// A connection's place in its session. Dropped when the connection has ended, however it did:
+/// after its login timed out, by a panic, or in order.
 pub(crate) struct Seat {
     pub session: Arc<Session>,
     pub id: ConnectionId,

@@ -1,5 +1,5 @@
-//! [`Shared`]: what all cores of an iSCSI server share. Changed by atomics, or behind mutexes off
-//! the data path.
+//! [`Shared`]: state that all cores of an iSCSI server share. Changed by atomics, or behind mutexes
+//! off the data path.
 
 use std::hash::RandomState;
 use std::net::SocketAddr;
@@ -19,29 +19,29 @@ use crate::node::Target;
 use crate::qos::Initiators;
 use crate::session::Registry;
 
-/// What all cores share.
+/// State that all cores share.
 pub(crate) struct Shared {
-    /// The cores, and who may come to them.
+    /// The cores, and the admission of connections to them.
     pub hub: Arc<Hub>,
-    /// What is served.
+    /// The current edition of the model.
     pub served: Served<Model, Portal>,
     pub registry: Arc<Registry>,
     pub drains: Drains<Redirect>,
     pub initiators: Initiators,
-    /// Makes names into numbers that others do not foresee.
+    /// Hashes names to numbers that others cannot predict.
     pub names: RandomState,
-    /// What recovery had to do on connections that have ended.
+    /// Counts of recovery on connections that have ended.
     recovered: Mutex<Recovered>,
 }
 
-/// A portal as it listens.
+/// A listening portal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundPortal {
-    /// The address, with the port that was really taken.
+    /// The address, with the actual port.
     pub address: SocketAddr,
     /// Target portal group tag.
     pub group: u16,
-    /// What it lets in.
+    /// Transports that initiators may use at it.
     pub transports: Transports,
 }
 
@@ -66,29 +66,29 @@ impl Shared {
         })
     }
 
-    /// What is served now.
+    /// The current model.
     pub(crate) fn model(&self) -> Arc<Edition> {
         self.served.now()
     }
 
-    /// The bounds of now.
+    /// The current bounds.
     pub(crate) fn limits(&self) -> Limits {
         self.model().limits
     }
 
-    /// What recovery had to do on connections that have ended.
+    /// Counts of recovery on connections that have ended.
     pub(crate) fn recovered(&self) -> Recovered {
         *self.recovered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection ends, on which recovery had to do this.
+    /// Adds the counts of recovery of a connection that ends.
     pub(crate) fn keep_recovered(&self, of: &Recovered) {
         if *of != Recovered::default() {
             self.recovered.lock().unwrap_or_else(PoisonError::into_inner).add(of);
         }
     }
 
-    /// Bounds on those who log in, of now.
+    /// Current bounds on logins.
     pub(crate) fn rules(&self) -> Rules {
         let limits = self.limits();
         Rules {
@@ -100,14 +100,14 @@ impl Shared {
         }
     }
 
-    /// The portals, as they listen.
+    /// The listening portals.
     pub(crate) fn portals(&self) -> Vec<BoundPortal> {
         self.model().portals.iter().map(BoundPortal::of).collect()
     }
 
-    /// The answer to SendTargets (RFC 7143 Appendix C) from `initiator`, who came through `local`.
-    /// One who has not `proved` who he is does not learn by it which names the ACLs of protected
-    /// targets have.
+    /// The answer to SendTargets (RFC 7143 Appendix C) for `initiator`, which connected to `local`.
+    /// If it has not authenticated (`proved`), the answer does not reveal the names in the ACLs of
+    /// protected targets.
     pub(crate) fn send_targets(
         &self,
         wanted: SendTargets<'_>,
@@ -142,7 +142,8 @@ impl Shared {
             });
             let addresses = portals
                 .map(|portal| {
-                    // A wildcard is no address to connect to: what the initiator used is.
+                    // A wildcard is no address to connect to: use the address that the initiator
+                    // connected to.
                     let mut address = portal.address;
                     if address.ip().is_unspecified() {
                         address.set_ip(local.ip().to_canonical());
@@ -155,9 +156,9 @@ impl Shared {
     }
 }
 
-/// Whether an initiator that reached this machine at `local` can reach a portal: at a link-local
-/// address, if it is on that link. Such an address is told without its zone, which would name an
-/// interface of this machine.
+/// Whether an initiator that connected to `local` can reach a portal: at a link-local address, if
+/// it is on that link. The answer omits the zone of such an address, which names an interface of
+/// this machine.
 fn is_on_the_way(portal: SocketAddr, local: SocketAddr) -> bool {
     let link = |address: SocketAddr| match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),

@@ -7,7 +7,8 @@ use disk::unit::DiskUnit;
 use objects::store::Scope;
 use objects::unit::OsdUnit;
 
-/// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual call.
+/// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual
+/// call.
 #[derive(Clone)]
 pub enum Unit {
     /// A SCSI disk.
@@ -43,7 +44,7 @@ impl Unit {
         }
     }
 
-    /// Whether the data of a command with this CDB may be received straight to where it belongs ([`device::Land`]).
+    /// Whether the data of a command with this CDB may be placed directly ([`device::Land`]).
     pub(crate) fn lands(&self, cdb: &[u8]) -> bool {
         match self {
             Self::Disk(unit) => unit.lands(cdb),
@@ -101,7 +102,7 @@ impl Unit {
         }
     }
 
-    /// Where it is in memory: what tells it from all other units that there are at the time.
+    /// Its address in memory, unique among the units that exist at the same time.
     pub(crate) fn address(&self) -> usize {
         match self {
             Self::Disk(unit) => Arc::as_ptr(unit).addr(),
@@ -109,7 +110,7 @@ impl Unit {
         }
     }
 
-    /// Who reaches the unit, and what they have reserved.
+    /// Nexuses that reach the unit, and their reservations.
     pub(crate) fn nexuses(&self) -> &Nexuses {
         match self {
             Self::Disk(unit) => unit.nexuses(),
@@ -117,7 +118,7 @@ impl Unit {
         }
     }
 
-    /// Tells the unit who aborts tasks for it, and through which target ports it is reached.
+    /// Tells the unit its aborter of tasks, and the target ports that reach it.
     pub(crate) fn connect(&self, aborter: Arc<dyn AbortTasks>, ports: &[u16]) {
         self.nexuses().set_aborter(aborter);
         self.nexuses().set_target_ports(ports);
@@ -131,7 +132,7 @@ impl Unit {
         }
     }
 
-    /// Everything that was acknowledged is on the medium when this returns.
+    /// Makes all acknowledged writes durable.
     ///
     /// # Errors
     /// The medium's.

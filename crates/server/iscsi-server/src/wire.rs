@@ -4,7 +4,7 @@ use iscsi::digest::{Crc32c, DigestBytes};
 use iscsi::target::{Data, Payload};
 use runtime::{Buf, Chain};
 
-/// A payload on its way through a connection.
+/// A payload of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segment(pub Buf);
 
@@ -18,7 +18,8 @@ impl Payload for Segment {
     }
 
     fn with_digest(self) -> (Self, DigestBytes) {
-        // A region's bytes may change between the digest and the send; what is digested must be what is sent.
+        // A region's bytes may change between the digest and the send; the bytes sent must be those
+        // of the digest.
         let mut digest = Crc32c::new();
         let stable = match self.0.is_region() {
             false => self.0,
@@ -27,8 +28,8 @@ impl Payload for Segment {
                 None => {
                     let mut copy = vec![0; self.0.len()];
                     if self.0.try_copy_to(&mut copy).is_err() {
-                        // A file was cut short under the read, which has been answered: a digest that is wrong tells the
-                        // initiator not to believe these bytes.
+                        // A file was cut short during the read, which has been answered: a wrong
+                        // digest tells the initiator not to trust these bytes.
                         digest.update(&[0]);
                     }
                     copy.into()
@@ -47,7 +48,8 @@ impl Payload for Segment {
                 Some(copy) => Self(copy.into()),
                 None => {
                     let mut copy = vec![0; self.0.len()];
-                    // A file that was cut short under the read reads as zeros from there on, and the read has been answered.
+                    // A file that was cut short under the read reads as zeros from there on, and
+                    // the read has been answered.
                     let _ = self.0.try_copy_to(&mut copy);
                     Self(copy.into())
                 }
@@ -64,7 +66,7 @@ impl Payload for Segment {
     }
 }
 
-/// A data segment, or what an RDMA Read brought, in the pieces in which it came.
+/// A data segment, or the data of an RDMA Read, in the pieces in which it came.
 pub(crate) struct Pieces(pub Chain);
 
 impl Data<Segment> for Pieces {

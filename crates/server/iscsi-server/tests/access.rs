@@ -1,4 +1,4 @@
-//! Who gets in and what they see: CHAP, access lists, masked and read-only units, discovery, digests.
+//! Access of initiators: CHAP, access lists, masked and read-only units, discovery, digests.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -28,7 +28,7 @@ fn chap() -> Auth {
     })
 }
 
-/// Tries to log in with a name, a secret, and what the target must prove itself with.
+/// Tries to log in with a name, a secret, and the secret with which the target must authenticate.
 fn attempt(
     server: &iscsi_server::Server,
     user: &str,

@@ -122,7 +122,7 @@ fn an_aborted_write_ends_and_its_tag_is_free_again() {
         let answer = client.receive().expect("an answer");
         assert_eq!(answer.bhs.as_task_management_response().result(), Some(expected), "time {times}");
     }
-    // Data that was on its way is dropped.
+    // Data in flight is dropped.
     let mut late = DataOut::new(write.itt.get(), r2t.bhs.as_ready_to_transfer().ttt.get(), write.lun, 0, 0);
     late.set_final(true);
     client.send(late.into(), &[0xee; 64 * 512]);
@@ -147,14 +147,14 @@ fn a_function_that_ends_many_tasks_spares_those_that_were_sent_after_it() {
         let mut write = client.command(0, &write10(0, 64));
         write.set_write(true);
         write.edtl.set(64 * 512);
-        // Both come in one piece, so that the write is at work before the function is.
+        // Both come in one piece, so that the write runs before the function.
         let both = [&request.as_bhs().bytes()[..], &write.as_bhs().bytes()[..]].concat();
         client.stream.write_all(&both).expect("the target reads");
         let mut opcodes: Vec<_> = (0..2).map(|_| client.receive().expect("an answer").bhs.opcode()).collect();
         opcodes.sort_unstable_by_key(|opcode| opcode.map(|opcode| opcode as u8));
         assert_eq!(opcodes[0], Some(Opcode::TaskManagementResponse), "{function}");
         if opcodes[1] == Some(Opcode::ReadyToTransfer) {
-            // It is still there, and can be aborted.
+            // The write is still there, and can be aborted.
             let mut abort = TaskManagementRequest::new(
                 client.tag(),
                 TaskManagementFunction::AbortTask,
@@ -366,7 +366,7 @@ fn a_login_with_the_cid_of_a_sessions_only_connection_takes_its_place() {
         let mut old = Client::login(address(&server), config);
         old.settle(0);
         assert_eq!(old.write(0, &write10(7, 1), &[7; 512]).0, 0);
-        // It has a write in hand that waits for its data, and goes without a word (RFC 7143 §6.3.4).
+        // A running write waits for its data, and ends without an answer (RFC 7143 §6.3.4).
         let mut write = old.command(0, &write10(0, 1));
         write.set_write(true);
         write.edtl.set(512);
@@ -375,7 +375,8 @@ fn a_login_with_the_cid_of_a_sessions_only_connection_takes_its_place() {
         assert_eq!(r2t.bhs.opcode(), Some(iscsi::pdu::Opcode::ReadyToTransfer));
         let mut new = replace(&server, &old, 1).expect("its place is taken");
         while old.receive().is_some() {}
-        // The command that was lost cleared tasks, which the session is told; its numbers go on.
+        // The lost connection's tasks were cleared, which a unit attention reports; the numbers of
+        // the session continue.
         assert_eq!(new.cmd_sn, old.cmd_sn);
         new.settle(0);
         assert_eq!(new.read(0, &read10(7, 1), 512), (0, vec![7; 512]));

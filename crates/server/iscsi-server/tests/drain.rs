@@ -1,4 +1,4 @@
-//! Drains: who is asked, who is dropped, and who is let in again.
+//! Drains: the initiators that are asked to log out, dropped, and admitted again.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -23,7 +23,7 @@ fn stop(server: Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
-/// The drain when it is so far.
+/// The drain, once it has reached `state`.
 fn wait_for(server: &Server, state: DrainState) -> DrainStatus {
     let limit = Instant::now() + PATIENCE;
     loop {

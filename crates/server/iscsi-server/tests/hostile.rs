@@ -1,4 +1,5 @@
-//! Dialogs with peers that are slow, hostile or die at the wrong moment: what they cost ends with them, and others go on.
+//! Dialogs with peers that are slow, hostile or die at the wrong moment: their cost ends with them,
+//! and the server continues to serve others.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -314,7 +315,7 @@ fn a_peer_that_owes_data_is_dropped_before_most_of_many_that_are_silent() {
         heard.contains(&Some(Opcode::ReadyToTransfer)) && heard.contains(&Some(Opcode::NopIn)),
         "{heard:?}"
     );
-    // The pings of the others take four seconds, and it was the last of them all to fall silent.
+    // The pings of the others take four seconds, and this connection was the last to fall silent.
     assert!(server.sessions() > 1, "all others were dropped before");
     sessions_become(&server, 0);
     let cores = server.core().cores(PATIENCE);
@@ -338,7 +339,7 @@ fn writes_for_more_than_the_pool_holds_take_turns() {
         client.send(write.into(), &[]);
         writes.insert(write.itt.get(), write.lun);
     }
-    // All but the last byte of what is asked for first: it fills buffers, and ends nothing.
+    // Sends all but the last byte of the requested data: it fills buffers, and ends no command.
     let mut open = Vec::new();
     while client.stream.peek(&mut [0]).is_ok_and(|n| n > 0) {
         // The first may take its time; after it, silence means that there is no room for more.
@@ -441,7 +442,7 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
     assert!(HOSTILE as usize * (4 << 20) > 2 * limit, "they ask for far more than there is");
     let kept = || server.core().cores(PATIENCE)[0].expect("it answers").kept;
     let over = Arc::new(AtomicBool::new(false));
-    // Each reads all that it gets, and says of nothing that it has come: its ExpStatSN stays 0.
+    // Each reads all answers and acknowledges none: its ExpStatSN stays 0.
     let hostile: Vec<_> = (0..HOSTILE)
         .map(|number| {
             let mut client = recovering(&server, number + 2);
@@ -489,7 +490,7 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
         most <= limit / 2 + (2 << 20),
         "{most} of {limit} bytes are kept for those that acknowledge nothing"
     );
-    // They ask for as long as this lasts: who had to wait for them would wait for ever.
+    // They ask for as long as this lasts: an initiator that waited for them would wait for ever.
     assert!(slowest < PATIENCE / 2, "a write and a read took {slowest:?}");
     assert!(got > most, "they got {got} bytes");
     stop(server);
@@ -503,7 +504,7 @@ fn initiators_that_read_nothing_leave_room_for_others() {
     });
     let login = |number| {
         let mut config = Client::config(number);
-        // What has a digest is copied to the pool.
+        // Data with a digest is copied to the pool.
         config.offer.data_digest = DigestChoice::Require;
         let mut client = Client::login(address(&server), config);
         client.settle(0);
@@ -532,7 +533,7 @@ fn initiators_that_read_nothing_leave_room_for_others() {
         assert!(status == 0 && data.len() == 1 << 20, "round {round}: {status}, {} bytes", data.len());
     }
     assert!(began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
-    // Whoever reads after all gets all that it asked for.
+    // A client that reads after all gets everything that it asked for.
     for mut client in deaf.into_iter().take(2) {
         for read in 0..48 {
             let (status, data) = client.finish();

@@ -1,5 +1,5 @@
-//! iSER against a whole server over loopback, as Linux's initiator speaks it: logins, data in both directions, aborts, and both
-//! transports at one portal.
+//! iSER against a whole server over loopback, with the dialog of Linux's initiator: logins, data in
+//! both directions, aborts, and both transports at one portal.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -328,7 +328,8 @@ fn an_aborted_writes_reads_are_over_when_the_abort_is_answered() {
         client.settle(0).await;
         assert_eq!(client.write(0, &write10(0, 2048), &pattern(1 << 20, 8), 0).await.status().0, 0);
         for round in 0..20 {
-            // The target cannot have the data before this end listens again, which it does only after both are sent.
+            // The target cannot have the data before this end listens again, which it does only
+            // after both are sent.
             let data = pattern(1 << 20, 100 + round);
             let (write, stag) = client.start_write(0, &write10(0, 2048), &data, 0);
             if round % 2 == 1 {
@@ -346,11 +347,11 @@ fn an_aborted_writes_reads_are_over_when_the_abort_is_answered() {
             client.send(Control::default(), abort.into(), &[]);
             let answered = client.answer(itt).await;
             let result = answered.bhs.as_task_management_response().result();
-            // It may have been over already: then its response has come before.
+            // The write may have ended already: then its response has come before.
             if result != Some(TaskManagementResult::FunctionComplete) {
                 assert_eq!(client.answer(write.itt.get()).await.status().0, 0);
             }
-            // From here on the memory is gone: a read of it would cost the connection.
+            // From here on the memory is gone: reading it would cost the connection.
             client.pair.withdraw(stag).expect("it is exposed");
             assert!(client.is_alive().await, "round {round}");
         }
@@ -397,7 +398,7 @@ fn a_silent_initiator_is_pinged_and_lives_while_it_answers() {
             answer.cmd_sn.set(client.cmd_sn);
             client.send(Control::default(), answer.into(), &[]);
         }
-        // Then it answers no more.
+        // From here on it does not answer.
         assert_eq!(client.receive().await.expect("a ping").bhs.opcode(), Some(Opcode::NopIn));
         assert!(client.receive().await.is_none());
     });

@@ -1,4 +1,5 @@
-//! Initiators over RDMA that break the protocol, lie about their memory, flood, or vanish: their connection ends, and others go on.
+//! Initiators over RDMA that break the protocol, lie about their memory, flood, or vanish: their
+//! connection ends, and the server continues to serve others.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -13,8 +14,8 @@ use rdma::{Options, Stag};
 use support::iser::{Client, LINUX, at, options, pattern, run};
 use support::{ONE, address, read10, server, server_on, write10};
 
-/// Logs in twice, has `attack` do its worst with one of them, and sees that this one's connection ends, its session with it, and
-/// the other's does not.
+/// Logs in twice, has `attack` do its worst with one of them, and sees that this one's connection
+/// ends, its session with it, and the other's does not.
 fn only_its_own_connection_ends(attack: impl AsyncFnOnce(&mut Client)) {
     let server = server(|_| ());
     run(async {
@@ -109,7 +110,7 @@ fn a_read_that_names_no_memory() {
         );
         let response = answer.bhs.as_scsi_response();
         assert_eq!(response.residual_count.get(), 4096, "nothing was moved");
-        // Nothing is wrong with the connection.
+        // The connection is unaffected.
         assert_eq!(client.read(0, &read10(0, 8), 4096).await.0.status().0, 0);
     });
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
@@ -203,7 +204,8 @@ fn a_flood_of_commands_beyond_the_window_costs_nobody_else() {
                 None,
             );
         }
-        // Its messages are beyond the window: those that are taken are ignored, and nothing is kept for them.
+        // Its messages are beyond the window: the server ignores those that it takes, and keeps
+        // nothing for them.
         let _ =
             runtime::timeout(Duration::from_secs(3), async { while attacker.receive().await.is_some() {} })
                 .await;
@@ -253,7 +255,7 @@ fn an_initiator_that_never_answers_reads_is_given_up() {
         let mut client = Client::login(address(&server), 1).await;
         client.settle(0).await;
         client.start_write(0, &write10(0, 2048), &pattern(1 << 20, 9), 0);
-        // It does not look at its connection any more.
+        // The client does not poll its connection any more.
         sessions_become(&server, 0).await;
     });
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
@@ -268,7 +270,7 @@ fn initiators_that_read_nothing_leave_room_for_others() {
         config.limits.nop_interval = Duration::ZERO;
     });
     run(async {
-        // What has a CRC is copied to the pool.
+        // Data with a CRC is copied to the pool.
         let options = Options { crc: rdma::Crc::Require, ..options() };
         let mut other =
             Client::login_as(address(&server), support::Client::config(100), LINUX, &options).await;
@@ -295,7 +297,7 @@ fn initiators_that_read_nothing_leave_room_for_others() {
             assert!(message.status().0 == 0 && back == data, "round {round}");
         }
         assert!(began.elapsed() < 2 * support::PATIENCE, "{:?}", began.elapsed());
-        // Whoever reads after all gets all that it asked for.
+        // A client that reads after all gets everything that it asked for.
         for mut client in deaf.drain(..2) {
             for read in 0..READS {
                 let message = client.receive().await.expect("an answer");
@@ -311,7 +313,8 @@ fn connections_that_begin_as_rdma_and_never_log_in() {
     let server = server(|config| config.limits.login_timeout = Duration::from_secs(3));
     let to: SocketAddr = address(&server);
     run(async {
-        // Nothing after the connection request; half of one; and one with private data of the wrong length.
+        // Nothing after the connection request; half of one; and one with private data of the wrong
+        // length.
         let silent = Client::connect(to, LINUX, &options()).await.expect("the portal takes iSER");
         let half = runtime::TcpStream::connect(to, support::PATIENCE).await.expect("the portal listens");
         let mut gather = runtime::Gather::new();

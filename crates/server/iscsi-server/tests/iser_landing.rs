@@ -1,5 +1,6 @@
-//! Long writes over iSER that land: what RDMA Reads bring of them is put straight into a memory unit's blocks, with a CRC when it was
-//! found right. However the initiator sends it, and whatever comes in between, each block is wholly the old one or wholly the new one.
+//! Direct placement over iSER: data of long writes that RDMA Reads fetch is put into a memory
+//! unit's blocks, with a CRC after it was checked. In any order of sending, and with any event in
+//! between, each block is wholly the old one or wholly the new one.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -21,14 +22,14 @@ use support::iser::pattern;
 use support::wire::{HEAD, Wire, fpdus, payload, recut};
 use support::{CORES, Client, ONE, PATIENCE, address, blocks_seen, blocks_written, read10, write10};
 
-/// What long writes here are, bytes: what a unit asks for at once.
+/// Bytes of a long write: as many as a unit asks for at once.
 const LONG: usize = 256 << 10;
 const LONG_BLOCKS: u16 = (LONG / 512) as u16;
 /// Each kind of unit: its LUN and its logical block, bytes.
 const UNITS: [(u16, usize); 2] = [(0, 512), (4, 4096)];
 const CRCS: [bool; 2] = [false, true];
 
-/// A server with a unit of each kind and one that nobody can write to, LUN 5.
+/// A server with a unit of each kind, and a read-only one as LUN 5.
 fn server_on(cores: CoresConfig, change: impl FnOnce(&mut ServerConfig)) -> Server {
     let unit = |name: &str, options: DiskOptions| {
         let store = Arc::new(MemoryStore::new(4 << 20, false).expect("memory"));
@@ -54,7 +55,7 @@ fn stop(server: Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
-/// Bytes that RDMA Reads brought into units, on all cores.
+/// Bytes of RDMA Reads placed directly in units, on all cores.
 fn placed(server: &Server) -> u64 {
     let cores = server.core().cores(PATIENCE);
     cores.into_iter().map(|core| core.expect("the core answers").rdma.placed).sum()
@@ -67,7 +68,7 @@ fn wire(server: &Server, number: u8, crc: bool) -> Wire {
     wire
 }
 
-/// An initiator over TCP that looks at what is on the medium.
+/// An initiator over TCP that reads the medium.
 fn other(server: &Server) -> Client {
     let mut client = Client::login(address(server), Client::config(100));
     UNITS.iter().for_each(|(lun, _)| client.settle(*lun));
@@ -91,7 +92,8 @@ fn write_cdb(block: usize, at: usize, len: usize) -> [u8; 10] {
     write10((at / block) as u32, (len / block) as u16)
 }
 
-/// Sends what the target asks for of `data`, of which `immediate` bytes went with the command, all in one piece.
+/// Sends the requested part of `data`, of which `immediate` bytes went with the command, all in one
+/// piece.
 fn send_all(wire: &mut Wire, data: &[u8], immediate: usize) {
     let mut left = data.len() - immediate;
     while left > 0 {
@@ -101,14 +103,14 @@ fn send_all(wire: &mut Wire, data: &[u8], immediate: usize) {
     }
 }
 
-/// Begins a long write to the beginning of LUN 0, sends its data but for the last bytes, which it gives back, and waits until some
-/// of it is on the medium.
+/// Begins a long write to the beginning of LUN 0, sends its data except the last bytes, which it
+/// returns, and waits until some of it is on the medium.
 fn half(wire: &mut Wire, other: &mut Client, new: &[u8]) -> (ScsiCommand, Vec<u8>) {
     // Neither at the end of a block nor at that of an FPDU.
     begun(wire, other, new, |bytes| bytes.len() - 100_001)
 }
 
-/// The same, with the last FPDU to come: what is sent meanwhile is not in the middle of one.
+/// The same, with the last FPDU still to come: data sent meanwhile is not in the middle of one.
 fn whole_fpdus(wire: &mut Wire, other: &mut Client, new: &[u8]) -> (ScsiCommand, Vec<u8>) {
     begun(wire, other, new, |bytes| fpdus(bytes).last().map_or(0, |last| last.start))
 }
@@ -250,7 +252,8 @@ fn what_comes_unasked_does_not_move_what_is_fetched_behind_it() {
 fn an_fpdu_with_a_wrong_crc_never_reaches_the_medium() {
     let server = server(|_| ());
     let mut other = other(&server);
-    // The wrong byte in the payload's beginning, its middle, and in the CRC itself; in the second FPDU and in the last.
+    // The wrong byte in the payload's beginning, its middle, and in the CRC itself; in the second
+    // FPDU and in the last.
     for (round, (which, at)) in
         [(1, HEAD), (1, 30_000), (1, usize::MAX), (4, 30_000), (4, usize::MAX)].into_iter().enumerate()
     {
@@ -264,7 +267,7 @@ fn an_fpdu_with_a_wrong_crc_never_reaches_the_medium() {
         let wrong = all[which].clone();
         bytes[wrong.start + at.min(wrong.len() - 1)] ^= 0x10;
         wire.send_bytes(&bytes);
-        // It ends with what tells why.
+        // The connection ends with a Terminate message that names the reason.
         assert!(wire.receive().is_none());
         drop(wire);
         sessions_become(&server, 1);
@@ -298,7 +301,7 @@ fn a_session_that_ends_while_its_reads_are_under_way_leaves_whole_blocks_and_get
                 0 => wire.socket.shutdown(Shutdown::Both).expect("it is open"),
                 1 => drop(wire),
                 _ => {
-                    // A new session takes its place: nothing of the old one comes after its login.
+                    // A new session takes its place: no data of the old one comes after its login.
                     let mut next = self::wire(&server, number, crc);
                     let now = beginning(&mut other);
                     // The old connection may be closed already.
@@ -326,7 +329,7 @@ fn a_session_that_ends_while_its_reads_are_under_way_leaves_whole_blocks_and_get
 
 #[test]
 fn nothing_lands_of_what_comes_after_an_abort_or_a_reset() {
-    // All on one core, so that what was sent before somebody logs in is done by then.
+    // All on one core, so that data sent before a login is handled before it.
     let server = server_on(ONE, |_| ());
     let mut other = other(&server);
     for (number, (crc, reset)) in (1..).zip(CRCS.into_iter().flat_map(|crc| [(crc, false), (crc, true)])) {
@@ -359,7 +362,7 @@ fn nothing_lands_of_what_comes_after_an_abort_or_a_reset() {
         let at_abort = beginning(&mut looking);
         assert!(blocks_written(&at_abort, &old, &new) < usize::from(LONG_BLOCKS));
         wire.send_bytes(&rest);
-        // It is answered when the reads are over, and the connection goes on.
+        // The answer comes when the reads have ended, and the connection continues.
         let answer = match reset {
             true => other.receive().expect("an answer").bhs,
             false => wire.answer(itt).bhs,
@@ -397,7 +400,7 @@ fn a_write_whose_data_does_not_come_keeps_no_atomic_command_waiting() {
         let now = beginning(&mut other);
         let first = now.chunks(512).zip(new.chunks(512)).skip(1).position(|(now, new)| now == new);
         let landed = 1 + first.expect("something has landed");
-        // One of a block that has landed, and one of a block that has not come.
+        // One of a block that has been placed, and one of a block that has not come.
         for lba in [landed, 511] {
             let block = lba * 512..(lba + 1) * 512;
             assert_eq!(compare_and_write(&mut other, lba as u32, &now[block.clone()], &[0xee; 512]), 0);
@@ -458,7 +461,7 @@ fn writes_that_do_not_land_come_between_those_that_do() {
     for (number, crc) in (1..).zip(CRCS) {
         let mut wire = wire(&server, number, crc);
         for round in 0..40u32 {
-            // WRITE AND VERIFY does not land, and asks for no more than this at once.
+            // WRITE AND VERIFY is not placed directly, and requests no more than this at once.
             let lens = [LONG, 64 << 10, LONG];
             let datas = [0, 1, 2].map(|n: usize| pattern(lens[n], 900 + 3 * round + n as u32));
             let old = read(&mut other, UNITS[0], 2 * LONG, LONG);
@@ -468,8 +471,8 @@ fn writes_that_do_not_land_come_between_those_that_do() {
                 (wire.write(0, &cdb, &datas[n], 0), wire.asked())
             };
             let [(first, one), (second, two), (third, mut three)] = [begin(0), begin(1), begin(2)];
-            // Two at once, so that much of the second is there when the first is taken in, and of the third a part that ends in the
-            // middle of a block.
+            // Two at once, so that much of the second is there when the first is taken in, and of
+            // the third a part that ends in the middle of a block.
             let rest = three.split_off(HEAD + 50_001 + 997 * round as usize);
             wire.send_bytes(&[one, two].concat());
             wire.good(&first);
@@ -505,13 +508,13 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
         let Unit::Disk(disk) = config.targets[0].units.remove(0).unit else { panic!("a disk") };
         let weak = Arc::downgrade(&disk);
         drop(disk);
-        // Another one under its number: not a byte may go there.
+        // Another unit at its LUN: not a byte may go there.
         let unit = support::unit("new");
         config.targets[0].units.push(LunConfig { lun: 0, unit, limiter: Default::default() });
         server.handle().apply(config).expect("nothing can fail");
         other.settle(0);
         wire.send_bytes(&rest);
-        // The old one ends it, if it was not aborted; the connection goes on.
+        // The old unit ends the command, if it was not aborted; the connection continues.
         wire.settle(0);
         assert!(beginning(&mut other).iter().all(|byte| *byte == 0), "the other unit is untouched");
         let began = Instant::now();
@@ -560,10 +563,10 @@ fn what_a_limit_holds_back_is_not_fetched() {
     let set = |limits| {
         limiter.set(limits);
         server.handle().limits_changed();
-        // The change is a message to the connection's core, and so is this question, which comes after it.
+        // The change is a message to the connection's core. This query follows it there.
         assert!(server.core().cores(PATIENCE).iter().all(Option::is_some));
     };
-    // What is moved now is paid for with hours.
+    // At 8 B/s, a long write exhausts its limit for hours.
     let bandwidth = Rates { total: Some(8), ..Rates::default() };
     set(QosLimits { bandwidth, burst: Duration::ZERO, ..QosLimits::default() });
     let datas = [pattern(LONG, 1), pattern(LONG, 2)];

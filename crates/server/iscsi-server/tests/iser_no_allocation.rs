@@ -1,4 +1,5 @@
-//! Once warm, the data path over iSER does not allocate: READ and WRITE commands of every size, answered by a whole server.
+//! Once warm, the data path over iSER does not allocate: READ and WRITE commands of every size,
+//! answered by a whole server.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -44,7 +45,8 @@ fn a_warm_data_path_over_iser_does_not_allocate() {
             let data = pattern(usize::from(blocks) * 512, 1);
             let rounds = if blocks > 16 { 10 } else { 50 };
             for (name, data) in [("READ", None), ("WRITE", Some(&data[..]))] {
-                // The least of a few counts: what is warm depends on how many commands happened to be at work at once.
+                // The least of a few counts: they depend on the number of commands that ran at
+                // once.
                 let mut least = u64::MAX;
                 for time in 0..6 {
                     let before = Counting::allocations();

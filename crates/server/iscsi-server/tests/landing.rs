@@ -1,5 +1,5 @@
-//! Long writes that land: their data is received straight into a memory unit's blocks, and whatever comes in between, each block is
-//! wholly the old one or wholly the new one.
+//! Direct placement of long writes: their data is received straight into a memory unit's blocks.
+//! With any event in between, each block is wholly the old one or wholly the new one.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -18,13 +18,13 @@ use iscsi_server::config::LunConfig;
 use iscsi_server::{Server, TcpCounters, Unit};
 use support::{Client, PATIENCE, address, blocks_seen, blocks_written, read10, server, write10};
 
-/// What long writes here are, bytes: no longer than FirstBurstLength.
+/// Bytes of a long write, no longer than FirstBurstLength.
 const LONG: usize = 256 << 10;
 const LONG_BLOCKS: u16 = (LONG / 512) as u16;
-/// What may have come with a header, and is copied, bytes.
+/// Most bytes that may have come with a header, and are copied.
 const WITH_HEADER: u64 = 64 << 10;
 
-/// What came over TCP on all cores.
+/// Counts of bytes received over TCP, of all cores.
 fn counters(server: &Server) -> TcpCounters {
     let cores = server.core().cores(PATIENCE);
     cores.into_iter().map(|core| core.expect("the core answers").tcp).fold(
@@ -81,7 +81,8 @@ fn wait_until_landed(other: &mut Client, new: &[u8], at_least: usize) -> usize {
     }
 }
 
-/// Sends a long write to LBA 0 but for its last bytes, which it gives back, and waits until much of it is on the medium.
+/// Sends a long write to LBA 0 except its last bytes, which it returns, and waits until much of it
+/// is on the medium.
 fn half(writer: &mut Client, other: &mut Client, new: &[u8]) -> Vec<u8> {
     let mut bytes = write_with_data(writer, 0, new);
     // Not at the end of a block.
@@ -222,7 +223,7 @@ fn after_a_reset_has_been_answered_nothing_of_a_write_lands_any_more() {
     other.settle(0);
     let at_reset = read(&mut other, 0, LONG_BLOCKS);
     send(&mut writer, &rest);
-    // The connection goes on, and the command has no answer.
+    // The connection continues, and the command has no answer.
     writer.settle(0);
     assert!(read(&mut other, 0, LONG_BLOCKS) == at_reset, "a byte came after the reset");
     let bytes = write_with_data(&mut writer, 0, &new);
@@ -239,7 +240,7 @@ fn a_write_whose_data_does_not_come_keeps_no_atomic_command_waiting() {
     let mut writer = login(&server, 1, |_| ());
     let new = pattern(LONG, 6);
     let rest = half(&mut writer, &mut other, &new);
-    // COMPARE AND WRITE of a block that has landed, and of one that has not come.
+    // COMPARE AND WRITE of a block that has been placed, and of one that has not come.
     for (lba, old) in [(1usize, &new[512..1024]), (511, &[0; 512][..])] {
         let mut cdb = [0; 16];
         cdb[0] = 0x89;
@@ -274,7 +275,7 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
     let Unit::Disk(disk) = config.targets[0].units.remove(0).unit else { panic!("a disk") };
     let weak = Arc::downgrade(&disk);
     drop(disk);
-    // Another one under its number: not a byte may go there.
+    // Another unit at its LUN: not a byte may go there.
     config.targets[0].units.push(LunConfig {
         lun: 0,
         unit: support::unit("new"),
@@ -283,7 +284,7 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
     server.handle().apply(config).expect("nothing can fail");
     other.settle(0);
     send(&mut writer, &rest);
-    // The old one ends it; whatever comes, the connection goes on.
+    // The old unit ends the command; the connection continues in any case.
     writer.settle(0);
     assert!(read(&mut other, 0, LONG_BLOCKS).iter().all(|byte| *byte == 0), "the other unit is untouched");
     let began = Instant::now();
@@ -342,7 +343,7 @@ fn data_that_breaks_the_rules_does_not_land() {
         client.send(command.into(), &[]);
         itt
     };
-    // The wrong offset, the wrong number, more than may come unasked.
+    // A wrong offset, a wrong number, more than may come unsolicited.
     for (offset, data_sn, len) in [(512, 0, LONG - 512), (0, 1, LONG), (0, 0, LONG)] {
         let itt = start(&mut client, false);
         let len = if (offset, data_sn) == (0, 0) { LONG / 2 } else { len };

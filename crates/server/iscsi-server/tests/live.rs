@@ -1,4 +1,5 @@
-//! A server that changes while it runs: units, targets, access and portals come and go, and sessions notice what concerns them.
+//! A server that changes while it runs: units, targets, access and portals come and go, and
+//! sessions notice the changes that concern them.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -40,7 +41,7 @@ fn report_luns(client: &mut Client, lun: u16) -> Vec<u16> {
     data[8..].chunks(8).map(|lun| u16::from_be_bytes([lun[0] & 0x3f, lun[1]])).collect()
 }
 
-/// What goes over the wire for TEST UNIT READY after a change of the inventory.
+/// Sense key, ASC and ASCQ of TEST UNIT READY after a change of the inventory.
 const LUNS_CHANGED: (u8, u8, u8) = (6, 0x3f, 0x0e);
 const NO_SUCH_UNIT: (u8, u8, u8) = (5, 0x25, 0);
 const POWER_ON: (u8, u8, u8) = (6, 0x29, 0);
@@ -76,13 +77,13 @@ fn a_unit_that_is_added_is_told_of_and_one_that_is_removed_is_not_there_any_more
         assert!(Instant::now() < deadline, "the unit is still held");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The same number for another unit.
+    // The same LUN for another unit.
     config.targets[0].units[1].unit = unit("d");
     server.handle().apply(config.clone()).unwrap();
     let heard = [next(&mut client, 5), next(&mut client, 5), next(&mut client, 5)];
     assert_eq!(heard, [POWER_ON, INQUIRY_CHANGED, LUNS_CHANGED]);
     assert_eq!(client.read(5, &read10(0, 1), 512), (0, vec![0; 512]), "the new one's blocks");
-    // Nothing is changed, and nobody hears of it.
+    // Nothing is changed, and no session hears of it.
     let applied = server.handle().apply(config).unwrap();
     assert_eq!((applied.changed, applied.leaving.len()), (0, 0));
     assert_eq!((next(&mut client, 0), next(&mut client, 0)), (LUNS_CHANGED, GOOD));
@@ -114,7 +115,7 @@ fn a_session_that_may_not_stay_is_asked_to_go_and_others_notice_nothing() {
     while leaving.receive().is_some() {}
     assert!(!Client::connect(address(&server)).log_in_if_taken(), "and does not come back");
     assert_eq!(next(&mut staying, 0), GOOD);
-    // Its target goes.
+    // Its target is removed.
     config.targets =
         vec![TargetConfig { name: "iqn.2026-01.org.example:other".into(), ..config.targets[0].clone() }];
     let applied = server.handle().apply(config).unwrap();
@@ -195,7 +196,7 @@ fn changes_under_load_lose_no_command_and_no_login() {
                     for i in 0..50u32 {
                         let lba = (rounds * 50 + i) % BLOCKS as u32;
                         let block = [number ^ i as u8; 512];
-                        // Unit attentions are what it is told of the changes.
+                        // Unit attentions report the changes.
                         while client.write(0, &write10(lba, 1), &block).0 != 0 {}
                         let (status, _) = client.read(7, &read10(0, 1), 512);
                         assert!(status == 0 || status == CHECK_CONDITION);
@@ -207,7 +208,7 @@ fn changes_under_load_lose_no_command_and_no_login() {
         })
         .collect();
     let (mut changes, deadline) = (0, Instant::now() + Duration::from_secs(60));
-    // For as long as it takes the clients to do something meanwhile.
+    // As long as the clients take to do something meanwhile.
     while changes < 200 || done.load(std::sync::atomic::Ordering::Relaxed) < 4 {
         assert!(Instant::now() < deadline, "{changes} changes, and no rounds");
         changes += 1;
@@ -224,8 +225,8 @@ fn changes_under_load_lose_no_command_and_no_login() {
     server.stop(Duration::ZERO).unwrap();
 }
 
-/// The command window of a session stays as deep as it was made, so its new connections have room
-/// for as much.
+/// The command window of a session keeps its depth, so its new connections have room for as many
+/// commands.
 #[test]
 fn a_connection_that_joins_under_a_lower_queue_depth_takes_what_its_window_lets_in() {
     const COMMANDS: usize = 40;

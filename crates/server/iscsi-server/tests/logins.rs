@@ -1,4 +1,5 @@
-//! Logins of strangers, in numbers, and with wrong secrets: what they learn, what they cost, and what the audit log says of them.
+//! Logins of unauthenticated initiators, in numbers, and with wrong secrets: the information that
+//! they get, their cost, and their lines in the audit log.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -37,14 +38,15 @@ fn entry(initiator: &str) -> Acl {
     Acl { initiator: initiator.into(), user: None, auth: None, luns: None, limits: Default::default() }
 }
 
-/// Tells the same dialog with every target and initiator: what a stranger sees who has no secret. Challenges differ and are left out.
+/// The same dialog with any target and initiator, as an initiator without a secret sees it.
+/// Challenges differ and are left out.
 fn seen(server: &Server, initiator: &str, target: &str, tsih: u16, methods: &str) -> Vec<String> {
     let mut client = Client::connect(address(server));
     let mut request = LoginRequest::new(7, Isid([0x80, 0, 0, 1, 0, 0]), tsih, 0);
     request.set_stages(Stage::SecurityNegotiation, None);
     let first =
         format!("InitiatorName={initiator} TargetName={target} SessionType=Normal AuthMethod={methods} ");
-    // Each another user, so that wrong secrets before it cost it no time.
+    // Each with another user, so that wrong secrets before it cost it no time.
     static USERS: AtomicUsize = AtomicUsize::new(0);
     let user = USERS.fetch_add(1, Ordering::Relaxed);
     let wrong = format!("CHAP_N=user{user} CHAP_R=0x00112233445566778899aabbccddeeff ");
@@ -108,7 +110,7 @@ fn proof(secret: &str) -> Option<Proof> {
     Some(Proof { credential: credential("alice", secret), target: None, hashes: vec![] })
 }
 
-/// What SendTargets tells initiator 1.
+/// Answer of SendTargets to initiator 1.
 fn listed(server: &Server, chap: Option<Proof>) -> String {
     let mut config = Client::config(1);
     (config.target, config.skip_security, config.chap) = (None, chap.is_none(), chap);
@@ -158,7 +160,7 @@ fn two_sources(limits: Limits, change: impl FnOnce(&mut ServerConfig)) -> (Serve
 fn good_logins_from_elsewhere_succeed_while_one_address_holds_all_it_can() {
     let limits = Limits { logins: 128, logins_per_address: 64, ..Limits::default() };
     let (server, first, second) = two_sources(limits, |_| ());
-    // Silent ones, and some that go on for ever.
+    // Silent ones, and some that send for ever.
     let attackers: Vec<Client> = (0..250).map(|_| Client::connect(first)).collect();
     let began = Instant::now();
     for _ in 0..50 {
@@ -220,7 +222,7 @@ fn wrong_secrets_slow_their_own_address_down_and_no_other() {
     }
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(1750), "{waited:?}");
-    // The quickest of some, since the machine may stand still for any one of them.
+    // The quickest of some, since the machine may stand still during any one of them.
     let quickest_of_eight = |to| {
         let each = (0..8).map(|_| {
             let (in_, took) = attempt(to, "a secret of alice");

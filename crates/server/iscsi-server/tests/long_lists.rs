@@ -1,5 +1,5 @@
-//! Long answers of an object-based storage device to initiators that do not read: what the server holds for all of them is
-//! bounded, and those that read are served.
+//! Long answers of an object-based storage device to initiators that do not read. The memory that
+//! the server holds for all of them is bounded, and it serves those that read.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -22,10 +22,11 @@ use osd::{Command as Osd, Id, Version};
 use support::{Client, ONE, address, server_on};
 
 const ID: Id = Id::new(0x1_0000, 0x1_0000);
-/// Attributes of [`ID`] and the length of each: more together than the server may hold for anybody.
+/// Attributes of [`ID`] and the length of each: more together than the server may hold for one
+/// initiator.
 const ATTRIBUTES: u32 = 260;
 const LENGTH: usize = 65_000;
-/// What an initiator has room for.
+/// Longest answer that an initiator accepts, bytes.
 const ROOM: u32 = 17 << 20;
 
 /// A server of one core with an OSD under LUN 0 that has [`ID`].
@@ -93,7 +94,7 @@ fn attributes_nobody_takes_are_bounded_and_others_get_theirs_whole() {
     for client in &mut clients {
         (0..OUTSTANDING).for_each(|_| ask(client));
     }
-    // Until the server has done what it can without them.
+    // Until the server has done all that it can without them.
     let mut most = 0;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(3) {
@@ -101,7 +102,8 @@ fn attributes_nobody_takes_are_bounded_and_others_get_theirs_whole() {
         std::thread::sleep(Duration::from_millis(20));
     }
     eprintln!("{} MiB more for {IDLE} connections that do not read", most >> 20);
-    // The core's pool is 64 MiB, of which a quarter may wait for initiators; what sockets hold is the kernel's.
+    // The core's pool is 64 MiB, of which a quarter may wait for initiators. Socket buffers are the
+    // kernel's memory.
     assert!(most < 64 << 20, "{} MiB more", most >> 20);
 
     ask(&mut good);

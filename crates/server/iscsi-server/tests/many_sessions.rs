@@ -1,4 +1,5 @@
-//! Thousands of sessions that do nothing cost bounded memory and no processor time, and leave a busy one alone.
+//! Thousands of idle sessions cost bounded memory and no processor time, and do not disturb a busy
+//! one.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -10,10 +11,10 @@ use iscsi::pdu::Isid;
 use iscsi_server::CoresConfig;
 use support::{CORES, Client, address, read10, server_on};
 
-/// What one idle session may cost, with its client's end in the same process, bytes.
+/// Most memory of one idle session, with its client's end in the same process, bytes.
 const MOST_BYTES: usize = 12 << 10;
 
-/// What /proc says after `name`.
+/// Value of the field `name` in a file of /proc.
 fn field(file: &str, name: &str) -> String {
     let text = fs::read_to_string(file).expect("/proc can be read");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the field is there");
@@ -38,7 +39,7 @@ fn core_time() -> u64 {
         .sum()
 }
 
-/// As many sessions as descriptors allow, each of which takes two here; at most 2,000.
+/// As many sessions as descriptors allow, two for each session here; at most 2,000.
 fn count() -> usize {
     let limits = field("/proc/self/limits", "Max open files");
     let soft = limits.split_whitespace().next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1024);
@@ -59,7 +60,7 @@ fn idle_sessions_cost_little_memory_and_no_time() {
     let server = server_on(CoresConfig { spin_us: 50, ..CORES }, |config| {
         config.limits.sessions = 20_000;
         config.limits.connections = 20_000;
-        // Nobody here would answer a ping; the timers for them are there all the same.
+        // These clients answer no ping; the timers for pings exist all the same.
         config.limits.nop_interval = Duration::from_secs(600);
     });
     let mut busy = login(&server, 0);
@@ -71,8 +72,8 @@ fn idle_sessions_cost_little_memory_and_no_time() {
     assert_eq!(server.sessions(), idle.len() + 1);
     assert!(each <= MOST_BYTES, "{each} bytes a session");
 
-    // Nothing happens but that the cores' polling ends, and here and there a ping falls due.
-    // The least of some seconds: what a busy machine delays is done in one of them.
+    // Only the cores' polling ends, and now and then a ping is due. The least of some seconds: a
+    // busy machine's delayed work is done in one of them.
     let mut spent = Duration::MAX;
     for _ in 0..6 {
         std::thread::sleep(Duration::from_millis(200));

@@ -1,5 +1,5 @@
-//! Once warm, the data path does not allocate: READ and WRITE commands of every size, answered over sockets by a whole
-//! server on two cores.
+//! Once warm, the data path does not allocate: READ and WRITE commands of every size, answered over
+//! sockets by a whole server on two cores.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -46,7 +46,7 @@ fn read_batch(client: &mut Client, lun: u16, blocks: u16, round: u32) {
     }
 }
 
-/// The same with writes; what does not go with the command is sent as it is asked for.
+/// The same with writes; sends data that does not go with the command when it is requested.
 fn write_batch(client: &mut Client, lun: u16, data: &[u8], round: u32) {
     let blocks = (data.len() / 512) as u16;
     let first = data.len().min(8192);
@@ -92,8 +92,8 @@ fn long_batch(client: &mut Client, cdb: &[u8]) {
     }
 }
 
-/// Runs `work` until it is warm and counts; the least of a few counts, since what is warm depends on how many commands
-/// happened to be at work at once.
+/// Runs `work` until it is warm and counts allocations. The least of a few counts: they depend on
+/// the number of commands that ran at once.
 fn allocations(name: &str, rounds: u32, mut work: impl FnMut(u32)) -> (String, u64) {
     let mut least = u64::MAX;
     for time in 0..5 {

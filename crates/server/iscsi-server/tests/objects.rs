@@ -1,5 +1,5 @@
-//! Commands of an object-based storage device that wait for each other's data: they never wait in a circle, and end when they are
-//! aborted.
+//! Commands of an object-based storage device that wait for each other's data: they never deadlock,
+//! and end when they are aborted.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -46,7 +46,7 @@ fn login(server: &Server, number: u8) -> Client {
     client
 }
 
-/// Sends a command that `expected` bytes of data-out belong to, and none of them. Gives its tag.
+/// Sends a command with `expected` bytes of data-out, and none of the data. Returns its tag.
 fn send(client: &mut Client, command: Osd, expected: usize) -> u32 {
     let cdb = osd::Cdb::new(command).encode().expect("a command of OSD-2");
     let (bytes, itt) = client.long_command(0, &cdb, expected);
@@ -54,7 +54,7 @@ fn send(client: &mut Client, command: Osd, expected: usize) -> u32 {
     itt
 }
 
-/// Brings what an R2T asks for.
+/// Sends the data that an R2T requests.
 fn answer(client: &mut Client, r2t: &Pdu, byte: u8) {
     assert_eq!(r2t.bhs.opcode(), Some(Opcode::ReadyToTransfer), "{}", r2t.bhs);
     let r2t = *r2t.bhs.as_ready_to_transfer();
@@ -68,7 +68,7 @@ fn answer(client: &mut Client, r2t: &Pdu, byte: u8) {
     }
 }
 
-/// Brings what is asked for until `commands` have ended well.
+/// Sends the requested data until `commands` have ended well.
 fn serve(client: &mut Client, commands: usize, byte: u8) {
     let mut ended = 0;
     while ended < commands {
@@ -89,7 +89,7 @@ fn length(store: &EmbeddedStore) -> u64 {
 
 #[test]
 fn appends_that_together_want_more_than_there_is_room_for_do_not_wait_in_a_circle() {
-    // A quarter of the core's pool of 64 MiB may be asked for: as many pieces.
+    // The server may request a quarter of the core's pool of 64 MiB: this number of pieces.
     const FULL: usize = 16;
     let (server, store) = start();
     let (mut many, mut one) = (login(&server, 2), login(&server, 3));
@@ -97,14 +97,15 @@ fn appends_that_together_want_more_than_there_is_room_for_do_not_wait_in_a_circl
     for _ in 0..=FULL {
         send(&mut many, append, 2 * PIECE);
     }
-    // As many are asked for as there is room for.
+    // The server requests as many pieces as there is room for.
     let mut asked = Vec::new();
     while asked.len() < FULL {
         asked.push(many.receive().expect("an R2T"));
     }
     let tags: HashSet<u32> = asked.iter().map(|r2t| r2t.bhs.itt()).collect();
     assert_eq!(tags.len(), FULL, "the first R2T of each");
-    // Another connection's first is asked for besides: who gave its own part back would not get it again.
+    // Another connection's first piece is requested besides: a connection that returned its own
+    // part would not get it again.
     send(&mut one, append, 2 * PIECE);
     let first = one.receive().expect("an R2T");
     answer(&mut one, &first, 2);
@@ -116,7 +117,7 @@ fn appends_that_together_want_more_than_there_is_room_for_do_not_wait_in_a_circl
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
-/// An APPEND of which the first piece is written and the rest is not sent: it has the object's end for itself.
+/// An APPEND whose first piece is written and whose rest is not sent: it holds the object's end.
 fn stalled(server: &Server, store: &EmbeddedStore) -> Client {
     let mut client = login(server, 2);
     send(&mut client, Osd::Append { id: ID, len: 2 * PIECE as u64 }, 2 * PIECE);
@@ -134,7 +135,7 @@ fn stalled(server: &Server, store: &EmbeddedStore) -> Client {
     client
 }
 
-/// An APPEND whose data is there, and that waits for another's end.
+/// An APPEND whose data is there, and that waits for another APPEND's end.
 fn waiting(server: &Server) -> (Client, u32) {
     let mut client = login(server, 3);
     let itt = send(&mut client, Osd::Append { id: ID, len: 100 }, 100);
@@ -155,7 +156,7 @@ fn a_command_that_waits_for_anothers_transfer_ends_when_it_is_aborted() {
     abort.ref_cmd_sn.set(client.cmd_sn.wrapping_sub(1));
     abort.cmd_sn.set(client.cmd_sn);
     client.send(abort.into(), &[]);
-    // Not when the other one is done, which takes as long as its initiator likes.
+    // The abort ends without the other command, which takes as long as its initiator likes.
     let ended = client.receive().expect("an answer");
     let result = ended.bhs.as_task_management_response().result();
     assert_eq!(result, Some(TaskManagementResult::FunctionComplete));
@@ -169,7 +170,7 @@ fn a_command_that_waits_for_anothers_transfer_ends_with_its_connection() {
     let (server, store) = start();
     let slow = stalled(&server, &store);
     let (client, _) = waiting(&server);
-    // Time for its data to come.
+    // Time for its data to arrive.
     std::thread::sleep(Duration::from_millis(50));
     client.stream.shutdown(std::net::Shutdown::Both).expect("a socket");
     let deadline = Instant::now() + support::PATIENCE;
@@ -181,7 +182,7 @@ fn a_command_that_waits_for_anothers_transfer_ends_with_its_connection() {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
-/// Runs PERFORM TASK MANAGEMENT FUNCTION, and gives its SERVICE RESPONSE.
+/// Runs PERFORM TASK MANAGEMENT FUNCTION, and returns its SERVICE RESPONSE.
 fn function(client: &mut Client, function: u8, tag: u64) -> u8 {
     let cdb = osd::Cdb::new(Osd::PerformTmf { allocation: 8, function, tag }).encode().expect("a command");
     let (mut bytes, _) = client.long_command(0, &cdb, 0);
@@ -230,7 +231,7 @@ fn task_management_inside_a_command_finds_the_tasks_of_its_session_and_ends_them
     // No tag of iSCSI's, though its low half is one.
     assert_eq!(function(&mut client, QUERY_TASK, first | 1 << 32), COMPLETE);
     assert_eq!(function(&mut client, QUERY_TASK_SET, 0), SUCCEEDED);
-    // Those of another session are none of its own.
+    // Tags of another session are unknown to this one.
     assert_eq!(function(&mut other, QUERY_TASK_SET, 0), COMPLETE);
     assert_eq!(function(&mut other, ABORT_TASK_SET, 0), COMPLETE);
     assert_eq!(function(&mut client, ABORT_TASK, first), COMPLETE);

@@ -1,4 +1,5 @@
-//! Names are claims: what an initiator gets by the name and ISID of another, with and without a credential of its own.
+//! Names are claims: access of an initiator that uses the name and ISID of another, with and
+//! without a credential of its own.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -32,7 +33,7 @@ fn chap(users: &[(&str, &str)]) -> Auth {
 const ALICE: (&str, &str) = ("alice", "a secret of alice");
 const BOB: (&str, &str) = ("bob", "a secret of bob's");
 
-/// Initiator 1, who proves to be `user`.
+/// Initiator 1, which authenticates as `user`.
 fn proving(user: (&str, &str)) -> Config {
     let chap = Proof { credential: credential(user.0, user.1), target: None, hashes: vec![] };
     Config { skip_security: false, chap: Some(chap), ..Client::config(1) }
@@ -42,7 +43,7 @@ fn entry(initiator: &str) -> Acl {
     Acl { initiator: initiator.into(), auth: None, user: None, luns: None, limits: Default::default() }
 }
 
-/// A server whose one target lets in alice and bob.
+/// A server with one target that admits alice and bob.
 fn shared(change: impl FnOnce(&mut ServerConfig)) -> Server {
     server(|config| {
         config.targets[0].auth = chap(&[ALICE, BOB]);
@@ -97,7 +98,8 @@ fn two_units() -> [(Unit, Vec<u8>); 2] {
     })
 }
 
-/// EXTENDED COPY of the first block of one unit to the first of another: its status, sense key and additional sense.
+/// EXTENDED COPY of the first block of one unit to the first of another: its status, sense key and
+/// additional sense.
 fn copy(client: &mut Client, from: &[u8], to: &[u8]) -> (u8, Option<(u8, u8, u8)>) {
     let cscd = |naa: &[u8]| {
         let mut cscd = [&[0xe4, 0, 0, 0, 1, 3, 0, naa.len() as u8][..], naa].concat();
@@ -116,7 +118,8 @@ fn copy(client: &mut Client, from: &[u8], to: &[u8]) -> (u8, Option<(u8, u8, u8)
 /// COPY ABORTED, COPY TARGET DEVICE NOT REACHABLE.
 const UNREACHABLE: (u8, Option<(u8, u8, u8)>) = (2, Some((0x0a, 0x0d, 0x02)));
 
-/// A server with a target for alice, whose unit is the first, and a second target with the other unit.
+/// A server with a target for alice, whose unit is the first, and a second target with the other
+/// unit.
 fn two_targets(second: Auth) -> (Server, [Vec<u8>; 2]) {
     let [(unit, secret), (other, own)] = two_units();
     let lun = |unit| vec![LunConfig { lun: 0, unit, limiter: Default::default() }];
@@ -253,7 +256,7 @@ fn a_user_who_would_not_be_let_in_any_more_keeps_nothing() {
     let server = Server::start(CORES, config.clone()).expect("the server starts");
     let mut old = settled(&server, proving(ALICE));
     reserve(&mut old);
-    // Her secret has leaked, and is replaced while whoever knows the old one has her nexus.
+    // Alice's secret has leaked. It is replaced while someone who knows the old one has her nexus.
     let renewed = ("alice", "a new secret of hers");
     config.targets[0].auth = chap(&[renewed, BOB]);
     server.handle().apply(config.clone()).expect("it is applied");

@@ -1,4 +1,4 @@
-//! Limits of service over a whole server: what waits, what passes, and what is let go.
+//! Limits of service over a whole server: commands that wait, that pass, and that are released.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -59,7 +59,7 @@ fn a_unit_serves_as_much_as_its_limit_says_and_holds_no_other_unit_back() {
     let (server, _) = limited(iops(100));
     let mut client = settled(&server, 1);
     let start = Instant::now();
-    // All in one piece: the other unit's read comes behind the others, and not when they are done.
+    // All in one piece: the other unit's read comes behind the others, and not after their end.
     let reads: Vec<_> = (0..61).map(|number| read_of(&mut client, if number < 60 { 0 } else { 3 })).collect();
     let bytes: Vec<u8> = reads.iter().flat_map(|read| client.bytes((*read).into(), &[])).collect();
     client.stream.write_all(&bytes).expect("the target reads");
@@ -76,12 +76,12 @@ fn a_unit_serves_as_much_as_its_limit_says_and_holds_no_other_unit_back() {
     stop(server);
 }
 
-/// A block has its turn a minute after the one before it: nothing that waits goes by itself.
+/// A block has its turn a minute after the one before it: no waiting command is released by itself.
 fn turn_a_minute(server: &iscsi_server::Server, limiter: &Limiter) {
     let bandwidth = Rates { total: Some(8), ..Rates::default() };
     limiter.set(QosLimits { bandwidth, burst: Duration::ZERO, ..QosLimits::default() });
     server.handle().limits_changed();
-    // The change is a message to the connection's core, and so is this question, which comes after it.
+    // The change is a message to the connection's core. This query follows it there.
     assert!(server.core().cores(PATIENCE).iter().all(Option::is_some));
 }
 
@@ -133,7 +133,7 @@ fn limits_that_are_lifted_let_everything_go_that_waits() {
     limiter.set(QosLimits::default());
     server.handle().limits_changed();
     let mut rest: Vec<u32> = (1..60).map(|_| next_end(&mut client)).collect();
-    // One that arrives now goes at once, before those that waited are called.
+    // A command that arrives now runs at once, before those that waited are called.
     rest.sort_unstable();
     assert_eq!(rest, sent[1..]);
     assert!(start.elapsed() < Duration::from_secs(50), "they waited for turns that nobody gives any more");
@@ -168,7 +168,7 @@ fn an_initiators_sessions_share_its_limit_and_leave_others_theirs() {
         send_read(&mut one, lun);
         send_read(&mut two, lun);
     }
-    // The least of some times: what shares a limit of 50 a second takes as long each time.
+    // The least of some times: commands under a limit of 50 a second take the full time each time.
     let mut free = Duration::MAX;
     for _ in 0..10 {
         let begun = Instant::now();

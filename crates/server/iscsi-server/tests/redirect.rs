@@ -1,4 +1,4 @@
-//! Logins that are sent elsewhere.
+//! Redirected logins.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;

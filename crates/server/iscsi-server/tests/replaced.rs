@@ -1,4 +1,4 @@
-//! Commands that wait while the unit that they were addressed to is removed, replaced or changed: they reach no other one.
+//! Commands that wait while their unit is removed, replaced or changed: they reach no other unit.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -12,7 +12,8 @@ use iscsi_server::config::{Acl, AclLun, Limiter, LunConfig, QosLimits, Rates, Se
 use iscsi_server::{Server, Unit};
 use support::{CORES, Client, PATIENCE, address, config, read10, status, unit, write10};
 
-/// CHECK CONDITION, ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED: no initiator sends such a command again.
+/// CHECK CONDITION, ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED: an initiator does not send such a
+/// command again.
 const NOT_THERE: (u8, u8, u8, u8) = (2, 5, 0x25, 0);
 /// CHECK CONDITION, UNIT ATTENTION, I_T NEXUS LOSS OCCURRED.
 const NEXUS_LOST: (u8, u8, u8, u8) = (2, 6, 0x29, 7);
@@ -32,7 +33,7 @@ fn stop(server: Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
-/// Status, sense key, ASC and ASCQ of the SCSI Response that comes next, and whose it is.
+/// Tag of the next SCSI Response, and its status, sense key, ASC and ASCQ.
 fn next_end(client: &mut Client) -> (u32, (u8, u8, u8, u8)) {
     let pdu = client.receive().expect("an answer");
     assert_eq!(pdu.bhs.opcode(), Some(Opcode::ScsiResponse), "{}", pdu.bhs);
@@ -41,7 +42,7 @@ fn next_end(client: &mut Client) -> (u32, (u8, u8, u8, u8)) {
     (pdu.bhs.itt(), (status, code.0, code.1, code.2))
 }
 
-/// Sends a write of one block, all of whose data comes with it.
+/// Sends a write of one block, with all of its data.
 fn send_write(client: &mut Client, lba: u32, byte: u8, attribute: TaskAttribute) -> u32 {
     let mut write = client.command(0, &write10(lba, 1));
     write.set_write(true);
@@ -72,7 +73,7 @@ fn replace(server: &Server, config: &mut ServerConfig) {
     server.handle().apply(config.clone()).expect("nothing in it can fail");
 }
 
-/// Whether blocks 0 to 127 of a unit are as they were made.
+/// Whether blocks 0 to 127 of a unit have their first content.
 fn is_untouched(client: &mut Client, lun: u16) -> bool {
     client.settle(lun);
     client.read(lun, &read10(0, 128), 128 * 512) == (0, vec![0; 128 * 512])
@@ -84,14 +85,14 @@ fn ordered_writes_end_when_their_unit_is_replaced_and_reach_no_unit() {
     let (first, data) = start_write(&mut client, 0);
     let waiting: Vec<u32> =
         (8..16).map(|lba| send_write(&mut client, lba, 0xaa, TaskAttribute::Ordered)).collect();
-    // They are there when this is answered.
+    // The writes have arrived when this read is answered.
     assert_eq!(client.read(3, &read10(0, 1), 512).0, 0);
     replace(&server, &mut config);
     for itt in waiting {
         assert_eq!(next_end(&mut client), (itt, NOT_THERE));
     }
     assert!(is_untouched(&mut client, 0), "a write reached the new unit");
-    // What is still owed to the old unit makes no command of the new one wait.
+    // Data still missing for the old unit makes no command of the new one wait.
     let ordered = send_write(&mut client, 127, 0xbb, TaskAttribute::Ordered);
     assert_eq!(next_end(&mut client), (ordered, GOOD));
     client.send(data.into(), &[0xcc; 64 * 512]);
@@ -146,7 +147,7 @@ fn reads_that_wait_for_room_never_bring_another_units_data() {
             read.itt.get()
         })
         .collect();
-    // Nobody reads: most of them wait.
+    // No client reads: most of the reads wait.
     std::thread::sleep(Duration::from_millis(300));
     config.targets[0].units[0].unit = config.targets[0].units[2].unit.clone();
     server.handle().apply(config.clone()).expect("nothing in it can fail");
@@ -242,7 +243,8 @@ fn a_change_elsewhere_lets_waiting_commands_be() {
     server.handle().apply(config).expect("nothing in it can fail");
     is_let_go(&weak);
     client.send(data.into(), &[0xcc; 64 * 512]);
-    // The change is told to one of those that have not begun; the first of the next is as good as any.
+    // The change is told to one of those that have not begun; the first of the next is as good as
+    // any.
     assert_eq!(next_end(&mut client), (first.itt.get(), GOOD));
     for itt in waiting {
         let (ended, (status, key, ..)) = next_end(&mut client);

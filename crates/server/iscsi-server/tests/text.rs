@@ -14,7 +14,7 @@ fn stop(server: iscsi_server::Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
-/// Sends a part of an exchange; gives what comes back.
+/// Sends a part of an exchange; returns the answer.
 fn post(client: &mut Client, ttt: u32, is_final: bool, text: &str) -> Pdu {
     let itt = client.tag();
     let mut request = TextRequest::new(itt, ttt);
@@ -25,14 +25,14 @@ fn post(client: &mut Client, ttt: u32, is_final: bool, text: &str) -> Pdu {
     client.receive().expect("an answer")
 }
 
-/// Sends the last part of an exchange, which is rejected.
+/// Sends the last part of an exchange, which the target rejects.
 fn rejected(client: &mut Client, ttt: u32, text: &str) -> Option<RejectReason> {
     let answer = post(client, ttt, true, text);
     assert_eq!(answer.bhs.opcode(), Some(Opcode::Reject), "{}", answer.bhs);
     answer.bhs.as_reject().reason_code()
 }
 
-/// Sends a part of an exchange; gives the answer's pairs and the tag that continues it.
+/// Sends a part of an exchange; returns the answer's pairs and the tag that continues it.
 fn say(client: &mut Client, ttt: u32, is_final: bool, text: &str) -> (Vec<String>, u32) {
     let answer = post(client, ttt, is_final, text);
     assert_eq!(answer.bhs.opcode(), Some(Opcode::TextResponse), "{}", answer.bhs);
@@ -119,7 +119,7 @@ fn what_an_exchange_of_several_requests_agrees_on_holds_when_it_has_ended() {
     assert_eq!(tag, RESERVED_TAG);
     assert_eq!(segments(&mut client), [16384; 4]);
 
-    // One that is given up for another changes nothing, and its key may be said in the other.
+    // An exchange that is dropped for another changes nothing; the other may use its key.
     let (_, tag) = say(&mut client, RESERVED_TAG, false, "MaxRecvDataSegmentLength=512 ");
     assert_ne!(tag, RESERVED_TAG);
     assert_eq!(ask(&mut client, "MaxRecvDataSegmentLength=32768 "), [""; 0]);
@@ -164,7 +164,7 @@ fn a_key_said_twice_in_an_exchange_is_rejected_and_changes_nothing() {
         let (_, tag) = say(&mut client, RESERVED_TAG, false, &format!("{key} "));
         let reject = rejected(&mut client, tag, &format!("{again} "));
         assert_eq!(reject, Some(RejectReason::ProtocolError), "{key}, {again}");
-        // The exchange is over: its tag means nothing any more.
+        // The exchange has ended: its tag is invalid.
         assert_eq!(rejected(&mut client, tag, "InitiatorAlias=me "), Some(RejectReason::InvalidPduField));
         assert_eq!(segments(&mut client), [65536], "the old value stands");
     }

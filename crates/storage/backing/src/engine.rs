@@ -1,8 +1,8 @@
 //! I/O engines, `engine=`: the system calls that read and write a file or block device.
 //!
-//! Every engine makes the same promises; they differ in the cost of an operation and in what it
-//! blocks. Owns their names and the default for each medium; `docs/src/reference/engines.md` has
-//! the measurements.
+//! Every engine makes the same promises; they differ in the cost of an operation and in the thread
+//! that it blocks. Owns their names and the default for each medium;
+//! `docs/src/reference/engines.md` has the measurements.
 
 use std::fmt;
 use std::str::FromStr;

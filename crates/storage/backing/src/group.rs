@@ -28,7 +28,7 @@ pub(crate) struct Group {
     obeys: Obeys,
 }
 
-/// Which failed flushes make a store refuse further ones.
+/// Failed flushes that make a store refuse further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obeys {
     /// Every one recorded in its [`Health`]: the store is the whole medium.

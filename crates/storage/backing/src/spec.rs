@@ -14,7 +14,7 @@ use super::memory::MemoryStore;
 use super::size::{Size, SizeError, parse_size};
 use super::{BlockStore, Geometry};
 
-/// How writes reach the medium.
+/// Ways in which writes reach the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheMode {
     /// Through the page cache; a write is durable after FUA or SYNCHRONIZE CACHE (WCE=1). The

@@ -54,7 +54,7 @@ impl std::fmt::Debug for Landing {
     }
 }
 
-/// How to receive the next bytes of a command's data: see [`Landing::step`].
+/// The way to receive the next bytes of a command's data: see [`Landing::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Receive this number of bytes directly, at this byte of the medium.

@@ -118,7 +118,7 @@ impl ItlNexus {
         }
     }
 
-    /// What to check before the next command: one relaxed load.
+    /// Conditions to check before the next command: one acquire load.
     pub fn verdict(&self) -> Verdict {
         Verdict(self.verdict.load(Ordering::Acquire))
     }

@@ -1,10 +1,10 @@
 //! A world in which the server copies blocks between units for several initiators: EXTENDED COPY
 //! with both kinds of list identifiers, and copies by token. A copy reaches the units that its
 //! session sees, and those that another session of the same CHAP user sees under the same name on
-//! another target. It must reach no other, and leave there what is.
+//! another target. It must reach no other unit, and leave the content there unchanged.
 //!
-//! Commands that overlap touch different blocks, so that the content of each block is known, but
-//! for commands that were lost.
+//! Commands that overlap touch different blocks, so that the content of each block is known, except
+//! after lost commands.
 
 mod cdb;
 
@@ -37,7 +37,7 @@ const MOST_BLOCKS: u64 = 12;
 /// Units: two of the first target, one of the second.
 const UNITS: [(usize, u16); 3] = [(0, 0), (0, 1), (1, 0)];
 const TARGETS: [&str; 2] = [NAME, "iqn.2026-01.example.sim:second"];
-/// How often a command is sent that meets a unit attention or BUSY.
+/// Tries of a command that meets a unit attention or BUSY.
 const TRIES: u32 = 1000;
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 /// Tokens die after 60 s without use.
@@ -60,7 +60,7 @@ struct View {
     read_only: bool,
 }
 
-/// Who has a session.
+/// An initiator with a session, and the units that it sees.
 #[derive(Clone, Debug)]
 struct Party {
     initiator: &'static str,
@@ -90,7 +90,7 @@ fn parties(rng: &mut Rng) -> Vec<Party> {
         parties.push(party(FIRST, "alice", 1));
     }
     if rng.chance(700) {
-        // The name of the first one, and no more.
+        // Only the name of the first one.
         parties.push(party(FIRST, "mallory", rng.index(2)));
     }
     if rng.chance(700) {
@@ -100,7 +100,7 @@ fn parties(rng: &mut Rng) -> Vec<Party> {
     parties
 }
 
-/// The server's view of the same.
+/// Configures the server's targets for the same sessions.
 fn targets(config: &mut config::ServerConfig, parties: &[Party]) {
     let users = ["alice", "mallory"].map(credential);
     let chap = parties.iter().any(|party| party.user.is_some());
@@ -156,7 +156,7 @@ enum Changed {
     Yes,
 }
 
-/// A token, and what it stands for.
+/// A token, and the blocks that it represents.
 #[derive(Clone)]
 struct Token {
     bytes: Vec<u8>,
@@ -173,7 +173,7 @@ struct Token {
 struct Books {
     parties: Vec<Party>,
     naas: Vec<Vec<u8>>,
-    /// What each block of each unit may hold.
+    /// Possible values of each block of each unit.
     content: RefCell<Vec<Vec<BTreeSet<u64>>>>,
     /// Readers of each block in flight, or -1 for a writer.
     claims: RefCell<Vec<Vec<i32>>>,
@@ -284,11 +284,11 @@ impl Books {
     }
 }
 
-/// How a command ended.
+/// Result of a command.
 enum End {
     Good(Vec<u8>),
     Refused(SenseKey, u8, u8),
-    /// With its session.
+    /// The command was lost with its session.
     Lost,
 }
 
@@ -374,7 +374,7 @@ impl Client {
         let reach = |pair: &(Blocks, Blocks)| {
             books.reach(party, pair.0.0, false).min(books.reach(party, pair.1.0, true))
         };
-        // Segments are copied in order; none from the first one on that is out of reach.
+        // Segments are copied in order, up to the first one out of reach.
         let begun = pairs.iter().position(|pair| reach(pair) == Reach::No).unwrap_or(pairs.len());
         let all = begun == pairs.len();
         let perhaps = pairs.iter().any(|pair| reach(pair) == Reach::Perhaps);
@@ -473,7 +473,7 @@ impl Client {
         Ok(())
     }
 
-    /// Runs a command to its end. After a loss nothing more of it happens.
+    /// Runs a command to its end. After a loss nothing more of it is executed.
     async fn run(&self, op: u64, what: &str, command: Command) -> Result<End, String> {
         self.books.verdict.note(format_args!("session {}: op {op}: {what}", self.number));
         let end = self.ending(command).await?;
@@ -484,7 +484,7 @@ impl Client {
         };
         self.books.verdict.note(format_args!("session {}: op {op}: {told:?}", self.number));
         if matches!(end, End::Lost) {
-            // The session's next answer shows that its former self is gone, and its tasks with it.
+            // The session's next answer proves that the lost session and its tasks are gone.
             let ready = command_of_no_data();
             while let End::Lost = self.ending(ready.clone()).await? {
                 runtime::sleep(Duration::from_millis(10)).await;
@@ -531,7 +531,7 @@ fn command_of_no_data() -> Command {
     command(0, &build::test_unit_ready())
 }
 
-/// Blocks were read.
+/// Checks blocks that were read.
 fn saw(unit: &mut [BTreeSet<u64>], range: Range<usize>, data: &[u8]) -> Result<(), String> {
     for (block, seen) in range.zip(data.chunks(512)) {
         let value = seen.get(..8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_be_bytes);
@@ -589,7 +589,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
         let session = Session::connect(&url, options).await.map_err(|error| format!("no login: {error}"))?;
         clients.push(Rc::new(Client { number, session, books: books.clone() }));
     }
-    // All are there before the first copy, so that who reaches what is known.
+    // All sessions exist before the first copy, so that it is known which units they reach.
     let mut running = Vec::new();
     for client in clients.iter().flat_map(|client| [client, client]) {
         running.push(runtime::spawn(lane(client.clone(), rng.fork())));

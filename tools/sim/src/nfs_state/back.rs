@@ -1,4 +1,4 @@
-//! What a client answers when the server calls it (RFC 8881 §20).
+//! A client's answers to the server's callbacks (RFC 8881 §20).
 
 use nfs::v4::callback::{self, Back};
 use nfs::v4::{self, Outcome, Stateid};

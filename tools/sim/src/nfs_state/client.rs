@@ -1,5 +1,5 @@
-//! [`Client`]: one client with its session. It makes the session anew when the server does not know it any more, and
-//! reclaims what its processes have open.
+//! [`Client`]: one client with its session. It creates a new session when the server has forgotten
+//! the old one, and reclaims the opens and locks of its processes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,10 +20,10 @@ use crate::random::Rng;
 
 /// Slots of a session: the first is the client's own, the others are its processes'.
 pub(super) const SLOTS: u32 = 8;
-/// How often a request is sent that is put off.
+/// Tries of a request that the server puts off.
 const TRIES: u32 = 2000;
 
-/// What a session asks for.
+/// Channel attributes that a session asks for.
 const CHANNEL: Channel = Channel {
     header_padding: 0,
     max_request: 64 << 10,
@@ -43,16 +43,16 @@ pub(super) struct Client {
     minor: u32,
     /// Names the client.
     name: [u8; 8],
-    /// Of its own starts.
+    /// Starts of the client so far.
     starts: Cell<u8>,
     id: Cell<Option<ClientId>>,
     session: RefCell<Option<Session>>,
     mending: Cell<bool>,
-    /// The session has come or gone, or the client has woken up.
+    /// Notified when the session has come or gone, or the client has woken up.
     pub(super) news: Notify,
-    /// Until then it does nothing.
+    /// End of the client's sleep.
     asleep: Cell<Option<Instant>>,
-    /// What its processes have open.
+    /// Files that its processes have open.
     pub(super) opened: RefCell<Vec<Rc<Opened>>>,
     /// Delegations that the server wants back.
     recalled: RefCell<Vec<Stateid>>,
@@ -70,7 +70,7 @@ struct Session {
 /// The reply to a COMPOUND, from the results on.
 pub(super) struct Reply(pub(super) Vec<u8>);
 
-/// Why there is no reply.
+/// Reason for a missing reply.
 #[derive(Debug)]
 pub(super) enum NoReply {
     /// The session is gone. Whether the request was executed is unknown.
@@ -119,7 +119,7 @@ impl Reply {
 }
 
 impl Client {
-    /// Connects, as often as `ways` says.
+    /// Opens `ways` connections.
     pub(super) async fn connect(
         number: usize,
         ways: usize,
@@ -167,12 +167,13 @@ impl Client {
         self.asleep.get().is_some_and(|until| until > runtime::clock())
     }
 
-    /// Does nothing for a while: neither sends nor answers.
+    /// Sleeps: neither sends nor answers for a while.
     pub(super) fn sleep(&self, duration: Duration) {
         self.asleep.set(Some(runtime::clock() + duration));
     }
 
-    /// Forgets everything, as a machine does that is switched off and on. Whatever its processes wait for is lost.
+    /// Forgets everything, like a machine that is switched off and on. Requests of its processes in
+    /// flight are lost.
     pub(super) fn restart(&self) {
         if self.mending.get() {
             return;
@@ -208,8 +209,8 @@ impl Client {
         Ok(Reply(answer.map_err(|error| format!("a call fails: {error}"))?.body().to_vec()))
     }
 
-    /// Sends operations in a slot, and again until they are executed. What fails for GRACE or DELAY is sent again too, and
-    /// `each` is called before it is.
+    /// Sends operations in a slot until they are executed; after GRACE or DELAY it sends them
+    /// again. Calls `each` before every try.
     pub(super) async fn run(
         &self,
         slot: usize,
@@ -235,7 +236,7 @@ impl Client {
         Err(NoReply::Wrong(format!("{operations:?} is put off for ever")))
     }
 
-    /// Sends operations in a slot of the session that there is, until they are executed.
+    /// Sends operations in a slot of the current session, until they are executed.
     pub(super) async fn once(
         &self,
         slot: usize,
@@ -263,7 +264,7 @@ impl Client {
                 true => self.send_twice((way, other), &all, payload).await?,
             };
             match reply.sequence() {
-                // The client has started anew, or the server has, and nobody waits for the reply.
+                // The client or the server has restarted, so that no process waits for the reply.
                 Ok(_) if self.session.borrow().as_ref().is_none_or(|it| it.id != id) => {
                     return Err(NoReply::Lost);
                 }
@@ -298,8 +299,8 @@ impl Client {
         Err(NoReply::Wrong("a request is delayed for ever".to_owned()))
     }
 
-    /// Sends the same request twice at once. It is executed once: the second reply is that of the first, or says that the
-    /// request still runs.
+    /// Sends the same request twice at once. It is executed once: the second reply is that of the
+    /// first, or says that the request still runs.
     async fn send_twice(
         &self,
         (way, other): (usize, usize),
@@ -333,16 +334,16 @@ impl Client {
         }
     }
 
-    /// Lets the server call over a connection.
+    /// Lets the server send callbacks over a connection.
     async fn bind(&self, session: SessionId) -> Result<(), String> {
         let direction = ChannelFromClient::BackOrBoth;
         let bind = v4::BindConnToSession { session, direction, rdma: false };
-        // The server may have been started again: the next request finds out.
+        // The server may have been restarted: the next request finds out.
         self.send(0, &[Arguments::BindConnToSession(bind)], &[]).await.map(drop)
     }
 
-    /// Waits until the client is awake and has a session: makes it if there is none. Whoever comes second waits for the
-    /// first.
+    /// Waits until the client is awake and has a session; makes one if there is none. A second
+    /// caller waits for the first.
     pub(super) async fn ready(&self) -> Result<(), NoReply> {
         self.wake().await;
         loop {
@@ -411,20 +412,21 @@ impl Client {
         Ok(())
     }
 
-    /// Reclaims what was open, and says that this is all.
+    /// Reclaims opens, locks and delegations, and sends RECLAIM_COMPLETE.
     async fn reclaim(&self, start: u64) -> Result<(), NoReply> {
         let all = self.opened.borrow().clone();
         for opened in all.iter().filter(|opened| !opened.is_lost()) {
             opened.reclaim(self, start).await?;
         }
-        // What was not reclaimed is gone for good.
+        // Opens that were not reclaimed are lost for good.
         all.iter().filter(|opened| opened.is_lost()).for_each(|opened| opened.forget(&self.books));
         let reply = self.patiently(&[Arguments::ReclaimComplete(false)]).await?;
         reply.done()?;
         Ok(())
     }
 
-    /// Sends operations in the first slot of the session that there is, and again while they are put off.
+    /// Sends operations in the first slot of the current session, and again while the server puts
+    /// them off.
     pub(super) async fn patiently(&self, operations: &[Arguments<'_>]) -> Result<Reply, NoReply> {
         for _ in 0..TRIES {
             let reply = self.once(0, operations, &[]).await?;

@@ -12,7 +12,7 @@ use super::Books;
 use super::client::{Client, NoReply, Reply};
 use super::oracle::{HoldId, Owner, What};
 
-/// Parts of a file that are locked apart, of [`CELL`] bytes.
+/// Parts of a file with separate locks, of [`CELL`] bytes each.
 pub(super) const CELLS: usize = 4;
 /// Bytes of a cell: one number.
 pub(super) const CELL: u64 = 8;
@@ -35,7 +35,7 @@ pub(super) struct Opened {
     lost: Cell<bool>,
 }
 
-/// What a process asks for when it opens a file.
+/// Parameters of a process's OPEN.
 #[derive(Clone, Copy)]
 pub(super) struct Wish {
     pub(super) file: usize,
@@ -73,7 +73,7 @@ pub(super) fn opened<'a>(results: &[nfs::v4::Located<Results<'a>>]) -> Option<Op
     })
 }
 
-/// The stateid of a read delegation, and whether it is to be returned at once.
+/// The stateid of a read delegation, and whether it must be returned at once.
 fn delegation(opened: &OpenOk<'_>) -> Option<(Stateid, bool)> {
     match &opened.delegation {
         Delegation::Read(read) => Some((read.stateid, read.recall)),
@@ -82,7 +82,7 @@ fn delegation(opened: &OpenOk<'_>) -> Option<(Stateid, bool)> {
 }
 
 impl Opened {
-    /// What an OPEN gave. `delegated` is the delegation's number in the oracle.
+    /// The state that an OPEN returned. `delegated` is the delegation's number in the oracle.
     pub(super) fn new(
         owner: Owner,
         wish: Wish,
@@ -190,7 +190,8 @@ impl Opened {
         Arguments::Close(Close { seqid: 0, stateid: self.open.get() })
     }
 
-    /// After an error of an operation on it: the server has lost it, which is wrong if it is held for sure.
+    /// Handles an error of an operation on it: the server has lost it. That is wrong if it is held
+    /// for sure.
     pub(super) fn lose(&self, books: &Books, what: &str, error: Status) -> Result<(), String> {
         self.lost.set(true);
         let held = books.oracle.borrow().is_held(self.share);
@@ -202,7 +203,7 @@ impl Opened {
         }
     }
 
-    /// Reclaims it after a restart of the server, of this start.
+    /// Reclaims it after the server's restart number `start`.
     pub(super) async fn reclaim(&self, client: &Client, start: u64) -> Result<(), NoReply> {
         let books = &client.books;
         self.locks.set(None);
@@ -277,7 +278,7 @@ impl Opened {
         Ok(())
     }
 
-    /// It is to be closed: nothing of it is surely held any more.
+    /// Before it is closed: nothing of it is surely held any more.
     pub(super) fn give_up(&self, books: &Books) {
         self.holds().for_each(|hold| books.oracle.borrow_mut().give_up(hold));
     }
@@ -288,12 +289,11 @@ impl Opened {
         self.give_up(books);
     }
 
-    /// Who has it open.
     pub(super) fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// What a lock of a cell is for the oracle.
+    /// A cell's lock, as the oracle knows it.
     pub(super) fn lock_of(&self, cell: usize, write: bool) -> What {
         What::Lock { file: self.file, cell, write }
     }

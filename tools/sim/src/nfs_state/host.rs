@@ -1,4 +1,4 @@
-//! The server of files, what outlives it, and what an administrator does to it.
+//! The file server, the state that outlives it, and an administrator's actions on it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use server_core::{CoresConfig, Server};
 
 use super::{EXPORT, Sabotage};
 
-/// A server, and what outlives it: the tree, and the file of the clients' records.
+/// A server, and the state that outlives it: the tree, and the file of the clients' records.
 pub(crate) struct Host {
     cores: CoresConfig,
     config: NfsConfig,
@@ -68,7 +68,7 @@ impl Host {
         sim::aside(move || nfs.apply(config)).await.map_err(|error| error.to_string())
     }
 
-    /// Another server takes over: the listening sockets, and what clients hold.
+    /// Another server takes over the listening sockets, and the clients' state.
     pub(crate) async fn take_over(&mut self) -> Result<(), String> {
         let Some((server, nfs)) = self.running.take() else { return Ok(()) };
         let core = server.handle();

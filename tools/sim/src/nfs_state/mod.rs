@@ -1,10 +1,11 @@
-//! A world in which several clients of NFSv4 open files, deny them to each other, lock parts of them and hold delegations,
-//! while connections break, requests come twice, clients fall asleep for longer than their lease or start
-//! anew, and the server is changed, replaced and killed.
+//! A world in which several clients of NFSv4 open files, deny them to each other, lock parts of
+//! them and hold delegations, while connections break, requests come twice, clients fall asleep for
+//! longer than their lease or start anew, and the server is changed, replaced and killed.
 //!
-//! What must hold is the [`oracle`]'s: nobody gets what another surely holds, nobody is denied what nobody can hold, a
-//! session is lost only by a restart or an expired lease, and after a restart everything that was acknowledged can be
-//! reclaimed. A cell that is locked reads as what was written last, and no request is executed twice.
+//! The [`oracle`] has the rules. No client gets a lock or an open that conflicts with one surely
+//! held by another. No client is denied one without a possible conflict. A session is lost only by
+//! a restart or an expired lease. After a restart everything that was acknowledged can be
+//! reclaimed. A locked cell reads as the value written last, and no request is executed twice.
 
 mod back;
 mod client;
@@ -36,12 +37,12 @@ pub(crate) const EXPORT: &str = "data";
 const FILES: usize = 3;
 const TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// A fault that is planted, to be found.
+/// A planted fault that must be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// The server does not keep which clients may reclaim.
+    /// The server keeps no record of clients that may reclaim.
     NoRecords,
-    /// A server that takes over is told nothing.
+    /// A server that takes over gets no state.
     NothingCarried,
 }
 
@@ -71,16 +72,16 @@ fn run_with(seed: u64, sabotage: Option<Sabotage>, loud: bool) -> Result<Report,
     in_world("--nfs-state", seed, config, move || whole(seed, sabotage, loud))
 }
 
-/// What was written to one cell.
+/// Numbers written to one cell.
 #[derive(Default)]
 struct Content {
-    /// What was written last for sure.
+    /// The last number that was surely written.
     last: u64,
-    /// What may have been written since.
+    /// Numbers that may have been written since.
     maybe: Vec<u64>,
 }
 
-/// What all clients share.
+/// State that all clients share.
 struct Books {
     oracle: RefCell<Oracle>,
     /// By file and cell.
@@ -93,13 +94,13 @@ struct Books {
 }
 
 impl Books {
-    /// A number that nobody has written.
+    /// A number that no client has written.
     fn next_number(&self) -> u64 {
         self.numbers.set(self.numbers.get() + 1);
         self.numbers.get()
     }
 
-    /// A number was written, for sure or perhaps.
+    /// Records that a number was written, surely or perhaps.
     fn wrote(&self, at: (usize, usize), number: u64, surely: bool) {
         let mut contents = self.contents.borrow_mut();
         let content = contents.entry(at).or_default();
@@ -109,7 +110,7 @@ impl Books {
         }
     }
 
-    /// A number was read under a lock.
+    /// Checks a number that was read under a lock.
     fn read(&self, at: (usize, usize), number: u64) -> Result<(), String> {
         let mut contents = self.contents.borrow_mut();
         let content = contents.entry(at).or_default();
@@ -193,7 +194,8 @@ async fn make_files(client: &Client) -> Result<(), String> {
     Ok(())
 }
 
-/// Disturbs the server and the connections until all processes have ended. Returns how often the server was killed.
+/// Disturbs the server and the connections until all processes have ended. Returns the number of
+/// kills of the server.
 async fn troubles(
     host: &mut Host,
     books: &Books,

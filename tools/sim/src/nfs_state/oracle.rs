@@ -1,9 +1,10 @@
-//! [`Oracle`]: which locks, opens and delegations clients hold, and what follows for the others.
+//! [`Oracle`]: locks, opens and delegations that clients hold, and their consequences for others.
 //!
-//! Of each there are two times. It is *sure* from the answer that granted it until its release is sent, its lease may have
-//! ended, or a restarted server need not wait for it any more: meanwhile nobody gets what conflicts. It *may* be held from
-//! the request until the answer to its release, or until the server that held it has forgotten it: nobody is denied
-//! anything but for that.
+//! Each hold has two periods. It is *sure* from the answer that granted it until its release is
+//! sent, its lease may have ended, or a restarted server need not wait for it any more: in that
+//! period no other owner gets a conflicting hold. It *may* be held from the request until the
+//! answer to its release, or until the server that granted it has forgotten it: a request is denied
+//! only because of such a hold.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ pub(super) struct Owner {
     pub(super) lane: usize,
 }
 
-/// What is held. Files and cells are numbers.
+/// Object of a hold. Files and cells are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The lock of a cell.
@@ -28,7 +29,7 @@ pub(super) enum What {
 /// Bit of writing in the access of an open.
 pub(super) const WRITE: u32 = 2;
 
-/// The number of what somebody asked for.
+/// Number of a hold that was requested.
 pub(super) type HoldId = usize;
 
 struct Hold {
@@ -36,28 +37,28 @@ struct Hold {
     what: What,
     /// The start of the server that granted it last.
     start: u64,
-    /// When the request was sent.
+    /// Time of the request.
     asked: Instant,
-    /// Since when it is surely held.
+    /// Time since which it is surely held.
     sure: Option<Instant>,
-    /// Since when it is not surely held any more, whatever the lease.
+    /// Time since which it is not surely held any more, whatever the lease.
     given_up: Option<Instant>,
-    /// Since when it may not be held any more.
+    /// Time since which it may not be held any more.
     gone: Option<Instant>,
-    /// Since when somebody asked for what a delegation forbids.
+    /// Time of the first request that conflicts with this delegation.
     recalled: Option<Instant>,
 }
 
 struct Leased {
-    /// The lease is valid until then at least.
+    /// Time until which the lease is at least valid.
     valid: Instant,
-    /// When the last request ended.
+    /// Time of the end of the last request.
     heard: Instant,
     /// Requests without an answer.
     outstanding: usize,
 }
 
-/// Time after its last request in which a client's lease may still begin: the longest way of a request.
+/// Longest time that a request travels: a client's lease may begin so long after its last request.
 const WAY: Duration = Duration::from_secs(30);
 
 pub(super) struct Oracle {
@@ -66,16 +67,16 @@ pub(super) struct Oracle {
     holds: Vec<Hold>,
     /// Starts of the server.
     start: u64,
-    /// The last one, unless the server is down.
+    /// Time of the last start, unless the server is down.
     started: Option<Instant>,
     /// Denials.
     pub(super) denied: u64,
-    /// What was reclaimed.
+    /// Reclaimed holds.
     pub(super) reclaimed: u64,
 }
 
 impl What {
-    /// Whether two owners cannot have both.
+    /// Whether two owners cannot hold both.
     fn conflicts(&self, own: Owner, other: &What, others: Owner) -> bool {
         match (*self, *other) {
             (
@@ -114,7 +115,7 @@ impl Oracle {
         self.clients[client].outstanding += 1;
     }
 
-    /// It is answered, or forgotten.
+    /// A request was answered, or forgotten.
     pub(super) fn ended(&mut self, client: usize) {
         self.clients[client].outstanding -= 1;
         self.clients[client].heard = runtime::clock();
@@ -131,7 +132,7 @@ impl Oracle {
         self.started.is_some() && start == self.start && self.clients[client].valid >= runtime::clock()
     }
 
-    /// Until when it is surely held, of what is.
+    /// Time until which the hold, which is sure, stays sure.
     fn sure_until(&self, hold: &Hold) -> Instant {
         let far = runtime::clock() + 100 * self.lease;
         let bound = match self.started {
@@ -148,7 +149,7 @@ impl Oracle {
         hold.sure.is_some_and(|sure| sure <= since) && self.sure_until(hold) >= runtime::clock()
     }
 
-    /// Until when it may be held: an expired lease gives way.
+    /// Time until which it may be held: an expired lease ends it.
     fn may_until(&self, hold: &Hold) -> Instant {
         let lease = &self.clients[hold.owner.client];
         let now = runtime::clock();
@@ -156,7 +157,7 @@ impl Oracle {
         hold.gone.unwrap_or(now).min(heard + WAY + self.lease)
     }
 
-    /// An owner asks for something.
+    /// An owner requests a hold.
     pub(super) fn ask(&mut self, owner: Owner, what: What) -> HoldId {
         let now = runtime::clock();
         for hold in &mut self.holds {
@@ -177,10 +178,10 @@ impl Oracle {
         self.holds.len() - 1
     }
 
-    /// It was granted.
+    /// The hold was granted.
     ///
     /// # Errors
-    /// Somebody else held what conflicts, all the time.
+    /// Another owner held a conflicting one, all the time.
     pub(super) fn granted(&mut self, id: HoldId) -> Result<(), String> {
         let (now, own) = (runtime::clock(), &self.holds[id]);
         let conflicting = self.holds.iter().find(|other| {
@@ -196,10 +197,11 @@ impl Oracle {
         Ok(())
     }
 
-    /// All of this was denied since others hold what conflicts with some of it.
+    /// The server denied all of `ids`. Another owner must possibly have held something that
+    /// conflicts with one of them.
     ///
     /// # Errors
-    /// Nobody can have held that.
+    /// No other owner can have held such.
     pub(super) fn denied(&mut self, ids: &[HoldId]) -> Result<(), String> {
         self.denied += 1;
         ids.iter().for_each(|id| self.gone(*id));
@@ -216,18 +218,18 @@ impl Oracle {
         Err(format!("{what:?} was denied, and nobody has what conflicts"))
     }
 
-    /// Its release is sent, or its owner does not know any more whether it has it.
+    /// The hold's release is sent, or its owner does not know any more whether it has it.
     pub(super) fn give_up(&mut self, id: HoldId) {
         self.holds[id].given_up.get_or_insert(runtime::clock());
     }
 
-    /// Its release was answered, or what was asked for was refused.
+    /// The hold's release was answered, or the request was refused.
     pub(super) fn gone(&mut self, id: HoldId) {
         self.give_up(id);
         self.holds[id].gone.get_or_insert(runtime::clock());
     }
 
-    /// The client is another one for the server now: what it had it has no more, but for what it may
+    /// The server knows the client as a new one: it has lost its holds, except those that it may
     /// reclaim.
     pub(super) fn is_new(&mut self, client: usize) {
         let now = runtime::clock();
@@ -246,16 +248,16 @@ impl Oracle {
         hold.start < self.start && self.started.is_some() && self.is_sure(hold, runtime::clock())
     }
 
-    /// An owner asks for what it had before the server's restart.
+    /// An owner asks for a hold that it had before the server's restart.
     pub(super) fn reclaim(&mut self, id: HoldId) {
         let hold = &mut self.holds[id];
         (hold.gone, hold.asked) = (None, runtime::clock());
     }
 
-    /// It was reclaimed, of this start of the server.
+    /// The hold was reclaimed from this start of the server.
     ///
     /// # Errors
-    /// Somebody else holds what conflicts, or did meanwhile; the server was not restarted.
+    /// Another owner has a conflicting hold, or had one meanwhile; or the server was not restarted.
     pub(super) fn has_reclaimed(&mut self, id: HoldId, start: u64) -> Result<(), String> {
         self.reclaimed += 1;
         let own = &self.holds[id];

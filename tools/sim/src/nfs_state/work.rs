@@ -1,4 +1,5 @@
-//! What a process of a client does: opens files, locks parts of them, and writes numbers under its locks.
+//! Work of a client's process: it opens files, locks parts of them, and writes numbers under its
+//! locks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,7 +24,7 @@ pub(super) struct Process {
     pub(super) made: Cell<u64>,
 }
 
-/// What became of a step. What was lost with a session is nothing wrong.
+/// Result of a step. A step that was lost with its session is no fault.
 type Step = Result<(), NoReply>;
 
 pub(super) fn named(name: &str) -> Name<'_> {
@@ -36,7 +37,7 @@ pub(super) fn in_export<'a>(operations: &[Arguments<'a>]) -> Vec<Arguments<'a>> 
 }
 
 impl Process {
-    /// Does so many things.
+    /// Takes `steps` steps.
     pub(super) async fn work(self, steps: usize, pause: u64) {
         for _ in 0..steps {
             let pause = self.rng.borrow_mut().below(pause);
@@ -107,7 +108,7 @@ impl Process {
 
     async fn open(&self, file: usize) -> Step {
         let access = self.pick(&[1, 1, 2, 3, 3, 3]);
-        // One process of a client has its delegations.
+        // Only one process of a client holds delegations.
         let delegation = access == 1 && self.owner.lane == 1;
         let deny = if delegation { 0 } else { self.pick(&[0, 0, 0, 0, 0, 1, 2, 3]) };
         let wish = Wish { file, access, deny, delegation };
@@ -166,7 +167,8 @@ impl Process {
         for (cell, held) in before.iter().enumerate().take(range.1).skip(range.0) {
             match held {
                 Some((writes, _)) if *writes == write => continue,
-                // A lock for reading in place of one for writing: there may be neither until the answer.
+                // A read lock in place of a write lock: there may be neither until the answer.
+                // answer.
                 Some((true, hold)) => oracle.borrow_mut().give_up(*hold),
                 _ => {}
             }
@@ -218,7 +220,7 @@ impl Process {
         Ok(())
     }
 
-    /// Runs an operation on a file that is open, in the session that there is; `None` if the file is lost.
+    /// Runs an operation on an open file, in the current session; `None` if the file is lost.
     async fn on(
         &self,
         opened: &Opened,
@@ -231,7 +233,7 @@ impl Process {
         self.client.once(self.owner.lane, &[opened.put(), operation], payload).await.map(Some)
     }
 
-    /// After an error of an operation on a file that is open. In a grace period it waits.
+    /// Handles an error of an operation on an open file. In a grace period it waits.
     async fn failed(&self, opened: &Opened, what: &str, error: Status) -> Step {
         if matches!(error, Status::Grace | Status::Delay) {
             let pause = self.rng.borrow_mut().below(5000);
@@ -301,7 +303,7 @@ impl Process {
             return Ok(());
         }
         let books = &self.client.books;
-        // It is not reclaimed from now on.
+        // From now on it is not reclaimed.
         self.client.opened.borrow_mut().retain(|other| !Rc::ptr_eq(other, opened));
         opened.give_up(books);
         let Some(reply) = self.on(opened, opened.close(), &[]).await? else { return Ok(()) };
@@ -313,7 +315,8 @@ impl Process {
         Ok(())
     }
 
-    /// Makes a file of a new name and removes it. Either is done once, however often it is sent.
+    /// Makes a file of a new name and removes it. Each is executed once, even if it is sent several
+    /// times.
     async fn make(&self) -> Step {
         self.made.set(self.made.get() + 1);
         let new = format!("new-{}-{}-{}", self.owner.client, self.owner.lane, self.made.get());

@@ -1,17 +1,17 @@
-//! Which states the unit may be in, while commands overlap: each takes effect at one moment between
-//! its submission and its end.
+//! Possible states of the unit while commands overlap: each command takes effect at one moment
+//! between its submission and its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::{Outcome, Request, State};
 use crate::oracle::OpId;
 
-/// What may have become of a command.
+/// Possible progress of a command.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Progress {
-    /// It changes the state, and has not yet.
+    /// It will change the state, and has not yet.
     Open,
-    /// It has, with this outcome.
+    /// It has changed the state, with this outcome.
     Done(Outcome),
     /// It changes nothing; the outcomes that it could have had until now.
     Seen(BTreeSet<Outcome>),
@@ -70,7 +70,7 @@ impl History {
         Ok(())
     }
 
-    /// A command does nothing any more, and its outcome is unknown.
+    /// A command has ended its effects, and its outcome is unknown.
     pub fn give_up(&mut self, op: OpId) {
         self.commands.remove(&op);
         self.change(|course| drop(course.commands.remove(&op)));
@@ -107,7 +107,7 @@ impl History {
 }
 
 impl Course {
-    /// Adds what commands that change nothing may see now.
+    /// Adds the outcomes that commands without effect may have now.
     fn look(&mut self, commands: &BTreeMap<OpId, (usize, Request)>) {
         for (op, progress) in &mut self.commands {
             let (Progress::Seen(outcomes), Some((initiator, request))) = (progress, commands.get(op)) else {
@@ -141,7 +141,7 @@ mod tests {
             history.submit(op, 1, Request::Read);
             history.end(op, &outcome).unwrap();
         }
-        // It was seen, so it is there.
+        // The key was seen, so it is registered.
         history.submit(6, 1, Request::Read);
         assert!(history.end(6, &Outcome::Good).is_err());
     }

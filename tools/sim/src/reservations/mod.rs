@@ -1,7 +1,7 @@
 //! A world in which several initiators register, reserve, preempt, clear and release at random,
 //! while sessions break and the server is changed, replaced and killed. RESERVATION CONFLICT comes
-//! exactly when SPC-4 says so ([`model`]), whatever overlaps ([`history`]), and a write that
-//! conflicts is not done.
+//! exactly when SPC-4 demands it ([`model`]), however commands overlap ([`history`]), and a write
+//! that conflicts is not executed.
 
 mod history;
 mod model;
@@ -32,7 +32,7 @@ use model::{Key, Outcome, Request, TYPES};
 
 /// Blocks of the disk, of 512 bytes. Each write has one of its own.
 const BLOCKS: usize = 512;
-/// How often a command is sent that meets a unit attention or BUSY.
+/// Tries of a command that meets a unit attention or BUSY.
 const TRIES: u32 = 1000;
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -45,7 +45,7 @@ pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
     in_world("--reservations", seed, config, move || whole(seed, loud))
 }
 
-/// Where APTPL state is kept: it outlives the server.
+/// Storage of the APTPL state: it outlives the server.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -80,7 +80,7 @@ struct Client {
     number: usize,
     session: Session,
     books: Rc<Books>,
-    /// The key that it believes to have.
+    /// The key with which it believes to be registered.
     key: Cell<Key>,
     /// Commands that were lost with their session, and the reconnects at that time: they may still
     /// run until the session has reconnected.
@@ -89,7 +89,7 @@ struct Client {
 
 impl Client {
     fn next(&self, rng: &mut Rng) -> Request {
-        // Mostly its own key, which another may have taken away.
+        // Mostly its own key, which another initiator may have removed.
         let key = if rng.chance(900) { self.key.get() } else { rng.below(4) as Key };
         let kind = rng.pick(&TYPES);
         match rng.below(16) {
@@ -307,7 +307,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     Ok(report)
 }
 
-/// What an initiator does; returns how often its session was made anew.
+/// Work of an initiator; returns the number of times that its session was made anew.
 async fn work(client: Rc<Client>, mut rng: Rng) -> u64 {
     let depth = rng.pick(&[1, 1, 2, 3]);
     let pause = rng.pick(&[0, 2000, 50_000]);

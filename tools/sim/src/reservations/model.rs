@@ -1,5 +1,5 @@
-//! Persistent reservations as SPC-4 §5.13 has them, for one unit and initiators that are known by
-//! number. It is written from the standard and must not use `scsi::reservation`, which it judges.
+//! Persistent reservations by SPC-4 §5.13, for one unit and numbered initiators. It is written from
+//! the standard and must not use `scsi::reservation`, which it judges.
 
 /// A reservation key; 0 is none.
 pub(super) type Key = u8;
@@ -7,7 +7,7 @@ pub(super) type Key = u8;
 /// TYPE (SPC-4 table 70).
 pub(super) const TYPES: [u8; 6] = [1, 3, 5, 6, 7, 8];
 
-/// A command, as far as reservations go.
+/// A command's effect on reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Request {
     /// `force` is REGISTER AND IGNORE EXISTING KEY.
@@ -51,7 +51,6 @@ impl Request {
     }
 }
 
-/// What a command comes to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Good,
@@ -92,7 +91,7 @@ impl State {
         Self { keys: vec![0; initiators], held: None, aptpl: false }
     }
 
-    /// The power comes back: without APTPL nothing is left.
+    /// The power comes back: without APTPL no registration is left.
     pub fn restart(&mut self) {
         if !self.aptpl {
             *self = Self::new(self.keys.len());
@@ -115,7 +114,7 @@ impl State {
         self.holds(initiator) || for_registrants || !writes && !exclusive_access
     }
 
-    /// Does what `initiator` requests.
+    /// Executes the request of `initiator`.
     pub fn run(&mut self, initiator: usize, request: Request) -> Outcome {
         let own = self.keys[initiator];
         match request {

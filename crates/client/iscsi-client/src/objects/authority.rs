@@ -1,5 +1,6 @@
 //! The authority for a device's commands: attaches the proof of permission to a command and checks
-//! the proof of the answer. osd::security has the computations, docs/src/objects/security.md the terms.
+//! the proof of the answer. osd::security has the computations, docs/src/objects/security.md the
+//! terms.
 
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};

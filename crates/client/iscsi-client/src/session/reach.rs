@@ -1,4 +1,4 @@
-//! What an iSER target may reach of a command's memory (RFC 7145 §7).
+//! A command's memory that an iSER target may access (RFC 7145 §7).
 
 use iscsi::initiator::ConnectionId;
 use rdma::{QueuePair, Stag};

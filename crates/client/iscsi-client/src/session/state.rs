@@ -193,7 +193,7 @@ pub(super) struct Core {
     pub doomed: Vec<u64>,
     /// The target accepts no login before this time.
     pub not_before: Option<Instant>,
-    /// Where to connect: the original portal, until a permanent redirection.
+    /// Portal to connect to: the original one, until a permanent redirection.
     pub home: Portal,
     mender: Option<JoinHandle<()>>,
     /// Number of links ever created.

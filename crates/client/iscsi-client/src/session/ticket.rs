@@ -19,8 +19,8 @@ use crate::payload::{Data, Destination};
 ///
 /// It ends with [`Error::Lost`] if the session was lost and the command is not repeatable, or was
 /// repeated too often. It ends with [`Error::Rejected`] or [`Error::TargetFailure`] if the target
-/// did not run it. It ends with [`Error::Aborted`] after [`super::Session::abort`], or a function of
-/// [`super::Session::task_management`] that includes it.
+/// did not run it. It ends with [`Error::Aborted`] after [`super::Session::abort`], or a function
+/// of [`super::Session::task_management`] that includes it.
 #[must_use = "a command's outcome is known by awaiting its ticket"]
 pub struct Ticket {
     inner: Rc<Inner>,

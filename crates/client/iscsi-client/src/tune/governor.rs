@@ -91,7 +91,7 @@ pub struct Decision {
     pub send_buffer: Option<u64>,
 }
 
-/// What the governor is doing.
+/// Phase of the governor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
     /// Searches for more throughput with more commands; `before`: the rate with fewer.

@@ -18,7 +18,7 @@ const SEGMENT: u64 = 64 << 10;
 /// Bytes that a unit takes at a time.
 const CHUNK: u64 = 1 << 20;
 
-/// How a target solicits the data of writes.
+/// A target's way to solicit the data of writes.
 #[derive(Clone, Copy, Debug)]
 struct Asking {
     /// Maximum outstanding R2Ts of a command, or RDMA Reads of a connection.
@@ -314,7 +314,8 @@ fn measured(rtt: Duration) -> Measured {
     Measured { rtt, alone, read: RATE as f64, write: None, loss: 0.0 }
 }
 
-/// How a target with these limits solicits data. Stag's looks ahead, depending on the round trip.
+/// The way in which a target with these limits solicits data. Stag's looks ahead, depending on the
+/// round trip.
 fn asking(allowed: &Allowed, plan: &Plan, rtt: Duration) -> Asking {
     let settings = &plan.settings;
     let step = [500, 5_000, 40_000].iter().filter(|us| rtt >= Duration::from_micros(**us)).count();

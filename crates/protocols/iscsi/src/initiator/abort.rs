@@ -1,5 +1,5 @@
-//! The end of a task management function (RFC 7143 §11.5), and of the tasks that it ends: the target
-//! does not answer an aborted task.
+//! The end of a task management function (RFC 7143 §11.5), and of the tasks that it ends: the
+//! target does not answer an aborted task.
 
 use crate::pdu::TaskManagementResult;
 use crate::sn;

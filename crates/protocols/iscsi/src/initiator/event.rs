@@ -1,13 +1,12 @@
-//! What the target's PDUs lead to: events for the driver, and the reasons why a PDU cannot be
-//! accepted.
+//! Results of a target's PDU: events for the driver, and the reasons why a PDU cannot be accepted.
 
 use crate::pdu::{AsyncMessage, LogoutResult, RejectReason, Residual, ResponseCode, TaskManagementResult};
 use crate::text::TextError;
 
 use super::ids::TaskKey;
 
-/// Why a target's PDU cannot be accepted. At error recovery levels 0 and 1 the session must end
-/// (RFC 7143 §7.4, §7.12). At level 2 only the connection must end, unless
+/// Reason why a target's PDU cannot be accepted. At error recovery levels 0 and 1 the session must
+/// end (RFC 7143 §7.4, §7.12). At level 2 only the connection must end, unless
 /// [`ProtocolError::ends_session`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -127,8 +126,8 @@ pub enum Event<T> {
     /// A non-repeatable command was lost with its connection. The target does not know it, and
     /// whether it ran is unknown.
     Lost(TaskKey, T),
-    /// The response to [`super::Session::remove_for_recovery`]. `None` is a response that RFC 7143 does
-    /// not define.
+    /// The response to [`super::Session::remove_for_recovery`]. `None` is a response that RFC 7143
+    /// does not define.
     Removed {
         /// The lost connection's CID.
         cid: u16,

@@ -1,6 +1,6 @@
-//! What a session exchanges with its target: its tasks, the connections with their output, the
-//! command window, and the commands that wait for one. It judges by the numbers whether a PDU is
-//! the next one.
+//! Exchange of a session with its target: its tasks, the connections with their output, the command
+//! window, and the commands that wait for one. It judges by the numbers whether a PDU is the next
+//! one.
 //!
 //! At error recovery level 0 any PDU out of order ends the session. From level 1 on, a repeated PDU
 //! is dropped. An early one is dropped and requested again by SNACK, together with all missing PDUs

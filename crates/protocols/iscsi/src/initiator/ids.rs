@@ -1,4 +1,4 @@
-//! What a session calls its tasks and its connections.
+//! Identifiers of a session's tasks and connections.
 
 /// A task of a session, unique over a very long time. Its number is the Initiator Task Tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

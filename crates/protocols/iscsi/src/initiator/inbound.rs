@@ -27,7 +27,7 @@ pub enum Segment<D> {
     Placed,
 }
 
-/// What a PDU of the target acts upon.
+/// State that a PDU of the target changes.
 pub(super) struct Inbound<'a, P, T> {
     pub exchange: &'a mut Exchange<P, T>,
     pub recovery: &'a mut Recovery,

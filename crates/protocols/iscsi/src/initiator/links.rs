@@ -11,7 +11,7 @@ use super::emit::Room;
 use super::ids::{ConnectionId, TaskKey};
 use super::trouble::Status;
 
-/// How commands are spread over several connections.
+/// Distribution of commands over several connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spread {
     /// To the connection with the fewest outstanding tasks.

@@ -12,8 +12,8 @@
 //! target. The response alone tells the number of bytes read.
 //!
 //! The session composes what has state of its own. `exchange` has the window of CmdSNs (`window`),
-//! the connections with their output (`links`), and the tasks (`tasks`). `recovery` looks after what
-//! is lost, and `gaps` requests missing PDUs. `inbound` handles the target's PDUs upon both.
+//! the connections with their output (`links`), and the tasks (`tasks`). `recovery` looks after
+//! what is lost, and `gaps` requests missing PDUs. `inbound` handles the target's PDUs upon both.
 //!
 //! At error recovery level 0 a fault ends the session. [`Session::disconnect`] then keeps
 //! repeatable tasks for the next login, and returns the others. At level 1 missing PDUs are

@@ -40,7 +40,7 @@ fn patience(tries: u8) -> u8 {
 /// reason.
 pub type GivenUp = (Option<ConnectionId>, ProtocolError);
 
-/// What recovery remembers of a session beside its tasks and connections.
+/// State of a session's recovery, beside its tasks and connections.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub gaps: Gaps,

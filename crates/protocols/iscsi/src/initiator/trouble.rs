@@ -1,5 +1,5 @@
-//! What error recovery remembers of a task, of a connection and of a session: gaps in numbers, and
-//! what was done about them.
+//! State of error recovery for a task, a connection and a session: gaps in numbers, and the
+//! requests made for them.
 
 use crate::sn;
 

@@ -1,4 +1,4 @@
-//! Where commands get their CmdSN: the target's window and the limits of this side (RFC 7143
+//! Assigns CmdSNs to commands, within the target's window and the limits of this side (RFC 7143
 //! §4.2.2.1).
 
 use crate::sn;

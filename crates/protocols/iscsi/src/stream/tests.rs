@@ -29,7 +29,7 @@ fn emitted(bhs: impl Into<Bhs>, ahs: &[u8], data: &[u8], digests: Digests) -> Ve
     out
 }
 
-/// What a stream says of `bytes`, which arrive in pieces of the lengths `pieces` in turn.
+/// Output of a stream for `bytes`, which arrive in pieces of the lengths `pieces` in turn.
 fn read(limits: Limits, bytes: &[u8], pieces: &[usize]) -> (Vec<Owned>, usize, Option<FrameError>) {
     let mut stream = Stream::new(limits);
     let (mut all, mut dropped, mut data) = (Vec::new(), 0, Vec::new());

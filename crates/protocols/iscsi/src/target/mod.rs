@@ -1,13 +1,13 @@
 //! The target's side of a connection in full-feature phase, without I/O.
 //!
-//! The driver takes PDUs from a [`Stream`](crate::Stream) and passes them to [`Connection::handle`]. [`Connection`]
-//! returns the requests in them ([`Event`]), and writes its own PDUs, in order, to a [`Sink`]. It
-//! composes what has state of its own. `numbering` has the order of requests (`order`, over the
-//! [`window`] of CmdSNs, which the session's connections may share), what is sent (`output`), pings
-//! (`keepalive`), and statuses retained for retransmission. `transfers` has the tasks with the data
-//! of each ([`inbound`], `tasks`), and `requests` understands what arrives, such as text (`text`).
-//! [`recovery`] has what both need from ErrorRecoveryLevel 1 on. It runs no commands and knows no
-//! logical units.
+//! The driver takes PDUs from a [`Stream`](crate::Stream) and passes them to
+//! [`Connection::handle`]. [`Connection`] returns the requests in them ([`Event`]), and writes its
+//! own PDUs, in order, to a [`Sink`]. It composes what has state of its own. `numbering` has the
+//! order of requests (`order`, over the [`window`] of CmdSNs, which the session's connections may
+//! share), what is sent (`output`), pings (`keepalive`), and statuses retained for retransmission.
+//! `transfers` has the tasks with the data of each ([`inbound`], `tasks`), and `requests`
+//! understands what arrives, such as text (`text`). [`recovery`] has what both need from
+//! ErrorRecoveryLevel 1 on. It runs no commands and knows no logical units.
 //!
 //! Over iSER ([`Config::rdma`]) data moves by RDMA, outside of PDUs. The driver transfers it, and
 //! this module tracks it ([`Connection::put`], [`Connection::next_read`],

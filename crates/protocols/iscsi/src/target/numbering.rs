@@ -1,6 +1,6 @@
-//! The numbers of a connection's PDUs: CmdSN and the window in one direction ([`Order`]), StatSN and
-//! pings in the other. It sends the PDUs that belong to no SCSI command, and at ErrorRecoveryLevel 1
-//! and 2 it keeps each status until the initiator has acknowledged it.
+//! The numbers of a connection's PDUs: CmdSN and the window in one direction ([`Order`]), StatSN
+//! and pings in the other. It sends the PDUs that belong to no SCSI command, and at
+//! ErrorRecoveryLevel 1 and 2 it keeps each status until the initiator has acknowledged it.
 //!
 //! A place in the command window is returned before the status that ends it is sent, so that the
 //! status advances MaxCmdSN.
@@ -19,7 +19,7 @@ use super::text::Segment;
 use crate::frame::Digests;
 use crate::pdu::{self, AsyncEvent, Bhs, LogoutResult, Lun, RejectReason, TaskManagementResult};
 
-/// What numbers the PDUs of one connection, and keeps what has a number.
+/// Numbers the PDUs of one connection, and keeps the numbered ones.
 #[derive(Debug)]
 pub(super) struct Numbering<P> {
     pub order: Order<P>,

@@ -1,5 +1,5 @@
-//! Where CmdSN is checked: the order of a connection's requests (RFC 7143 §4.2.2.1), the ones that
-//! wait for their turn, the immediate ones, which have none, and those after a logout.
+//! Checks CmdSN: the order of a connection's requests (RFC 7143 §4.2.2.1), the ones that wait for
+//! their turn, the immediate ones, which have none, and those after a logout.
 
 use std::collections::BTreeMap;
 

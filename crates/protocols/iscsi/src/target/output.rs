@@ -1,4 +1,4 @@
-//! What a connection sends: StatSN, Target Transfer Tags that belong to no task, and the bytes
+//! Output of a connection: StatSN, Target Transfer Tags that belong to no task, and the bytes
 //! around each data segment.
 
 use super::payload::{Payload, Sink};

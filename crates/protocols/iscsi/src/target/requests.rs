@@ -1,4 +1,4 @@
-//! What the requests of a connection mean: each becomes [`Work`] for its turn.
+//! Interprets the requests of a connection: each becomes [`Work`] for its turn.
 
 use smallvec::SmallVec;
 
@@ -62,14 +62,14 @@ pub(super) struct Request<'a> {
     pub cmd_sn: u32,
 }
 
-/// What a request changes when it arrives.
+/// State that a request changes on arrival.
 pub(super) struct Parts<'a, P> {
     pub numbering: &'a mut Numbering<P>,
     pub transfers: &'a mut Transfers<P>,
     pub early: &'a mut Early,
 }
 
-/// What a connection needs to understand its requests.
+/// State of a connection that the interpretation of its requests needs.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub text: Text,
@@ -95,7 +95,7 @@ impl Requests {
         self.discovery
     }
 
-    /// What a request asks for, at its turn.
+    /// The work of a request, for its turn.
     pub fn interpret<P: Payload>(
         &mut self,
         view: PduRef<'_>,

@@ -1,4 +1,4 @@
-//! What the response of a SCSI command says: its status, residuals and sense data.
+//! Content of a SCSI Response: status, residuals and sense data.
 
 use std::cmp::Ordering;
 

@@ -20,7 +20,7 @@ pub(super) struct Text {
     reply: Vec<u8>,
 }
 
-/// What to send next.
+/// A response's text segment.
 pub(super) struct Segment {
     pub text: Vec<u8>,
     /// Ours continues in the next response.

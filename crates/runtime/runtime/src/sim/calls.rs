@@ -1,5 +1,5 @@
-//! Socket system calls in a simulated world. `None` outside of a world, or for a descriptor that is no
-//! simulated socket: the caller then makes the kernel's call.
+//! Socket system calls in a simulated world. `None` outside of a world, or for a descriptor that is
+//! no simulated socket: the caller then makes the kernel's call.
 //!
 //! Arguments and errors are those of the call of the same name.
 

@@ -1,10 +1,11 @@
-//! A simulated world: it replaces the kernel below this crate, and one seed decides everything in it.
+//! A simulated world: it replaces the kernel below this crate, and one seed decides everything in
+//! it.
 //!
-//! Inside of [`run`] this crate runs the code that ships, down to the io_uring entries of each core. A
-//! simulated kernel takes the entries ([`ring`]). A simulated network with latency, resets and silence
-//! connects the sockets ([`net`]), files lie on a modelled medium ([`medium`]), and time is virtual. The threads of a world ([`crate::Cores`],
-//! [`aside`]) run one at a time: a thread hands its turn on when it enters its ring, and the seed
-//! decides to whom.
+//! Inside of [`run`] this crate runs the code that ships, down to the io_uring entries of each
+//! core. A simulated kernel takes the entries ([`ring`]). A simulated network with latency, resets
+//! and silence connects the sockets ([`net`]), files lie on a modelled medium ([`medium`]), and
+//! time is virtual. The threads of a world ([`crate::Cores`], [`aside`]) run one at a time: a
+//! thread hands its turn on when it enters its ring, and the seed decides to whom.
 //!
 //! A thread of a world must not block on another thread by other means than this crate's: it would
 //! keep its turn for ever. [`crate::channel`] and [`crate::nap`] hand the turn on while they wait.
@@ -31,7 +32,7 @@ pub use net::{
 pub(crate) use socket::Socket;
 use turns::Turns;
 
-/// How a world is set up.
+/// Settings of a world.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Decides every random choice of the run.
@@ -56,7 +57,7 @@ pub struct Ran<T> {
     pub output: T,
     /// Virtual time that passed.
     pub elapsed: Duration,
-    /// How many turns were handed out.
+    /// Number of turns handed out.
     pub turns: u64,
     /// A digest of all events in order. Two runs of one seed have the same digest.
     pub trace: u64,
@@ -155,11 +156,12 @@ impl World {
     }
 }
 
-/// Runs a future in a new world, on a new thread. Returns when the future and all other threads of the
-/// world have ended.
+/// Runs a future in a new world, on a new thread. Returns when the future and all other threads of
+/// the world have ended.
 ///
 /// # Panics
-/// If the future or a thread of the world panics, if every thread waits for ever, or beyond the time limit.
+/// If the future or a thread of the world panics, if every thread waits for ever, or beyond the
+/// time limit.
 pub fn run<M, F>(config: Config, main: M) -> Ran<F::Output>
 where
     M: FnOnce() -> F + Send + 'static,
@@ -205,8 +207,8 @@ where
     }
 }
 
-/// Runs `f` on a new thread of this world. Unlike a core, the thread may wait, with [`crate::channel`] and
-/// [`crate::nap`]. Outside of a world this is [`crate::blocking`].
+/// Runs `f` on a new thread of this world. Unlike a core, the thread may wait, with
+/// [`crate::channel`] and [`crate::nap`]. Outside of a world this is [`crate::blocking`].
 pub async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     crate::blocking(f).await
 }
@@ -222,8 +224,8 @@ impl Seat {
         Self(here)
     }
 
-    /// Reserves a place for a new thread of this thread's world. The number is assigned here, during this
-    /// thread's turn, so that it depends on the seed alone.
+    /// Reserves a place for a new thread of this thread's world. The number is assigned here,
+    /// during this thread's turn, so that it depends on the seed alone.
     pub(crate) fn reserve() -> Option<Here> {
         let world = here()?.world;
         let me = world.lock().turns.join();

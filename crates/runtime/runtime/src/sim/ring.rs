@@ -101,7 +101,8 @@ pub(super) struct Provided {
     head: u16,
 }
 
-// SAFETY: the entries lie in memory that the ring's core keeps until the ring has gone, and one thread of a world runs at a time.
+// SAFETY: the entries lie in memory that the ring's core keeps until the ring has gone, and one
+// thread of a world runs at a time.
 unsafe impl Send for Provided {}
 
 impl Provided {
@@ -184,7 +185,8 @@ impl SimRing {
             0 => Wait::Turn,
             _ => Wait::Completion,
         };
-        // Most of the time a core with something to do keeps its turn, now and then others get theirs.
+        // Most of the time a core with something to do keeps its turn, now and then others get
+        // theirs.
         let goes_on = state.turns.has_completions(self.here.me) || want == 0;
         if !goes_on || state.chance.happens(125_000) {
             let until = timeout.map(|timeout| {
@@ -245,7 +247,8 @@ impl State {
         let Sqe { fd, off: at, .. } = *sqe;
         let flags = sqe.op_flags as i32;
         let one = [libc::iovec { iov_base: sqe.addr as *mut libc::c_void, iov_len: sqe.len as usize }];
-        // SAFETY: the entry's pointers are valid until its completion, as whoever pushed it has vouched for.
+        // SAFETY: the entry's pointers are valid until its completion: its submitter guarantees
+        // that.
         let result = unsafe {
             match sqe.opcode {
                 opcode::Read::CODE | opcode::ReadFixed::CODE => self.medium.read(fd, &one, at, flags),

@@ -1,5 +1,5 @@
-//! [`Socket`]: a simulated connection of a thread that is not a core. It has no runtime, so it executes each
-//! operation on a ring of its own and waits for it.
+//! [`Socket`]: a simulated connection of a thread that is not a core. It has no runtime, so it
+//! executes each operation on a ring of its own and waits for it.
 
 use std::fmt;
 use std::io;

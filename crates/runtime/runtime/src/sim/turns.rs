@@ -1,4 +1,4 @@
-//! The schedule of a world: which thread runs, and which event is next.
+//! The schedule of a world: the running thread, and the next event.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ pub(super) struct Turns {
     said: u64,
     taken: u64,
     limit: u64,
-    /// Why the run has failed.
+    /// Reason for the failure of the run.
     broken: Option<String>,
 }
 
@@ -138,7 +138,8 @@ impl Turns {
 }
 
 impl State {
-    /// Chooses the next thread, and executes the events until it can run. `None` if all have left or the run has failed.
+    /// Chooses the next thread, and executes the events until it can run. `None` if all have left
+    /// or the run has failed.
     fn choose(&mut self) -> Option<usize> {
         loop {
             if self.turns.broken.is_some() {

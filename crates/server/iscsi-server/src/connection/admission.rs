@@ -1,9 +1,9 @@
-//! A command keeps the unit that it was addressed to. Its LUN is looked up once, in what its
-//! session saw when its turn came, and it carries that view ([`Admitted`]) while it waits for its
-//! order, its limit, or room.
+//! A command keeps the unit that it was addressed to. Its LUN is looked up once, in the session's
+//! view when its turn comes. It carries that view ([`Admitted`]) while it waits for its order, its
+//! limit, or room.
 //!
 //! When a live change takes a unit away from a LUN, or replaces the session's nexus with it,
-//! commands that wait there end before the new unit is served. Commands at work end on their own
+//! commands that wait there end before the new unit is served. Running commands end on their own
 //! unit, which gets no more data for them. Nothing here may start a command under another view than
 //! its own.
 
@@ -19,13 +19,13 @@ use super::pipeline::Stage;
 use super::{Connection, Inner};
 use crate::lun_map::{Entry, LocalView, LunMap, View};
 
-/// A command whose turn has come, and what its session saw then.
+/// A command whose turn has come, and its session's view at that time.
 pub(crate) struct Admitted {
     pub scsi: ScsiCommand,
     view: Rc<LocalView>,
 }
 
-/// What a change means for the commands that were addressed to a LUN before it.
+/// Effect of a change on commands that were addressed to a LUN before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     /// The same unit under another nexus: the initiator's right to write has changed.
@@ -37,9 +37,9 @@ enum Change {
 }
 
 impl Change {
-    /// What the LUN's commands from before the change end with. After a unit attention initiators
-    /// send a command again. Where that would reach another medium they are told that their unit is
-    /// not there, which they take for final.
+    /// Sense data for commands that were addressed to the LUN before the change. Initiators send a
+    /// command again after a unit attention. Where that would reach another medium, LOGICAL UNIT
+    /// NOT SUPPORTED tells them that their unit is gone for good.
     fn sense(self) -> Sense {
         match self {
             Self::Nexus | Self::Unit => UnitAttention::NexusLossOccurred.into(),
@@ -48,7 +48,7 @@ impl Change {
     }
 }
 
-/// What has become of `lun`. `None`: nothing that concerns its commands.
+/// The change of `lun` between two maps. `None`: none that concerns its commands.
 fn change(before: &LunMap, now: &LunMap, lun: Lun) -> Option<Change> {
     match (before.get(lun), now.get(lun)) {
         (None, None) => None,
@@ -86,7 +86,7 @@ impl Admitted {
         self.view.luns().get(self.scsi.lun)
     }
 
-    /// Goes on under `view`, if its LUN means there what it meant before.
+    /// Continues under `view`, if its LUN still denotes the same unit under the same nexus.
     fn renew(&mut self, view: &Rc<LocalView>) -> Result<(), Change> {
         if Rc::ptr_eq(&self.view, view) {
             return Ok(());
@@ -102,17 +102,18 @@ impl Admitted {
 }
 
 impl Connection {
-    /// A command whose turn has come goes to its unit, or waits.
+    /// Passes a command whose turn has come to its unit, or has it wait.
     #[inline]
     pub(super) fn admit(self: &Rc<Self>, scsi: ScsiCommand, view: Rc<LocalView>) {
         if scsi.cdb.spilled() {
-            // For the next one.
+            // Memory for the next CDB.
             self.inner.borrow_mut().state.lend_for_cdb(device::Cdb::spare());
         }
         self.pass(Admitted::new(scsi, view), Stage::Order);
     }
 
-    /// A command that has waited, if its LUN still means what it meant. Else it ends here.
+    /// Resumes a command that has waited, if its LUN still denotes the same unit and nexus. Else
+    /// the command ends here.
     pub(crate) fn resume(self: &Rc<Self>, mut command: Admitted) -> Option<Admitted> {
         let view = self.view();
         match command.renew(&view) {
@@ -129,8 +130,8 @@ impl Connection {
         self.finish(task, lun, command.entry(), change.sense().into());
     }
 
-    /// The session sees something else now: ends what was addressed to units that are not where
-    /// they were.
+    /// The session's view has changed: ends commands that were addressed to units that are not at
+    /// their LUNs any more.
     #[cold]
     pub(super) fn part_from(self: &Rc<Self>, before: &LocalView, now: &Rc<LocalView>) {
         let change = |lun: Lun| change(before.luns(), now.luns(), lun);
@@ -170,13 +171,13 @@ impl Connection {
                 "ended commands that waited for a unit that was removed or replaced"
             );
         }
-        // Later: whoever looked is in the middle of something.
+        // In a task of its own: the caller is in the middle of something.
         let connection = self.clone();
         runtime::spawn(async move {
             for (command, change) in ended {
                 connection.end_stray(&command, change);
             }
-            // Those at work may wait for data that they do not get any more.
+            // Running tasks may wait for data that does not come any more.
             connection.wake_all();
             connection.look_at_order();
             connection.kick();

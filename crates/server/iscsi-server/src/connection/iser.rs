@@ -1,10 +1,10 @@
-//! A connection over iSER: what its queue pair brings, when that has room again, and where in
-//! units' memory what RDMA Reads bring of long WRITEs belongs.
+//! A connection over iSER: receives from its queue pair, waits for room in it, and places data of
+//! long WRITEs that RDMA Reads fetch directly in units' memory.
 //!
-//! The queue pair asks for each piece anew where it belongs, so that a task that was aborted, or a
-//! unit that will not have it now, gets nothing any more; only while a piece is put in its place
-//! has a unit lent its memory. See [`super::landing`]. The pieces are the queue pair's: without a
-//! CRC what is there of an FPDU's payload, with one all of it, once its CRC was found right.
+//! The queue pair asks anew for the place of each piece. So a task that was aborted, or a unit that
+//! refuses data now, gets no more of it. A unit lends its memory only while a piece is put in its
+//! place; see [`super::landing`]. The queue pair chooses the pieces: without a CRC, the part of an
+//! FPDU's payload that has arrived; with one, all of it, after its CRC was checked.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -24,14 +24,15 @@ use crate::transport::Transport;
 use crate::transport::iser::{Iser, key_of, prefix, sent_or_over, setup};
 use crate::wire::Pieces;
 
-/// Takes in what the queue pair brings, until the peer closes, breaks the protocol or is lost.
+/// Handles completions of the queue pair, until the peer closes, breaks the protocol or is lost.
 pub(super) async fn receive_loop(iser: &Iser, connection: &Rc<Connection>, mut hello: bool) -> End {
     let Some(pair) = iser.pair() else { return End::Closed };
     let sink: Weak<dyn rdma::DataSink> = Rc::<Connection>::downgrade(connection);
     pair.set_data_sink(sink);
     let high_water = connection.send_high_water;
     loop {
-        // A peer that does not read what it asked for is not listened to either.
+        // Backpressure: while a peer does not read the responses it asked for, nothing is received
+        // from it.
         let queued = pair.queued();
         connection.backlog.account(queued);
         if queued >= STEP.min(high_water) {
@@ -60,14 +61,14 @@ pub(super) async fn receive_loop(iser: &Iser, connection: &Rc<Connection>, mut h
                 }
             }
             Completion::Read { id, data } => connection.read_done(key_of(id).0, Pieces(data)),
-            // Only reads are posted with a number; one that was flushed brings nothing, and the
-            // error follows.
+            // Only reads are posted with a number. A flushed one has no data, and the error
+            // follows.
             _ => {}
         }
     }
 }
 
-/// Counts what is queued once it is little again, whether anything comes or not.
+/// Counts the queued bytes again once they are few, even if nothing arrives.
 pub(super) fn watch_queue(iser: &Iser, connection: &Rc<Connection>) {
     if iser.watches_queue.replace(true) {
         return;
@@ -81,14 +82,14 @@ pub(super) fn watch_queue(iser: &Iser, connection: &Rc<Connection>) {
         let drained = iser.drained_below(STEP).await;
         iser.watches_queue.set(false);
         connection.backlog.account(iser.queued());
-        // A connection that is lost counts as drained, whatever is queued.
+        // A lost connection counts as drained, even with bytes queued.
         if drained && iser.queued() < STEP {
             connection.room_moved();
         }
     });
 }
 
-/// Has `connection`'s waiters for room told when there is some.
+/// Wakes `connection`'s waiters for room when there is some.
 pub(super) fn watch_room(iser: &Iser, connection: &Rc<Connection>) {
     if iser.waits_for_room.replace(true) {
         return;
@@ -101,18 +102,18 @@ pub(super) fn watch_room(iser: &Iser, connection: &Rc<Connection>) {
         };
         let drained = iser.drained_below(connection.backlog.mark(connection.send_high_water)).await;
         iser.waits_for_room.set(false);
-        // Otherwise they are told when the connection is lost, and until then there is none.
+        // Otherwise the loss of the connection wakes them, and until then there is no room.
         if drained {
             connection.room.notify();
         }
     });
 }
 
-/// Ends the connection: after a `clean` end what is queued is still sent, if the peer takes it
+/// Ends the connection. After a `clean` end queued PDUs are still sent, if the peer takes them
 /// within `patience`.
 pub(super) async fn wind_down(iser: &Iser, connection: &Connection, clean: bool, patience: Duration) {
     let Some(pair) = iser.take() else { return };
-    // What was copied, and what was not: the lab reads it.
+    // Counters of copied and uncopied bytes: the lab reads this event.
     tracing::debug!(moved = ?pair.counters(), "iSER connection ended");
     if clean {
         sent_or_over(&pair, patience).await;
@@ -121,7 +122,7 @@ pub(super) async fn wind_down(iser: &Iser, connection: &Connection, clean: bool,
     connection.inner.borrow_mut().outbox.iser = None;
 }
 
-/// The first message of an initiator that declared iSERHelloRequired (RFC 7145 §5.1.3).
+/// Answers the first message of an initiator that declared iSERHelloRequired (RFC 7145 §5.1.3).
 fn answer_hello(pair: &QueuePair, connection: &Connection, message: &Chain) -> Result<(), End> {
     let mut head = [0; HEADER_LEN];
     let len = message.len().min(HEADER_LEN);
@@ -150,7 +151,7 @@ fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End
     let agreed = connection.negotiated.borrow().params.target_recv_data_segment_length as usize;
     let limits = iser::Limits { data: agreed.max(setup::LIMITS.data), ..setup::LIMITS };
     let layout = Layout::of(head, message.len(), limits)?;
-    // `Layout` has seen to it that there is a BHS and that the AHSs are within the head.
+    // `Layout` has checked that there is a BHS and that the AHSs are within the head.
     let Some(bhs) = head.get(HEADER_LEN..HEAD_LEN).and_then(Bhs::ref_from).copied() else {
         return Err(End::NoHello);
     };
@@ -177,7 +178,7 @@ fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End
 fn remember(inner: &mut Inner, control: Control, itt: u32, event: Option<&Event>) {
     let task = match event {
         Some(Event::Command(command)) => Some(command.task),
-        // It waits for its turn, or was refused.
+        // The command waits for its turn, or was refused.
         _ => inner.state.find(itt),
     };
     if let (Some(task), Some(outgoing)) = (task, &mut inner.outbox.iser) {
@@ -186,8 +187,8 @@ fn remember(inner: &mut Inner, control: Control, itt: u32, event: Option<&Event>
 }
 
 impl Connection {
-    /// Where the bytes from `offset` of an RDMA Read on belong, and which byte of their command's
-    /// data-out the first is.
+    /// The place for the bytes from `offset` of an RDMA Read on, and the offset of the first of
+    /// them in the command's data-out.
     fn place_of_read(&self, id: u64, offset: u64) -> Option<(Landing, u64)> {
         let (task, at) = key_of(id);
         Some((self.place_fetched(task)?, u64::from(at) + offset))

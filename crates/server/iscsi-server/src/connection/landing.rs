@@ -1,8 +1,8 @@
-//! Where the data of a connection's WRITEs belongs, as their units have said, and commands that are begun before their data has come,
-//! so that they can.
+//! Places for the data of a connection's WRITEs, as their units have named them. Commands are begun
+//! before their data has come, so that units can name a place in time.
 //!
-//! A place is known for as long as the task's mover lives, and is good only for data that its unit is sure to get. Nothing of a unit
-//! is touched here.
+//! A place is known for as long as the task's mover lives, and is good only for data that its unit
+//! is sure to get. This module does not touch a unit's memory.
 
 use std::rc::Rc;
 
@@ -38,7 +38,8 @@ impl Landings {
 }
 
 impl Connection {
-    /// Whether the command with this header is begun before its data has come: one whose data may land.
+    /// Whether to begin the command with this header before its data has come: if its data may be
+    /// placed directly.
     pub(crate) fn is_begun_early(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8]) -> bool {
         let Some(PduRef::ScsiCommand(command)) = bhs.view() else { return false };
         if !ahs.is_empty() || !self.inner.borrow().state.is_begun_early(bhs) {
@@ -71,7 +72,7 @@ impl Connection {
         self.deliver_held()
     }
 
-    /// Takes in the immediate data of the command that was begun.
+    /// Takes in the rest of the immediate data of a command that was begun.
     pub(crate) fn on_rest(self: &Rc<Self>, data: impl Data<Segment>) -> Result<(), End> {
         let event = {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
@@ -84,8 +85,8 @@ impl Connection {
         self.deliver_held()
     }
 
-    /// Where the data of a PDU belongs whose header has come, from byte `filled` of its data segment on, and which byte of its
-    /// command's data-out that is.
+    /// The place for the data of a PDU whose header has come, from byte `filled` of its data
+    /// segment on, and the offset of that byte in the command's data-out.
     pub(crate) fn place(&self, bhs: &Bhs, filled: usize) -> Option<(Landing, u64)> {
         if self.is_cut() {
             return None;
@@ -95,7 +96,7 @@ impl Connection {
         Some((landing, u64::from(offset) + filled as u64))
     }
 
-    /// Where the data belongs that a task's RDMA Reads bring.
+    /// The place for the data that a task's RDMA Reads fetch.
     pub(crate) fn place_fetched(&self, task: TaskKey) -> Option<Landing> {
         if self.is_cut() || !self.inner.borrow().state.awaits_reads(task) {
             return None;
@@ -103,15 +104,15 @@ impl Connection {
         self.landings.borrow().get(task).cloned()
     }
 
-    /// A task's unit has said where its data belongs.
+    /// Records the place that a task's unit has named for its data.
     pub(crate) fn lands(&self, task: TaskKey, landing: Landing) {
         self.landings.borrow_mut().set(task, landing);
     }
 
-    /// A task's unit has done with it.
+    /// Forgets the place: the task's unit has done with it.
     pub(crate) fn forget_landing(&self, task: TaskKey) {
         let landing = self.landings.borrow_mut().take(task);
-        // It may be the last that holds its unit.
+        // This may be the last reference to the unit.
         drop(landing);
     }
 }

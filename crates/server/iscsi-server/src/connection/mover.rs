@@ -1,5 +1,5 @@
-//! The datamover (RFC 5047) of a command: over TCP Put_Data becomes Data-In PDUs and Get_Data R2Ts and Data-Outs, over iSER they
-//! become RDMA Writes and RDMA Reads.
+//! The datamover (RFC 5047) of a command. Over TCP, Put_Data becomes Data-In PDUs, and Get_Data
+//! becomes R2Ts and Data-Outs. Over iSER they become RDMA Writes and RDMA Reads.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -15,21 +15,22 @@ use crate::end::NoStag;
 use crate::transport::{Transport, iser};
 use crate::wire::Segment;
 
-/// One task's way to its initiator.
+/// Datamover of one task.
 pub struct Mover {
     connection: Rc<Connection>,
     task: TaskKey,
-    /// Bytes that the unit may have asked for and not given up.
+    /// Bytes of [`Connection::grants`] that the task holds for the unit's requests.
     granted: usize,
-    /// The unit has got what was granted.
+    /// The unit has received the granted bytes.
     given: bool,
-    /// Bytes granted besides, for data that is fetched before the unit asks for it.
+    /// Bytes granted besides, for data that is requested before the unit asks for it.
     ahead: usize,
     /// The connection knows where the data belongs.
     lands: bool,
 }
 
-/// What a unit takes of a write at a time, at least, if there is more of it: nothing is asked for ahead of shorter ones.
+/// Over TCP: shortest Get_Data, bytes, for which more data is requested ahead. Over RDMA any length
+/// counts.
 const PIECE: usize = 64 << 10;
 
 impl Mover {
@@ -37,12 +38,13 @@ impl Mover {
         Self { connection, task, granted: 0, given: false, ahead: 0, lands: false }
     }
 
-    /// Asks for what the unit will want after the next `len` bytes, as far as the path calls for it and it costs nobody else.
+    /// Requests data that the unit will want after the next `len` bytes, as far as the path calls
+    /// for it and no other task loses by it.
     fn look_ahead(&mut self, len: usize) {
         let connection = &*self.connection;
         let most = ahead::pieces(connection.round_trip(), connection.is_iser());
         let left = connection.with(|state, _| state.data_left(self.task));
-        // At the end there is less to come than was granted.
+        // Near the end less data is to come than was granted.
         let unused = self.ahead.saturating_sub(left.saturating_sub(len));
         connection.grants.give_back(unused);
         self.ahead -= unused;
@@ -63,7 +65,7 @@ impl Mover {
         self.given = false;
     }
 
-    /// Posts the RDMA Writes that bring data-in to where the initiator wants it.
+    /// Posts the RDMA Writes of data-in to the initiator's memory.
     fn write(&self, mut data: Buf) {
         let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
         let Some((offset, len)) = state.put(self.task, data.len()) else { return };
@@ -73,12 +75,13 @@ impl Mover {
             return;
         };
         if let Err(NoStag) = outgoing.write(self.task, offset, data) {
-            // There is nowhere to put it. Nothing is moved, and the command ends with an error.
+            // The initiator gave no memory for it. Nothing is moved, and the command ends with an
+            // error.
             state.refuse_data_in(self.task);
         }
     }
 
-    /// Posts all RDMA Reads that what the unit wants calls for.
+    /// Posts all RDMA Reads for the data that the unit wants.
     fn read(&self) -> Result<(), Lost> {
         let result = {
             let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
@@ -90,7 +93,7 @@ impl Mover {
             reads.try_for_each(|read| outgoing.read(self.task, read))
         };
         result.map_err(|error| {
-            // None of it is under way.
+            // The STag is missing, so no RDMA Read of the task is in flight.
             self.connection.lose(error.into());
             Lost
         })
@@ -162,13 +165,14 @@ impl DataMover for Mover {
             self.granted = self.ahead.min(len);
             self.ahead -= self.granted;
         }
-        // Before the first piece, although it may be there already: with that, units take what others wait for.
+        // Before the first piece, although it may be there already: with that, units take what
+        // others wait for.
         let is_short = |state: &iscsi::target::Connection<Segment>| {
             state.is_short_of_data(self.task, state.data_left(self.task))
         };
         if self.granted == 0 && self.connection.with(|state, _| is_short(state)) {
             if self.connection.grants.poll_take(len, cx).is_pending() {
-                // It may be aborted meanwhile, or the data come unasked.
+                // Meanwhile the task may be aborted, or the data come unsolicited.
                 self.connection.wait_for_data(self.task, cx.waker());
                 return Poll::Pending;
             }
@@ -212,7 +216,7 @@ impl DataMover for Mover {
         if connection.is_lost() || connection.is_aborted(self.task) {
             return Poll::Ready(Lost);
         }
-        // Who waits for data is woken by an abort too.
+        // An abort wakes the waiter too.
         connection.wait_for_data(self.task, cx.waker());
         Poll::Pending
     }

@@ -1,9 +1,9 @@
 //! Task attributes (SAM-5 §8.6): ORDERED commands wait for older ones of their unit, and younger
 //! ones wait for them.
 //!
-//! Nothing is kept for units whose commands are all SIMPLE, so that those pay for one look at an
-//! empty list. The order is kept among the commands of one connection; what other initiators sent
-//! has no order that anybody could observe.
+//! Nothing is kept for units whose commands are all SIMPLE: those commands only check an empty
+//! list. The order is kept among the commands of one connection; commands of other initiators have
+//! no observable order.
 
 use std::collections::VecDeque;
 
@@ -16,15 +16,15 @@ use super::Admitted;
 #[derive(Default)]
 pub(crate) struct Order {
     gates: Vec<Gate>,
-    /// Tasks at work on units that their LUNs do not name any more, with the units' addresses. They
-    /// are no part of the task sets that those LUNs name now.
+    /// Running tasks of units that their LUNs do not name any more, with the units' addresses. They
+    /// are not in the task sets that those LUNs name now.
     left: Vec<(TaskKey, usize)>,
 }
 
-/// A unit with an ORDERED command at work or waiting.
+/// A unit with an ORDERED command running or waiting.
 struct Gate {
     lun: Lun,
-    /// The ORDERED command at work.
+    /// The running ORDERED command.
     at_work: Option<TaskKey>,
     waiting: VecDeque<Admitted>,
 }
@@ -34,14 +34,14 @@ fn has(command: &ScsiCommand, attribute: TaskAttribute) -> bool {
 }
 
 impl Order {
-    /// Whether no command waits, none makes others wait, and none is at work on a unit that has
-    /// left.
+    /// Whether no command waits, none makes others wait, and none runs on a unit that has left its
+    /// LUN.
     pub(crate) fn is_empty(&self) -> bool {
         self.gates.is_empty() && self.left.is_empty()
     }
 
-    /// Keeps those of the waiting commands that `stays` gives back, and nothing of the task set of
-    /// a LUN that `is_other` says names another unit now.
+    /// Keeps those of the waiting commands that `stays` returns, and nothing of the task set of a
+    /// LUN that names another unit now, by `is_other`.
     pub(crate) fn retain(
         &mut self,
         mut stays: impl FnMut(Admitted) -> Option<Admitted>,
@@ -53,14 +53,14 @@ impl Order {
         self.gates.retain(|gate| !is_other(gate.lun));
     }
 
-    /// The unit at `address`, on which `task` is at work, has left its LUN.
+    /// The unit at `address`, which runs `task`, has left its LUN.
     pub(crate) fn leave(&mut self, task: TaskKey, address: usize) {
         if self.left(task).is_none() {
             self.left.push((task, address));
         }
     }
 
-    /// The address of the unit that `task` is at work on, if that has left its LUN.
+    /// The address of the unit that runs `task`, if that has left its LUN.
     pub(crate) fn left(&self, task: TaskKey) -> Option<usize> {
         self.left.iter().find(|(left, _)| *left == task).map(|(_, address)| *address)
     }
@@ -75,8 +75,8 @@ impl Order {
         self.gates.iter().map(|gate| gate.lun).collect()
     }
 
-    /// Gives `command` back if it may run now, and keeps it otherwise. `older` tells whether older
-    /// commands of its unit are at work; it is asked only when that matters.
+    /// Returns `command` if it may run now, and keeps it otherwise. `older` tells whether older
+    /// commands of its unit are running; it is called only if that matters.
     pub(crate) fn admit(&mut self, command: Admitted, older: impl FnOnce() -> bool) -> Option<Admitted> {
         let scsi = &command.scsi;
         if has(scsi, TaskAttribute::HeadOfQueue) {
@@ -105,8 +105,8 @@ impl Order {
         admitted
     }
 
-    /// A command of `lun` has ended: the next one that may run, if any. To be asked again until
-    /// there is none. `at_work` tells whether commands older than the one given are still at work.
+    /// A command of `lun` has ended. Returns the next one that may run, if any; call it until there
+    /// is none. `at_work` tells whether commands older than the given one are still running.
     pub(crate) fn next(
         &mut self,
         lun: Lun,
@@ -134,7 +134,7 @@ impl Order {
         gate.waiting.pop_front()
     }
 
-    /// Forgets a command that waits. False if it does not.
+    /// Forgets a waiting command. False if it does not wait here.
     pub(crate) fn remove(&mut self, task: TaskKey) -> bool {
         for gate in &mut self.gates {
             if let Some(at) = gate.waiting.iter().position(|command| command.scsi.task == task) {

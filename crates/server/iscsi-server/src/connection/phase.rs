@@ -2,30 +2,30 @@
 
 use std::cell::Cell;
 
-/// Where a connection is in its life.
+/// Phases of a connection's life, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     /// It receives, and serves commands.
     #[default]
     Running,
-    /// It takes no more commands, and closes when those at work have ended: another daemon takes
+    /// It takes no more commands, and closes when the running ones have ended: another daemon takes
     /// over.
     Draining,
     /// It ends when everything queued has been sent.
     Closing {
-        /// It was asked to close once more: its tasks need not wait for another connection.
+        /// It was asked a second time to close: its tasks need not wait for another connection.
         again: bool,
     },
-    /// Nothing is sent or received any more, and its tasks wait for another connection
-    /// (ErrorRecoveryLevel 2).
+    /// Detached (ErrorRecoveryLevel 2): it sends and receives nothing any more; its tasks wait for
+    /// another connection.
     Detached,
-    /// They need not wait any longer.
+    /// Its tasks need not wait any longer.
     Retired,
-    /// No more I/O, and no task is kept: those at work end.
+    /// No more I/O, and no task is kept: the running ones end.
     Lost,
-    /// All have ended, and what recovery had to do is in the session's account.
+    /// All tasks have ended, and the counts of recovery are in the session's account.
     Ended,
-    /// It is out of its session.
+    /// It has left its session.
     Over,
 }
 
@@ -39,7 +39,7 @@ impl Life {
         self.0.get()
     }
 
-    /// Goes on to a later phase. False if it is there already, or past it.
+    /// Advances to a later phase. False if it is there already, or past it.
     pub(super) fn advance(&self, to: Phase) -> bool {
         let goes = self.phase() < to;
         if goes {
@@ -48,7 +48,7 @@ impl Life {
         goes
     }
 
-    /// It is to close. If it does so already, or is detached, its tasks are to end.
+    /// Begins to close. If it is closing already, or is detached, its tasks are to end.
     pub(super) fn close(&self) {
         match self.phase() {
             Phase::Running | Phase::Draining => self.0.set(Phase::Closing { again: false }),
@@ -58,7 +58,7 @@ impl Life {
         }
     }
 
-    /// It loses its socket and keeps its tasks. False if it has already, or is past that.
+    /// Drops its socket and keeps its tasks. False if it has done so already, or is past that.
     pub(super) fn detach(&self) -> bool {
         match self.phase() {
             Phase::Closing { again: true } => self.advance(Phase::Retired),

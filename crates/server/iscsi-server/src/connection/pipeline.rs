@@ -1,13 +1,13 @@
-//! The one way of a command from its turn to its unit. It passes three stages, and waits in the
-//! first that keeps it:
+//! The path of a command from its turn to its unit. It passes three stages, and waits in the first
+//! that keeps it:
 //!
 //! 1. order: older commands of its unit, where task attributes ask for that ([`Order`]);
 //! 2. limits of service ([`Gate`]);
-//! 3. room: a read waits while the initiator has too much to take, or to acknowledge.
+//! 3. room: a read waits while the initiator has too many bytes to take, or to acknowledge.
 //!
 //! Before the first stage a command waits for its CmdSN's turn in the command window of
-//! `iscsi::target`, which bounds how many commands wait. A command that leaves a stage goes on with
-//! the next one.
+//! `iscsi::target`, which bounds the number of waiting commands. A command that leaves a stage
+//! continues with the next one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use super::order::Order;
 use super::{Admitted, Connection};
 use crate::qos;
 
-/// A stage of the way.
+/// A stage of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Order,
@@ -30,17 +30,17 @@ pub(super) enum Stage {
     Room,
 }
 
-/// The commands of a connection that wait, by their stages.
+/// The waiting commands of a connection, by their stages.
 #[derive(Default)]
 pub(super) struct Pipeline {
     pub order: RefCell<Order>,
     gate: Gate<Admitted>,
-    /// Reads, in the order of their coming.
+    /// Reads, in order of arrival.
     room: RefCell<VecDeque<Admitted>>,
 }
 
 impl Pipeline {
-    /// Forgets a command that waits. False if it does not.
+    /// Forgets a waiting command. False if it does not wait here.
     pub(super) fn remove(&self, key: TaskKey) -> bool {
         let mut room = self.room.borrow_mut();
         if let Some(at) = room.iter().position(|command| command.scsi.task == key) {
@@ -50,8 +50,8 @@ impl Pipeline {
         self.order.borrow_mut().remove(key) || self.gate.remove(|command| command.scsi.task == key)
     }
 
-    /// Keeps those of the waiting commands that `stays` gives back, and no order among those of a
-    /// LUN that `is_other` says names another unit now.
+    /// Keeps those of the waiting commands that `stays` returns, and no order among those of a LUN
+    /// that names another unit now, by `is_other`.
     pub(super) fn retain(
         &self,
         mut stays: impl FnMut(Admitted) -> Option<Admitted>,
@@ -70,7 +70,7 @@ impl Pipeline {
 }
 
 impl Connection {
-    /// Takes a command to its unit, by all stages from `from` on.
+    /// Passes a command to its unit, through all stages from `from` on.
     #[inline]
     pub(super) fn pass(self: &Rc<Self>, command: Admitted, from: Stage) {
         if from <= Stage::Order {
@@ -83,7 +83,7 @@ impl Connection {
             return self.pass_limits(command);
         }
         let expected_in = command.scsi.expected_in;
-        // One that waits is not overtaken: it may be long, and would wait for ever.
+        // Later reads do not overtake a waiting one: it may be long, and would wait for ever.
         if expected_in > 0 && (self.pipeline.lacks_room() || !self.may_begin(expected_in)) {
             self.pipeline.room.borrow_mut().push_back(command);
             return self.watch_backlog();
@@ -91,7 +91,7 @@ impl Connection {
         self.execute(command);
     }
 
-    /// Takes on a command that has waited, if its LUN still means what it meant.
+    /// Resumes a command that has waited, if its LUN still denotes the same unit and nexus.
     fn go_on(self: &Rc<Self>, command: Admitted, from: Stage) {
         if let Some(command) = self.resume(command) {
             self.pass(command, from);
@@ -102,8 +102,7 @@ impl Connection {
     #[cold]
     fn pass_order(self: &Rc<Self>, command: Admitted, plain: bool) {
         if !plain {
-            // Such an initiator wants each read as it was in its turn, not as it is when it
-            // arrives.
+            // Such an initiator wants each read as of its turn, not as of its arrival.
             self.inner.borrow_mut().outbox.stop_lending();
         }
         let older = self.has_older(&command.scsi, &self.pipeline.order.borrow());
@@ -113,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Charges a command for what it costs, and keeps it until its time.
+    /// Charges a command's cost to its limits, and keeps it until its time.
     #[cold]
     fn pass_limits(self: &Rc<Self>, command: Admitted) {
         let scsi = &command.scsi;
@@ -138,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Whether commands of the same unit that are older than `command` are at work.
+    /// Whether commands of the same unit that are older than `command` are running.
     fn has_older(&self, command: &ScsiCommand, order: &Order) -> bool {
         let inner = self.inner.borrow();
         let mut tasks = inner.state.tasks();
@@ -150,7 +149,7 @@ impl Connection {
         })
     }
 
-    /// A command has ended: those that waited for it go on.
+    /// A command has ended: resumes those that waited for it.
     #[inline]
     pub(super) fn order_moved(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
         if !self.pipeline.order.borrow().is_empty() {
@@ -170,8 +169,8 @@ impl Connection {
         }
     }
 
-    /// Tasks may have ended without [`Self::finish`]: aborted, or answered when the last data owed
-    /// to them came. Commands that waited for them go on.
+    /// Tasks may have ended without [`Self::finish`]: aborted, or answered when their last data
+    /// came. Resumes commands that waited for them.
     #[inline]
     pub(super) fn look_at_order(self: &Rc<Self>) {
         if !self.pipeline.order.borrow().is_empty() {
@@ -191,7 +190,7 @@ impl Connection {
         }
     }
 
-    /// Looks which limits hold for the session.
+    /// Closes the gate if a limit is set for the session or one of its units; else opens it.
     pub(super) fn look_at_limits(&self) {
         let units = self.session.view().luns.iter().any(|entry| entry.limiter.is_active());
         self.pipeline.gate.set_closed(units || self.session.limiter.is_active());
@@ -206,7 +205,7 @@ impl Connection {
         self.kick();
     }
 
-    /// There may be room again: reads that waited for it go on.
+    /// There may be room again: resumes reads that waited for it.
     pub(super) fn room_moved(self: &Rc<Self>) {
         loop {
             let next = self.pipeline.room.borrow_mut().pop_front();
@@ -219,7 +218,7 @@ impl Connection {
             if let Some(command) = self.resume(command) {
                 self.execute(command);
             }
-            // It may have ended, and what it brought counts for the next.
+            // The command may have ended, and the data that it brought counts for the next.
             self.kick();
         }
     }

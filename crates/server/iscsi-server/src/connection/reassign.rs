@@ -1,9 +1,9 @@
-//! Connection recovery (RFC 7143 §7.2.2, ErrorRecoveryLevel 2): a task of a connection that is lost
-//! goes on with another one.
+//! Connection recovery (RFC 7143 §7.2.2, ErrorRecoveryLevel 2): a task of a lost connection
+//! continues on another one.
 //!
-//! A unit stays on the core where it began. What it brings and wants is carried between it and the
-//! task's new connection, whatever core that is on, by a [`Ferry`]; to the new connection the ferry
-//! is the unit. This is rare, so that it may copy.
+//! A unit stays on the core where it began. A [`Ferry`] carries data and requests between it and
+//! the task's new connection, on whatever core. To the new connection the ferry is the unit.
+//! Reassignment is rare, so the ferry may copy.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -21,10 +21,10 @@ use crate::ferry::{Ferry, Freight, Load, Parcel};
 use crate::remote::Victims;
 use crate::session::{Member, Standing};
 
-/// Bytes of a piece on a ferry at most, as far as it is up to that.
+/// Longest piece to make for a ferry, bytes.
 const PIECE: usize = 256 << 10;
 
-/// Gives up the task with tag `itt` of a connection that is gone. On its core.
+/// Releases the task with tag `itt` of a lost connection. Runs on its core.
 pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -> Option<Parcel> {
     let view = connection.view().shared().clone();
     let released = connection.inner.borrow_mut().state.release(itt, exp_data_sn)?;
@@ -32,7 +32,7 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
         let mut whole: VecDeque<Vec<u8>> = VecDeque::new();
         for piece in pieces {
             match whole.back_mut() {
-                // What was cut for the old connection need not be for the new one.
+                // The new connection may use longer pieces than the old one did.
                 Some(last) if last.len() + piece.0.len() <= PIECE => {
                     last.extend_from_slice(&piece.0.to_vec())
                 }
@@ -66,7 +66,7 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
     Some(Parcel { task: released.task, held, view, ferry })
 }
 
-/// TASK REASSIGN (§11.5.1). Answers it, and goes on with the task.
+/// TASK REASSIGN (§11.5.1). Answers it, and continues the task.
 pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
     let found = find(&connection, &request).await;
     let (result, parcel) = match found {
@@ -83,7 +83,7 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
         Some((key?, parcel))
     });
     let result = match (result, &adopted) {
-        // There is no room for it here.
+        // This connection has no room for the task.
         (TaskManagementResult::FunctionComplete, None) => TaskManagementResult::FunctionRejected,
         (result, _) => result,
     };
@@ -99,7 +99,7 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
     }
 }
 
-/// Looks for the task among the session's connections, and takes it from one that was removed for
+/// Finds the task among the session's connections, and takes it from one that was removed for
 /// recovery.
 async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<Parcel, TaskManagementResult> {
     if connection.session.params.error_recovery_level < 2 || connection.is_iser() {
@@ -112,8 +112,8 @@ async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<P
     let mut newest: Option<(Member, Lun, u32)> = None;
     for member in connection.session.connections() {
         let Some((lun, cmd_sn)) = member.remote.allegiant(itt).await else { continue };
-        // A tag is free for another task once its status has come, though that was not acknowledged
-        // before its connection was lost.
+        // Once a task's status has come, the initiator may reuse the tag, although it did not
+        // acknowledge the status before its connection was lost.
         if newest.as_ref().is_none_or(|(.., before)| sn::le(*before, cmd_sn)) {
             newest = Some((member, lun, cmd_sn));
         }
@@ -130,21 +130,21 @@ async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<P
             None => Err(TaskManagementResult::TaskDoesNotExist),
         };
     }
-    // One that has been given up may still be at work. It must not be any more when the initiator
-    // is told that it does not exist: it may give the command again, and others after that.
+    // A released task may still be running. It must have ended before the initiator learns that the
+    // task does not exist: it may send the command again, and others after it.
     for member in connection.session.connections() {
         member.remote.abort(Victims::Tag(itt)).await;
     }
     Err(TaskManagementResult::TaskDoesNotExist)
 }
 
-/// Is the unit of a task that was adopted.
+/// Acts as the unit of an adopted task.
 async fn carry(connection: &Rc<Connection>, key: TaskKey, lun: Lun, ferry: &Ferry) {
     let mut mover = Mover::new(connection.clone(), key);
     let completion = loop {
         let arrival = poll_fn(|cx| {
-            // A task that has moved on from here is neither lost nor aborted: the mover asks the
-            // next ferry.
+            // A task that has been reassigned once more is neither lost nor aborted: the mover asks
+            // the next ferry.
             if mover.poll_lost(cx).is_ready() {
                 return Poll::Ready(Freight::Aborted);
             }
@@ -164,7 +164,7 @@ async fn carry(connection: &Rc<Connection>, key: TaskKey, lun: Lun, ferry: &Ferr
         };
         if carried.is_err() {
             ferry.give_up();
-            // The task is over when its unit is.
+            // The task ends with its unit's execution.
             break poll_fn(|cx| {
                 loop {
                     match ferry.poll_next(cx) {

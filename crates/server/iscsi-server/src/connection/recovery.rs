@@ -1,6 +1,6 @@
-//! What a connection does at ErrorRecoveryLevel 1 and 2 besides its state machine: reads wait for
-//! acknowledgements, what may be lost is looked after, and tasks outlive the connection until
-//! another one takes them.
+//! A connection's work at ErrorRecoveryLevel 1 and 2 besides its state machine. Reads wait for
+//! acknowledgements, the watch loop asks again for lost PDUs, and tasks outlive the connection
+//! until another one takes them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,8 +23,7 @@ impl Connection {
         self.standing.get() == Standing::Removed
     }
 
-    /// Sends and receives nothing any more. Units go on: what they bring is kept for another
-    /// connection.
+    /// Stops sending and receiving. Units continue: their data is kept for another connection.
     pub(super) fn detach(&self) {
         if !self.life.detach() {
             return;
@@ -37,9 +36,9 @@ impl Connection {
         self.progress.notify();
     }
 
-    /// Waits until no task of this connection, which is gone, can be of use any more: all were
-    /// reassigned, the time is over, or the session is. A command that was lost with it may be sent
-    /// again for as long.
+    /// Waits until no task of this lost connection can be of use any more: all were reassigned, or
+    /// the time or the session is over. A command that was lost with it may be sent again in the
+    /// same time.
     pub(super) async fn await_recovery(&self) {
         let retention = self.session.retention();
         let retired = || self.life.phase() >= Phase::Retired;
@@ -51,7 +50,7 @@ impl Connection {
                 let done = left() && self.session.may_forget(self.id);
                 (retired() || done || self.is_removed() != removed).then_some(())
             });
-            // Nobody tells of a gap that is filled.
+            // No event reports that a gap is filled: check again soon.
             let soon = if left() { runtime::now() + GAP_LOOKS } else { deadline };
             let told =
                 runtime::timeout(soon.min(deadline).saturating_duration_since(runtime::now()), changed).await;
@@ -59,7 +58,7 @@ impl Connection {
                 return;
             }
             if told.is_ok() {
-                // From the logout on the time is counted anew (RFC 7143 §11.15.3).
+                // The logout restarts the time (RFC 7143 §11.15.3).
                 removed = true;
                 deadline = runtime::now() + retention;
             } else if runtime::now() >= deadline {
@@ -71,8 +70,8 @@ impl Connection {
         }
     }
 
-    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with
-    /// their connection (RFC 7143 §7.6).
+    /// Ends all tasks. If the session continues, a unit attention tells the initiator that they
+    /// have ended with their connection (RFC 7143 §7.6).
     pub(crate) async fn clear(self: &Rc<Self>) {
         let luns: Vec<Lun> = self.inner.borrow().state.tasks().map(|(_, task)| task.lun).collect();
         self.abort(&Victims::All).await;
@@ -87,8 +86,8 @@ impl Connection {
         });
     }
 
-    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any
-    /// more.
+    /// Removes the connection for recovery (§11.14.1), and waits until its part in all work has
+    /// ended.
     pub(super) async fn remove(&self) {
         let known = self.standing.replace(Standing::Removed) == Standing::Removed;
         if !(known && self.is_detached()) {
@@ -99,13 +98,13 @@ impl Connection {
         self.progress.notify();
     }
 
-    /// It answers a logout that removes it for recovery, and then is gone.
+    /// Removes this connection for recovery by its own logout: it closes after the answer.
     pub(crate) fn remove_itself(&self) {
         self.standing.set(Standing::Removed);
         self.stop_once();
     }
 
-    /// The ferry of a task that was reassigned.
+    /// The ferry of a reassigned task.
     #[inline]
     pub(crate) fn ferry(&self, task: TaskKey) -> Option<Arc<Ferry>> {
         if !self.is_cut() {
@@ -114,13 +113,13 @@ impl Connection {
         self.ferries.borrow().get(&task).cloned()
     }
 
-    /// A task's unit brings and takes its data by `ferry` from now on.
+    /// Moves a task's data by `ferry` from now on.
     pub(crate) fn embark(&self, task: TaskKey, ferry: Arc<Ferry>) {
         self.ferries.borrow_mut().insert(task, ferry);
         self.wake_task(task);
     }
 
-    /// A task was given up: what waited for room may go on, and this connection may have nothing
+    /// A task was released: resumes reads that waited for room. This connection may have no task
     /// left.
     pub(crate) fn released(self: &Rc<Self>) {
         self.room.notify();
@@ -141,7 +140,7 @@ impl Connection {
         self.deliver_held()
     }
 
-    /// Reads that waited for acknowledgements go on if there were some.
+    /// After acknowledgements, resumes reads that waited for them.
     pub(super) fn on_acknowledged(self: &Rc<Self>) {
         if !self.inner.borrow_mut().state.take_made_room() {
             return;
@@ -150,8 +149,7 @@ impl Connection {
         self.room_moved();
     }
 
-    /// Has what waits to be sent counted again when it is little. Over TCP the loop that sends does
-    /// so.
+    /// Has the backlog counted again when it is small. Over TCP the send loop does so.
     #[inline]
     pub(crate) fn watch_backlog(self: &Rc<Self>) {
         if let Transport::Iser(iser) = &self.transport
@@ -161,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// Whether a read of `len` bytes may begin: not while too much waits to be taken, or to be
+    /// Whether a read of `len` bytes may begin: not while too many bytes wait to be taken, or to be
     /// acknowledged.
     #[inline]
     pub(super) fn may_begin(&self, len: u32) -> bool {
@@ -175,7 +173,7 @@ impl Connection {
             })
     }
 
-    /// Whether a unit may put more of a task's data-in: not while too much waits to be
+    /// Whether a unit may put more of a task's data-in: not while too many bytes wait to be
     /// acknowledged.
     pub(crate) fn may_put(&self, task: TaskKey) -> bool {
         !self.recovers
@@ -185,7 +183,7 @@ impl Connection {
             })
     }
 
-    /// Looks after what may be lost, as long as there is something.
+    /// Watches for losses, as long as something may be lost.
     pub(super) async fn watch_loop(self: Rc<Self>) {
         let interval = self.inner.borrow().state.recovery_interval();
         loop {

@@ -1,4 +1,4 @@
-//! Answers what others ask of a connection, from whatever core: [`crate::remote`] brings it here.
+//! Answers requests that [`crate::remote`] brings to a connection from any core.
 
 use std::rc::Rc;
 

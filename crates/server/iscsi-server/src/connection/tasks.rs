@@ -17,7 +17,7 @@ use crate::wire::Segment;
 use crate::{Unit, qos, router};
 
 impl Connection {
-    /// Takes in what an RDMA Read of a task has brought.
+    /// Takes in the data that an RDMA Read of a task has fetched.
     pub(crate) fn read_done(self: &Rc<Self>, task: TaskKey, data: impl Data<Segment>) {
         let over = {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
@@ -28,7 +28,7 @@ impl Connection {
         };
         self.wake_task(task);
         if over {
-            // Others may wait for its end: an abort, or commands that are to come after it.
+            // Others may wait for its end: an abort, or commands ordered after it.
             self.look_at_order();
             self.progress.notify();
         }
@@ -92,7 +92,7 @@ impl Connection {
         self.complete(task, lun, completion);
     }
 
-    /// Answers a command here, or where it was reassigned to.
+    /// Answers a command here, or on the connection that it was reassigned to.
     #[inline]
     pub(super) fn complete(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
         match self.ferry(task) {
@@ -120,7 +120,7 @@ impl Connection {
         self.inner.borrow().state.is_aborted(task)
     }
 
-    /// Leaves a waker for the task's next data-out.
+    /// Registers a waker for the task's next data-out.
     pub(crate) fn wait_for_data(&self, task: TaskKey, waker: &Waker) {
         let mut waits = self.data_waits.borrow_mut();
         if waits.len() <= task.slot() {
@@ -169,7 +169,7 @@ impl Connection {
         tasks.map(|(key, _)| key).collect()
     }
 
-    /// Aborts tasks, waits until they have ended, and says how many there were.
+    /// Aborts tasks, waits until they have ended, and returns their number.
     pub(crate) async fn abort(self: &Rc<Self>, victims: &Victims) -> usize {
         let mut running = Vec::new();
         let mut ended = 0;
@@ -189,7 +189,7 @@ impl Connection {
                 }
             }
         }
-        // Commands may have waited for those that are over already.
+        // Commands may have waited for tasks that have already ended.
         self.look_at_order();
         self.kick();
         running.iter().for_each(|key| self.wake_task(*key));
@@ -200,19 +200,19 @@ impl Connection {
     }
 }
 
-/// A task that a unit is at work on.
+/// A task that a unit runs.
 struct Running {
     connection: Rc<Connection>,
     task: TaskKey,
     lun: Lun,
-    /// How its read is counted.
+    /// Size of its read in the backlog's account (`Backlog::begin`).
     counted: usize,
 }
 
 impl Running {
     fn finish(&self, outcome: Outcome) {
         let connection = &self.connection;
-        // Only sense data has a format that its unit decides.
+        // Only the format of sense data depends on the unit.
         let view = outcome.sense.is_some().then(|| connection.view());
         let left = view.is_some() && connection.pipeline.order.borrow().left(self.task).is_some();
         let entry = view.as_ref().and_then(|view| view.luns().get(self.lun)).filter(|_| !left);
@@ -231,8 +231,8 @@ impl Drop for Running {
                 self.connection.room_moved();
             }
         }
-        // A unit that panics must not leave a task that nobody ends: its connection would wait for
-        // it for ever.
+        // A unit that panics must not leave a task behind: its connection would wait for it for
+        // ever.
         if std::thread::panicking() {
             let Self { connection, task, lun, .. } = self;
             let running = Self { connection: connection.clone(), task: *task, lun: *lun, counted: 0 };

@@ -1,5 +1,5 @@
-//! A connection over TCP: the loop that receives and hands PDUs on, and the loop that sends what is
-//! queued.
+//! A connection over TCP: the loop that receives and passes PDUs on, and the loop that sends queued
+//! PDUs.
 
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -17,17 +17,17 @@ use crate::wire::{Pieces, Segment};
 /// A send that takes this long waited for the peer to make room.
 const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
 
-/// Rounds of the ring for which a send waits while long data segments lie in the socket: each takes
-/// a receive of its own, and would have its answer sent, and the initiator woken, by itself. Short
-/// ones come many at a time, and an initiator must not wait for more of them.
+/// Rounds of the ring for which a send waits while long data segments lie in the socket. Each such
+/// segment takes a receive of its own, and would have its answer sent, and the initiator woken, by
+/// itself. Short ones come many at a time, and an initiator must not wait for more of them.
 const ROUNDS: usize = 8;
-/// Bytes to send that wait for no more.
+/// Bytes to send above which a send does not wait for more.
 const PLENTY: usize = 16 << 10;
 
-/// Sends what half of a receive has led to at once, if this core has time to spare. A peer that
-/// gets all its answers together has nothing to do until then, nor has this core afterwards until
-/// the peer has made something of them. A core that is always busy does better with one send, and
-/// with one system call for the sends of all its connections.
+/// Sends the output of half a receive at once, if this core has time to spare. A peer that gets all
+/// its answers together is idle until then; so is this core afterwards until the peer has handled
+/// them. A busy core does better with one send, and with one system call for the sends of all its
+/// connections.
 #[inline]
 fn send_early(tcp: &Tcp, connection: &Connection) -> Result<(), End> {
     if !runtime::has_polled() || tcp.sending.get() > 0 || connection.is_cut() {
@@ -63,7 +63,8 @@ pub(super) async fn receive_loop(tcp: &Tcp, connection: &Rc<Connection>, mut rec
         }
         connection.room_moved();
         connection.kick();
-        // A peer that does not read what it asked for is not listened to either.
+        // Backpressure: while a peer does not read the responses it asked for, nothing is received
+        // from it.
         connection.room.until(|| (connection.has_room() || connection.is_cut()).then_some(())).await;
     }
 }
@@ -100,7 +101,8 @@ pub(super) async fn send_loop(tcp: &Tcp, connection: &Rc<Connection>) {
         connection.backlog.account(connection.inner.borrow().outbox.gather.len());
         connection.room_moved();
         connection.room.notify();
-        // What the socket's buffer takes at once, a ping above all, says nothing of the peer.
+        // A send that the socket's buffer takes at once, such as a ping, proves nothing about the
+        // peer.
         if runtime::now().saturating_duration_since(begun) >= TAKEN_SLOWLY {
             connection.heard();
         }

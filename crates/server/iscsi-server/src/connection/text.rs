@@ -1,7 +1,8 @@
-//! Text requests in full-feature phase: SendTargets, and the keys that may be negotiated again (RFC 7143 §6.4, §11.10).
+//! Text requests in full-feature phase: SendTargets, and the keys that may be negotiated again (RFC
+//! 7143 §6.4, §11.10).
 //!
-//! An exchange may take several requests. What it agrees on holds when it ends, and not before; one that is given up changes
-//! nothing.
+//! An exchange may take several requests. Its results take effect when it ends; an aborted exchange
+//! changes nothing.
 
 use std::net::SocketAddr;
 
@@ -15,14 +16,15 @@ use iscsi::text::{Pair, Pairs, TextBuf};
 use super::Connection;
 use crate::offer::{offer, offer_iser};
 
-/// What a connection has agreed on, and where its peer reached it.
+/// Parameters that a connection has agreed on, and the local address that its peer connected to.
 #[derive(Clone, Debug)]
 pub(crate) struct Negotiated {
     pub params: Params,
     pub local: SocketAddr,
-    /// The exchange that is not over.
+    /// The exchange in progress.
     talk: Option<Box<Talk>>,
-    /// The initiator was asked to negotiate (Async Message 4), and is told what there is to tell when it does.
+    /// The target has asked the initiator to negotiate (Async Message 4), and makes its offers when
+    /// the initiator does.
     asked: bool,
 }
 
@@ -30,7 +32,8 @@ pub(crate) struct Negotiated {
 #[derive(Clone, Debug)]
 struct Talk {
     negotiator: Negotiator,
-    /// SendTargets has been answered: a key comes once (§6.4), and its answer is a thousand times as long.
+    /// SendTargets has been answered: a key comes once (§6.4), and its answer is a thousand times
+    /// as long.
     listed: bool,
 }
 
@@ -54,7 +57,7 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
     };
     let mut out = TextBuf::new();
     if let Err(reason) = reply(connection, &mut talk, negotiated.local, exchange, &mut out) {
-        // The exchange has come to nothing, and the old values stand (RFC 7143 §7.12).
+        // The exchange has failed, and the old values stand (RFC 7143 §7.12).
         return connection.with(|state, outbox| state.text_reject(exchange, reason, outbox));
     }
     if std::mem::take(&mut negotiated.asked) {
@@ -73,7 +76,7 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
     }
     match talk.negotiator.finish() {
         Ok(params) => {
-            // With iSER it stays what login has made it (RFC 7145 §6.2).
+            // Over iSER the value of the login stays (RFC 7145 §6.2).
             if !connection.is_iser() {
                 let segment = params.peer_max_recv_data_segment_length;
                 connection.with(|state, _| state.set_peer_max_data_segment(segment));
@@ -89,7 +92,7 @@ fn begin(connection: &Connection, negotiated: &Negotiated) -> Talk {
     let kind = if normal { SessionType::Normal } else { SessionType::Discovery };
     let mut ours = offer(&connection.shared.limits(), kind);
     if connection.is_iser() {
-        // What login has agreed on stays.
+        // Login's results stay.
         let segment = iser::UNTIL_FULL_FEATURE_DATA;
         ours = offer_iser(ours, &connection.shared.model().iser, segment);
     }
@@ -100,7 +103,7 @@ fn begin(connection: &Connection, negotiated: &Negotiated) -> Talk {
 /// Writes the answer to one request.
 ///
 /// # Errors
-/// Why the request is rejected.
+/// Reason to reject the request.
 fn reply(
     connection: &Connection,
     talk: &mut Talk,

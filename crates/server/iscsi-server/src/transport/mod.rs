@@ -1,7 +1,7 @@
-//! What carries a connection's PDUs and data: TCP ([`tcp`]), or RDMA by iSER ([`iser`]).
+//! Transports of a connection's PDUs and data: TCP ([`tcp`]), or RDMA by iSER ([`iser`]).
 //!
-//! Above this nothing knows which. A connection's kind is an enum that is looked at where the two
-//! differ: no virtual call and no boxed mover on the way.
+//! Code above this module does not depend on the transport. The kind is an enum, matched where the
+//! two differ: no virtual call and no boxed mover on the data path.
 
 pub(crate) mod iser;
 pub(crate) mod tcp;
@@ -13,52 +13,52 @@ use runtime::Gather;
 
 use crate::wire::Segment;
 
-/// How a connection reaches its initiator.
+/// A connection's transport to its initiator.
 pub(crate) enum Transport {
     /// A TCP stream.
     Tcp(tcp::Tcp),
-    /// A queue pair. What it moves is in the connection's [`Outbox`].
+    /// A queue pair. The connection's [`Outbox`] has its state for sending.
     Iser(iser::Iser),
 }
 
-/// A transport and what waits to be sent by it.
+/// A transport and the data that waits to be sent by it.
 pub(crate) struct Link {
     pub transport: Transport,
     pub outbox: Outbox,
 }
 
-/// What a connection begins its full-feature phase with.
+/// Input with which a connection begins its full-feature phase.
 pub(crate) enum Start {
-    /// What the connection accepts, and the bytes received after the last login PDU.
+    /// Limits of the connection, and the bytes received after the last login PDU.
     Tcp(Limits, Vec<u8>),
     /// Whether the initiator begins with a Hello (RFC 7145 §5.1.3).
     Iser { hello: bool },
 }
 
-/// What a connection has to send next.
+/// Output of a connection.
 #[derive(Default)]
 pub(crate) struct Outbox {
     /// TCP: PDUs, until the send loop takes them.
     pub gather: Gather,
     /// Whether units' memory may be sent by reference.
     pub lend: bool,
-    /// Whether the socket may copy short data from units' memory under a guard: not if its bytes are
-    /// needed before, for a digest, or once more.
+    /// Whether the socket may copy short data from units' memory under a guard. Not if its bytes
+    /// are needed before, for a digest, or a second time.
     pub holds: bool,
-    /// iSER: where PDUs are posted at once, and data too.
+    /// iSER: posts PDUs and data at once.
     pub iser: Option<Box<iser::Outgoing>>,
-    /// The connection is gone: what is still said goes nowhere.
+    /// The connection is gone: discard further PDUs.
     pub muted: bool,
 }
 
 impl Outbox {
-    /// Nothing is sent any more, of what is queued either.
+    /// Discards all output from now on, including what is queued.
     pub(crate) fn mute(&mut self) {
         self.muted = true;
         self.gather = Gather::new();
     }
 
-    /// Units' memory is sent as it is now from here on.
+    /// From here on units' memory is sent with its present content.
     pub(crate) fn stop_lending(&mut self) {
         self.lend = false;
         self.holds = false;

@@ -1,5 +1,6 @@
-//! An iSER initiator for tests, raw: it sends the messages that a test makes, exposes the memory that it names, and shows what
-//! comes back. Its queue pair answers the target's RDMA Reads while it waits for a message, and at no other time.
+//! A raw iSER initiator for tests: it sends the messages that a test makes, exposes the memory that
+//! it names, and returns the answers. Its queue pair answers the target's RDMA Reads while it waits
+//! for a message, and at no other time.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,7 +12,7 @@ use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout, Limits, PrivateData};
 use rdma::{Completion, Flags, Options, QueuePair, Rights, Stag};
 use runtime::{Chain, Runtime, pool};
 
-/// Runs a test's initiator on a ring of its own, and not for ever.
+/// Runs a test's initiator on a ring of its own, for a limited time.
 pub fn run<F: Future>(future: F) -> F::Output {
     let runtime = Runtime::new(runtime::Config::default()).expect("a ring");
     runtime.block_on(async {
@@ -19,7 +20,7 @@ pub fn run<F: Future>(future: F) -> F::Output {
     })
 }
 
-/// One PDU as it came.
+/// A received PDU.
 #[derive(Debug)]
 pub struct Message {
     pub bhs: Bhs,
@@ -37,7 +38,7 @@ impl Message {
 
 pub struct Client {
     pub pair: QueuePair,
-    /// What the target said of itself.
+    /// Private data of the target's reply.
     pub reply: PrivateData,
     pub session: Option<Established>,
     pub cmd_sn: u32,
@@ -49,10 +50,10 @@ pub fn options() -> Options {
     Options { ird: 64, ord: 1, receives: 300, receive_size: 76 + 8192 + 4, ..Options::default() }
 }
 
-/// What Linux's initiator says of itself.
+/// Private data of Linux's initiator.
 pub const LINUX: PrivateData = PrivateData { zero_based: false, remote_invalidation: true };
 
-/// Bytes that are not the same twice.
+/// Pseudorandom bytes.
 pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
     let mut next = || {
@@ -76,7 +77,7 @@ pub fn chain(bytes: &[u8]) -> Chain {
 }
 
 impl Client {
-    /// Makes a queue pair, and does no more.
+    /// Only makes a queue pair.
     pub async fn connect(to: SocketAddr, own: PrivateData, options: &Options) -> Result<Self, rdma::Error> {
         let (pair, reply) = rdma::connect(to, &own.encode(), options).await?;
         let reply = PrivateData::decode(&reply);
@@ -94,7 +95,7 @@ impl Client {
         client
     }
 
-    /// Logs in, or says why not.
+    /// Logs in, or returns the error.
     pub async fn log_in(&mut self, mut config: Config) -> Result<(), String> {
         config.offer = config.offer.over_rdma();
         let mut login = InitiatorLogin::new(config);
@@ -127,7 +128,7 @@ impl Client {
         self.send_raw(&message);
     }
 
-    /// Sends any bytes as a message.
+    /// Sends arbitrary bytes as a message.
     pub fn send_raw(&self, message: &[u8]) {
         self.pair.post_send(message, Chain::new(), Flags::default(), None);
         self.pair.flush();
@@ -182,7 +183,8 @@ impl Client {
         command
     }
 
-    /// Runs a command that reads into memory exposed for it; gives its response and all of that memory.
+    /// Runs a command that reads into memory exposed for it; returns its response and all of that
+    /// memory.
     pub async fn read(&mut self, lun: u16, cdb: &[u8], len: usize) -> (Message, Vec<u8>) {
         let (command, stag) = self.start_read(lun, cdb, len);
         let message = self.answer(command.itt.get()).await;
@@ -215,7 +217,8 @@ impl Client {
         withdrawn.buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect()
     }
 
-    /// Runs a write whose first `immediate` bytes go with the command, as Linux does it: the base offset counts them.
+    /// Runs a write whose first `immediate` bytes go with the command, like Linux: the base offset
+    /// counts them.
     pub async fn write(&mut self, lun: u16, cdb: &[u8], data: &[u8], immediate: usize) -> Message {
         let (command, stag) = self.start_write(lun, cdb, data, immediate);
         let message = self.answer(command.itt.get()).await;
@@ -265,7 +268,7 @@ pub fn at(stag: Stag, offset: u64) -> iser::Remote {
     iser::Remote { stag: stag.0, offset }
 }
 
-/// Takes a message apart.
+/// Parses a message.
 pub fn parse(message: &[u8], invalidated: Option<Stag>) -> Message {
     let header = Header::decode(message).expect("an iSER header");
     assert_eq!(header, Header::Control(Control::default()), "a target names no memory");

@@ -1,4 +1,4 @@
-//! A blocking initiator for tests: it sends the PDUs that a test makes and shows what comes back.
+//! A blocking initiator for tests: it sends the PDUs that a test makes and returns the answers.
 
 #[allow(dead_code, reason = "not every test uses it")]
 pub mod iser;
@@ -23,8 +23,8 @@ use iscsi_server::{CoresConfig, Server, Unit};
 
 pub const IQN: &str = "iqn.2026-01.org.example:test";
 pub const BLOCKS: usize = 8192;
-/// How long an answer may take on a machine that has other things to do, or stands still for a while. No ping of the server's comes
-/// before, which would hide that a wake-up was lost.
+/// Longest wait for an answer, even on a machine that is busy or stands still for a while. The
+/// server sends no ping before: that would hide a lost wake-up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with one memory disk of 4 MiB under LUN 0 and another under LUN 3.
@@ -39,7 +39,7 @@ pub fn server_on(cores: CoresConfig, change: impl FnOnce(&mut ServerConfig)) -> 
     Server::start(cores, config).expect("the server starts")
 }
 
-/// What [`server`] runs on.
+/// Cores of [`server`].
 pub const CORES: CoresConfig = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
 
 /// One core.
@@ -52,7 +52,7 @@ pub fn unit(name: &str) -> Unit {
     Unit::Disk(DiskUnit::new(store, options, &Registry::new()).expect("a disk"))
 }
 
-/// What [`server`] is started with.
+/// Configuration of [`server`].
 pub fn config() -> ServerConfig {
     ServerConfig {
         portals: vec![Portal {
@@ -74,7 +74,7 @@ pub fn config() -> ServerConfig {
             ports: None,
         }],
         discovery_auth: Auth::None,
-        // As if there were no time limits: most tests are about something else, and know nothing of pings.
+        // Practically no time limits: most tests concern something else, and do not answer pings.
         limits: Limits {
             login_timeout: 10 * PATIENCE,
             nop_interval: 10 * PATIENCE,
@@ -90,12 +90,14 @@ pub fn address(server: &Server) -> SocketAddr {
     server.portals()[0].address
 }
 
-/// How many blocks of `new` a look at the medium shows while they land: of what lands at that moment it may show a part.
+/// Number of blocks of `new` that the medium shows while they are placed. Of blocks placed at that
+/// moment it may show a part.
 pub fn blocks_seen(now: &[u8], new: &[u8]) -> usize {
     now.chunks(512).zip(new.chunks(512)).filter(|(now, new)| now == new).count()
 }
 
-/// How many blocks of `new` are on the medium, where nothing lands any more; all others are as they were.
+/// Number of blocks of `new` on the medium, after the last has been placed; all others are
+/// unchanged.
 pub fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
     let blocks = now.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
     blocks
@@ -106,7 +108,7 @@ pub fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
         .sum()
 }
 
-/// One PDU as it came.
+/// A received PDU.
 pub struct Pdu {
     pub bhs: Bhs,
     pub data: Vec<u8>,
@@ -119,13 +121,13 @@ pub struct Client {
     pub session: Option<Established>,
     pub cmd_sn: u32,
     itt: u32,
-    /// Whether its requests say which statuses have come. Without, ExpStatSN is 0.
+    /// Whether its requests acknowledge statuses. Otherwise ExpStatSN is 0.
     pub acknowledges: bool,
     exp_stat_sn: u32,
 }
 
 impl Client {
-    /// Connects, and does no more.
+    /// Only connects.
     pub fn connect(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).expect("the portal listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
@@ -141,7 +143,7 @@ impl Client {
         }
     }
 
-    /// What a login as initiator `number` asks for.
+    /// Parameters of a login as initiator `number`.
     pub fn config(number: u8) -> Config {
         Config {
             initiator: format!("iqn.2026-01.org.example:client{number}"),
@@ -166,7 +168,7 @@ impl Client {
         client
     }
 
-    /// Logs in, or says why not.
+    /// Logs in, or returns the error.
     pub fn log_in(&mut self, config: Config) -> Result<(), String> {
         let mut login = InitiatorLogin::new(config);
         let mut request = login.start();
@@ -187,7 +189,7 @@ impl Client {
         }
     }
 
-    /// Whether the portal takes it: a login that it closes instead is none.
+    /// Whether the portal takes the login. One that it closes instead is none.
     pub fn log_in_if_taken(&mut self) -> bool {
         self.log_in(Self::config(1)).is_ok()
     }
@@ -198,7 +200,7 @@ impl Client {
         self.stream.write_all(&bytes).expect("the target reads");
     }
 
-    /// One PDU as it is sent.
+    /// Bytes of one PDU.
     pub fn bytes(&self, mut bhs: Bhs, data: &[u8]) -> Vec<u8> {
         bhs.set_data_segment_len(data.len());
         if self.acknowledges {
@@ -244,7 +246,7 @@ impl Client {
         }
     }
 
-    /// The next PDU that is no ping. Pings are answered.
+    /// The next PDU except pings, which it answers.
     fn receive_answer(&mut self) -> Pdu {
         let began = Instant::now();
         loop {
@@ -279,8 +281,8 @@ impl Client {
         command
     }
 
-    /// A numbered command for `lun` with a CDB of more than 16 bytes, as it is sent, and its tag. `expected` bytes of data-out
-    /// belong to it, and none of them come with it.
+    /// Bytes and tag of a numbered command for `lun` with a CDB of more than 16 bytes. `expected`
+    /// bytes of data-out belong to it, and none of them come with it.
     pub fn long_command(&mut self, lun: u16, cdb: &[u8], expected: usize) -> (Vec<u8>, u32) {
         let mut request = self.command(lun, &cdb[..16]);
         request.set_write(expected > 0);
@@ -293,7 +295,7 @@ impl Client {
         ([bhs.bytes(), &ahs[..]].concat(), itt)
     }
 
-    /// Runs a command that reads; gives its status and its data.
+    /// Runs a command that reads; returns its status and its data.
     pub fn read(&mut self, lun: u16, cdb: &[u8], len: u32) -> (u8, Vec<u8>) {
         let mut command = self.command(lun, cdb);
         command.set_read(true);
@@ -302,7 +304,7 @@ impl Client {
         self.finish()
     }
 
-    /// Runs a command that writes; gives its status, and its sense data if it has any.
+    /// Runs a command that writes; returns its status, and its sense data if it has any.
     pub fn write(&mut self, lun: u16, cdb: &[u8], data: &[u8]) -> (u8, Vec<u8>) {
         let mut command = self.command(lun, cdb);
         command.set_write(true);

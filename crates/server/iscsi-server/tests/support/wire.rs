@@ -1,5 +1,6 @@
-//! An iSER initiator for tests that has its iWARP in its own hands, and blocks: what it answers to the target's RDMA Reads is given to the
-//! test as bytes, which may send them in any pieces, cut into other FPDUs, late, damaged, or never. It only writes.
+//! A blocking iSER initiator for tests, with an iWARP of its own. It gives its answers to the
+//! target's RDMA Reads to the test as bytes. The test may send them in any pieces, cut into other
+//! FPDUs, late, damaged, or never. It only writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ use iwarp::stream::{Event, Options, Place, SendFlags, Step, Stream};
 
 use super::iser::{LINUX, Message, at, parse};
 
-/// What has come.
+/// An event from the target.
 enum Happening {
     Message(Message),
     /// An RDMA Read, and the bytes that answer it.
@@ -28,9 +29,9 @@ pub struct Wire {
     pub socket: TcpStream,
     stream: Stream,
     input: Vec<u8>,
-    /// What there is of a message.
+    /// The received part of a message.
     message: Vec<u8>,
-    /// What the target may read.
+    /// Memory that the target may read, by STag.
     memory: BTreeMap<u32, Vec<u8>>,
     asked: VecDeque<Vec<u8>>,
     early: VecDeque<Message>,
@@ -41,7 +42,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects and logs in; FPDUs are as long as can be.
+    /// Connects and logs in; FPDUs are as long as possible.
     pub fn login(to: SocketAddr, number: u8, crc: bool) -> Self {
         Self::login_as(to, super::Client::config(number), crc)
     }
@@ -123,7 +124,7 @@ impl Wire {
         self.send_bytes(&out);
     }
 
-    /// Takes in what comes until something has happened.
+    /// Receives until there is an event.
     fn happening(&mut self) -> Happening {
         loop {
             let mut rest = &self.input[..];
@@ -181,7 +182,7 @@ impl Wire {
         }
     }
 
-    /// The answer to what has this tag; others are kept for [`Self::receive`].
+    /// The answer with this tag; others are kept for [`Self::receive`].
     pub fn answer(&mut self, itt: u32) -> Message {
         let mut others = VecDeque::new();
         loop {
@@ -195,7 +196,7 @@ impl Wire {
         }
     }
 
-    /// What is to be sent for the target's next RDMA Read.
+    /// Bytes that answer the target's next RDMA Read.
     pub fn asked(&mut self) -> Vec<u8> {
         if let Some(bytes) = self.asked.pop_front() {
             return bytes;
@@ -209,7 +210,7 @@ impl Wire {
         }
     }
 
-    /// Whether the target has asked for something that was not answered, as far as was looked.
+    /// Whether the target has sent an RDMA Read that was seen here and not answered.
     pub fn is_asked(&self) -> bool {
         !self.asked.is_empty()
     }
@@ -239,9 +240,9 @@ impl Wire {
         command
     }
 
-    /// Lets the target read `data`; says how it is told, from byte `base` of it on.
+    /// Lets the target read `data`; returns its STag and offset, from byte `base` on.
     pub fn expose(&mut self, data: &[u8], base: usize) -> iser::Remote {
-        // Each under a number of its own: what is done with is not asked for again.
+        // Each under an index of its own: a used one is not requested again.
         let index = self.memory.len() as u32;
         let rights = Rights::REMOTE_READ | Rights::REMOTE_INVALIDATE;
         let domain = self.stream.domain();
@@ -251,7 +252,7 @@ impl Wire {
         at(rdma::Stag(stag.0), base as u64)
     }
 
-    /// Waits for the end of a command, which is to be GOOD.
+    /// Waits for the end of a command, which must be GOOD.
     pub fn good(&mut self, command: &ScsiCommand) {
         let (status, sense) = self.answer(command.itt.get()).status();
         assert_eq!(status, 0, "{sense:02x?}");
@@ -268,7 +269,7 @@ impl Wire {
         }
     }
 
-    /// The target has taken in all that was sent before.
+    /// Returns when the target has taken in all that was sent before.
     pub fn ping(&mut self) {
         let itt = self.tag();
         let mut ping = NopOut::ping(itt);
@@ -279,7 +280,7 @@ impl Wire {
     }
 }
 
-/// Receives what has come; false: nothing more will.
+/// Receives the bytes that have come. False: the stream has ended.
 fn receive(socket: &mut TcpStream, input: &mut Vec<u8>) -> bool {
     let mut piece = [0; 65536];
     loop {
@@ -296,10 +297,11 @@ fn receive(socket: &mut TcpStream, input: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Bytes before an FPDU's payload that is an RDMA Read's: the ULPDU's length and a tagged header (RFC 5044 §4.1, RFC 5041 §4.2).
+/// Bytes before an FPDU's payload that is an RDMA Read's: the ULPDU's length and a tagged header
+/// (RFC 5044 §4.1, RFC 5041 §4.2).
 pub const HEAD: usize = 2 + 14;
 
-/// Where the FPDUs of a stream begin and end, all of them of tagged segments.
+/// Ranges of the FPDUs in a stream that consists of tagged segments only.
 pub fn fpdus(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut all = Vec::new();
     let mut start = 0;
@@ -318,7 +320,7 @@ pub fn payload(fpdu: &[u8]) -> &[u8] {
     &fpdu[HEAD..2 + ulpdu]
 }
 
-/// The same answer to an RDMA Read in FPDUs whose payloads are as long as `len` says.
+/// The same answer to an RDMA Read in FPDUs with payloads of the lengths in `len`.
 pub fn recut(bytes: &[u8], crc: bool, mut len: impl FnMut() -> usize) -> Vec<u8> {
     let data: Vec<u8> = fpdus(bytes).into_iter().flat_map(|fpdu| payload(&bytes[fpdu]).to_vec()).collect();
     let first = u64::from_be_bytes(bytes[8..16].try_into().expect("eight bytes"));
@@ -328,7 +330,8 @@ pub fn recut(bytes: &[u8], crc: bool, mut len: impl FnMut() -> usize) -> Vec<u8>
         let now = len().min(data.len() - done);
         let start = out.len();
         out.extend_from_slice(&((14 + now) as u16).to_be_bytes());
-        // DDP's control field has the L bit in the last segment only (RFC 5041 §4.1); RDMAP's is that of the first.
+        // DDP's control field has the L bit in the last segment only (RFC 5041 §4.1); RDMAP's is
+        // that of the first.
         let last = if done + now == data.len() { 0x40 } else { 0 };
         out.extend_from_slice(&[bytes[2] & !0x40 | last, bytes[3]]);
         out.extend_from_slice(&bytes[4..8]);

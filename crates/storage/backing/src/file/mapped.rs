@@ -38,7 +38,7 @@ const TRUSTED_S: u64 = 4;
 /// Interval between checks of the length of a file whose pages are sent by reference, milliseconds.
 const LOOKED_AT_MS: u64 = 1;
 
-/// How the pages of a range got into memory.
+/// Ways in which the pages of a range get into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// A read found them there, or a write put them there, without waiting.

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::size::Size;
 use crate::spec::{CacheMode, DEFAULT_BLOCK_SIZE};
 
-/// How to open a file or block device.
+/// Options to open a file or block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
     /// Size in bytes. A missing or empty file is created sparse with this size; an existing one
@@ -44,7 +44,7 @@ pub struct FileOptions {
     pub log: bool,
 }
 
-/// Why a store could not be opened. Each text names the path and what to do about it.
+/// Reason why a store could not be opened. Each text names the path and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file does not exist, and no size is given to create it.

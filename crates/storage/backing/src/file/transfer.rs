@@ -1,4 +1,4 @@
-//! How the engines read and write. An operation that an engine can complete at once needs no
+//! Reads and writes of the engines. An operation that an engine can complete at once needs no
 //! future; the others go to the ring or to threads.
 //!
 //! This file must never report a write as durable unless its calls made it so.

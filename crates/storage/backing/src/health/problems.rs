@@ -1,5 +1,5 @@
-//! The failures of one unit by kind, and which of them deserve a log line. Reads no clock: the
-//! caller passes the time.
+//! The failures of one unit by kind, and the choice of those that deserve a log line. Reads no
+//! clock: the caller passes the time.
 //!
 //! It must never produce more than one line per kind and minute, nor lose count of suppressed
 //! failures.

@@ -84,7 +84,7 @@ pub struct DiskUnit {
     sanitize_done: AtomicU32,
     /// Keeps concurrent commands on the same blocks whole.
     stripes: Arc<Stripes>,
-    /// Whether the store has what it lends sent under `stripes`.
+    /// Whether memory that the store lends is sent under `stripes`.
     guarded: bool,
     /// The attached nexuses and their reservations.
     nexuses: Nexuses,
@@ -92,7 +92,7 @@ pub struct DiskUnit {
     registry: Registry,
 }
 
-/// Why a disk cannot be created.
+/// Reason why a disk cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// An option is invalid.

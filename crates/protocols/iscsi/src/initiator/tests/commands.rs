@@ -180,8 +180,8 @@ fn task_management_logout_and_asynchronous_messages_are_told() {
     ));
 }
 
-/// RFC 7143 §4.2.3.2: those of its unit that were sent before it. What arrives of them on another
-/// connection is dropped.
+/// RFC 7143 §4.2.3.2: the tasks of its unit that were sent before it. A PDU for one of them that
+/// arrives on another connection is dropped.
 #[test]
 fn a_function_ends_the_tasks_that_it_affects() {
     for (function, ends_all) in [

@@ -23,7 +23,7 @@ fn tag_of(out: &pdu::DataOut) -> Option<u32> {
     Some(out.ttt.get()).filter(|ttt| *ttt != RESERVED_TAG)
 }
 
-/// What is lost, and asked for again, of the tasks of one connection.
+/// Handles losses in the tasks of one connection, and the repeated requests for lost PDUs.
 pub(in crate::target) struct Loss<'a, P> {
     pub transfers: &'a mut Transfers<P>,
     pub numbering: &'a mut Numbering<P>,
@@ -148,8 +148,8 @@ impl<P: Payload> Loss<'_, P> {
     }
 
     /// Whether a logical unit may send more of a task's data-in. False while too much data is
-    /// unacknowledged. In that case the initiator was pinged, and `Connection::take_made_room` tells
-    /// when to call this again.
+    /// unacknowledged. In that case the initiator was pinged, and `Connection::take_made_room`
+    /// tells when to call this again.
     pub fn may_put(&mut self, key: TaskKey, now: Instant, sink: &mut impl Sink<P>) -> bool {
         let max_burst = self.transfers.limits.max_burst.max(1);
         let Some(recovery) = &mut self.numbering.recovery else { return true };

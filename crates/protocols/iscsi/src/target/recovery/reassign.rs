@@ -61,8 +61,8 @@ pub struct Released<P> {
     pub held: Option<ScsiCommand>,
 }
 
-/// The LUN and the CmdSN of the task with Initiator Task Tag `itt`, if the connection has the task or
-/// its unacknowledged status.
+/// The LUN and the CmdSN of the task with Initiator Task Tag `itt`, if the connection has the task
+/// or its unacknowledged status.
 pub(in crate::target) fn allegiant<P: Payload>(
     itt: u32,
     tasks: &TaskTable<P>,
@@ -76,7 +76,7 @@ pub(in crate::target) fn allegiant<P: Payload>(
     status.ended.as_ref().map(|ended| (ended.0.lun, ended.0.cmd_sn))
 }
 
-/// What a connection has for another one, and takes over from it.
+/// State of a connection that it releases to another one, and adopts from one.
 pub(in crate::target) struct Allegiance<'a, P> {
     pub tasks: &'a mut TaskTable<P>,
     pub numbering: &'a mut Numbering<P>,

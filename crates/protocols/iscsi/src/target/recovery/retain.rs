@@ -210,7 +210,7 @@ pub(in crate::target) struct Recovery<P> {
     pub moved: Instant,
 }
 
-/// What [`Recovery`] counts.
+/// Names of [`Recovery`]'s counts.
 const KEPT: &str = "retained";
 const PROMISED: &str = "promised";
 

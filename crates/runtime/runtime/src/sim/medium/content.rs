@@ -1,8 +1,10 @@
-//! [`Content`]: one file as programs see it, what of it is on the medium, and what is between the two.
+//! [`Content`]: one file as programs see it, its part on the medium, and the versions between the
+//! two.
 //!
-//! Programs see the page cache, which is a file in the machine's memory: it can be mapped, and has holes.
-//! Each write leaves a version of its pages, any of which may have reached the medium until a flush makes
-//! the last one durable. A page whose writing failed is clean, as on Linux: no later flush writes it.
+//! Programs see the page cache, which is a file in the machine's memory: it can be mapped, and has
+//! holes. Each write leaves a version of its pages, any of which may have reached the medium until
+//! a flush makes the last one durable. A page whose writing failed is clean, as on Linux: no later
+//! flush writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -38,7 +40,7 @@ pub(super) struct Content {
     seen: File,
     /// Device and inode of `seen`.
     pub(super) number: (u64, u64),
-    /// What a power cut leaves: pages without holes, and the length.
+    /// State after a power cut: pages without holes, and the length.
     durable: BTreeMap<u64, Page>,
     durable_len: u64,
     /// The versions since the last flush, oldest first.
@@ -47,7 +49,7 @@ pub(super) struct Content {
     lost: BTreeSet<u64>,
     /// Pages that are not holes.
     allocated: BTreeSet<u64>,
-    /// How often writing back has failed, and how many of these failures some program was told of.
+    /// Failed writebacks so far, and the number of them that a program has been told of.
     pub(super) failures: u64,
     pub(super) told: u64,
     pub(super) disturbed: Disturbed,
@@ -130,7 +132,8 @@ impl Content {
         range.end - range.start
     }
 
-    /// Writes through the page cache, which is dirty in whole pages, or past it. Returns the bytes that were allocated.
+    /// Writes through the page cache, which is dirty in whole pages, or past it. Returns the bytes
+    /// that were allocated.
     pub(super) fn write(&mut self, bytes: &[u8], at: u64, direct: bool) -> io::Result<u64> {
         self.seen.write_all_at(bytes, at)?;
         let range = at..at + bytes.len() as u64;
@@ -156,7 +159,8 @@ impl Content {
         }
     }
 
-    /// Makes a hole: whole pages are given up, and the rest is zeros. Returns the bytes that were given up.
+    /// Makes a hole: whole pages are freed, and the rest is zeros. Returns the number of freed
+    /// bytes.
     pub(super) fn punch(&mut self, range: Range<u64>) -> io::Result<u64> {
         let (at, len) = (range.start as i64, (range.end - range.start) as i64);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -226,7 +230,8 @@ impl Content {
         self.seen.metadata().map_or(0, |about| about.len())
     }
 
-    /// Forgets clean pages that writing has failed for: reads find what is on the medium. Returns whether there were any.
+    /// Forgets clean pages that writing has failed for: reads find what is on the medium. Returns
+    /// whether there were any.
     pub(super) fn evict(&mut self) -> io::Result<bool> {
         let dirty = |page: &u64| self.unsynced.contains_key(page);
         let (kept, gone): (_, BTreeSet<u64>) = std::mem::take(&mut self.lost).into_iter().partition(dirty);
@@ -258,7 +263,7 @@ impl Content {
             self.durable_len = len;
         }
         self.lost.clear();
-        // What is lost with the power is nobody's failure.
+        // A loss by a power cut is not reported as a failure.
         self.told = self.failures;
     }
 

@@ -1,4 +1,5 @@
-//! Faults of the medium for a run to cause, and what is on it. A path that does not exist is left alone.
+//! Faults of the medium for a run to cause, and its content. A path that does not exist is left
+//! alone.
 
 use std::ops::Range;
 use std::path::Path;
@@ -42,17 +43,18 @@ pub fn power_on() -> std::io::Result<()> {
     medium(Medium::power_on)
 }
 
-/// So many reads of a file fail with EIO.
+/// This number of reads of a file fail with EIO.
 pub fn fail_reads(path: &Path, times: u64) {
     disturb(path, |disturbed| disturbed.reads += times);
 }
 
-/// So many writes of a file fail with EIO, after a part of them perhaps.
+/// This number of writes of a file fail with EIO, perhaps after a part of them.
 pub fn fail_writes(path: &Path, times: u64) {
     disturb(path, |disturbed| disturbed.writes += times);
 }
 
-/// Writing a file back fails once, and its dirty pages are clean then: in the next flush, or in the background before it.
+/// Writing a file back fails once, and its dirty pages are clean then: in the next flush, or in the
+/// background before it.
 pub fn fail_flush(path: &Path) {
     disturb(path, |disturbed| disturbed.flush = true);
 }
@@ -62,7 +64,8 @@ pub fn limit_space(path: &Path, bytes: Option<u64>) {
     disturb(path, |disturbed| disturbed.room = bytes);
 }
 
-/// Forgets all clean pages: those that could not be written back show what is on the medium. Returns whether there were any.
+/// Forgets all clean pages: those that could not be written back show what is on the medium.
+/// Returns whether there were any.
 ///
 /// # Errors
 /// The machine fails.
@@ -70,13 +73,13 @@ pub fn drop_caches() -> std::io::Result<bool> {
     medium(|medium| medium.contents.iter_mut().try_fold(false, |any, content| Ok(content.evict()? || any)))
 }
 
-/// How long an operation takes.
+/// Sets the range of an operation's duration.
 pub fn set_delay(delay: Range<Duration>) {
     let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4);
     medium(|medium| medium.delay = nanoseconds(delay.start)..nanoseconds(delay.end));
 }
 
-/// What is on the medium of a file, under the name that a power cut would leave it.
+/// Content of a file on the medium, under the name that a power cut would leave it.
 pub fn on_medium(path: &Path) -> Option<Vec<u8>> {
     medium(|medium| Some(medium.contents[*medium.durable_names.get(path)?].medium()))
 }

@@ -1,9 +1,10 @@
 //! The files of a world: names and contents on a modelled medium, which loses what was not synced.
 //!
-//! All paths of a world are here, and directories exist by themselves. Names are journalled, as on ext4: a
-//! power cut keeps a part of the changes since the last sync of a directory, and no later change without the
-//! earlier ones. An open file is a descriptor of a file in memory, so that descriptors are duplicated, locked, mapped and
-//! closed as usual. An error of writing back is reported once to each open file, as Linux does.
+//! All paths of a world are here, and directories exist by themselves. Names are journalled, as on
+//! ext4: a power cut keeps a part of the changes since the last sync of a directory, and no later
+//! change without the earlier ones. An open file is a descriptor of a file in memory, so that
+//! descriptors are duplicated, locked, mapped and closed as usual. An error of writing back is
+//! reported once to each open file, as Linux does.
 
 mod content;
 mod faults;
@@ -24,10 +25,10 @@ pub use faults::{
     on_medium, power_on, set_delay,
 };
 
-/// What happens to the operations of one file.
+/// Faults of one file's operations.
 #[derive(Default)]
 struct Disturbed {
-    /// So many reads, and writes, fail.
+    /// Number of reads, and of writes, that will fail.
     reads: u64,
     writes: u64,
     /// Writing back fails once: in the next flush, or before it.
@@ -88,7 +89,7 @@ pub(super) struct Medium {
     /// By device and inode of the file in memory.
     by_number: BTreeMap<(u64, u64), usize>,
     names: BTreeMap<PathBuf, usize>,
-    /// What a power cut leaves of the names, and the changes since.
+    /// The names after a power cut, and the changes since the last durable state.
     durable_names: BTreeMap<PathBuf, usize>,
     changes: Vec<Change>,
     open: BTreeMap<RawFd, Open>,
@@ -97,7 +98,7 @@ pub(super) struct Medium {
     powered: bool,
     /// Operations until the power goes.
     cut_after: Option<u64>,
-    /// How long an operation takes, nanoseconds.
+    /// Duration of an operation, nanoseconds.
     delay: Range<u64>,
 }
 

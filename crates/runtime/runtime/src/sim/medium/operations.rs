@@ -11,7 +11,8 @@ use super::super::{State, here, with};
 use super::content::{PAGE, SECTOR};
 use super::{Begun, Medium, error};
 
-/// In a million: reads and writes that move a part only, and calls without patience that would have to wait.
+/// In a million: reads and writes that move a part only, and calls without patience that would have
+/// to wait.
 const SHORT: u64 = 20_000;
 const IMPATIENT: u64 = 300_000;
 
@@ -248,7 +249,8 @@ impl Medium {
 }
 
 impl State {
-    /// Takes an operation of a ring. It takes place some time before it completes, so others may overtake it.
+    /// Takes an operation of a ring. It takes place some time before it completes, so others may
+    /// overtake it.
     pub(in super::super) fn begin_file_operation(&mut self, core: usize, sqe: Sqe) {
         let (number, after) = self.medium.begin(core, sqe);
         self.turns.at(self.now + after, Event::File(number));
@@ -262,8 +264,8 @@ impl State {
     }
 }
 
-/// Makes a system call on the world's files, during which no other thread runs. `None` outside of a world, or if it is none
-/// of its files.
+/// Makes a system call on the world's files, during which no other thread runs. `None` outside of a
+/// world, or if it is none of its files.
 fn call<T>(fd: RawFd, call: impl FnOnce(&mut Medium) -> io::Result<T>) -> Option<io::Result<T>> {
     with(|state, _| state.medium.find(fd))??;
     take_time();

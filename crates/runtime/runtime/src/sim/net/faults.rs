@@ -1,4 +1,5 @@
-//! Faults for a run to cause: connections that are reset, stall or damage a bit, and a middlebox on their way.
+//! Faults for a run to cause: connections that are reset, stall or damage a bit, and a middlebox
+//! between the ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -49,7 +50,8 @@ pub fn stall(link: Link, duration: Duration) {
     });
 }
 
-/// Holds all segments to a connection's client back for a while, as a client does that does not read.
+/// Holds all segments to a connection's client back for a while, as a client does that does not
+/// read.
 pub fn deafen(link: Link, duration: Duration) {
     with(|state, _| state.net.sockets[link.client].stalled_until = state.now + nanoseconds(duration));
 }
@@ -69,11 +71,12 @@ pub fn set_network(network: Network) {
     with(|state, _| state.net.network = network);
 }
 
-/// Carries what a program has sent: gets the number of the connection, whether its client has sent it, and the bytes, in
-/// order. Returns the bytes that go on. Called in the middle of a turn: it must not use this crate.
+/// Carries data that a program has sent: gets the number of the connection, whether its client has
+/// sent the data, and the bytes, in order. Returns the bytes that reach the other end. Called in
+/// the middle of a turn: it must not use this crate.
 pub type Middlebox = Box<dyn FnMut(usize, bool, Vec<u8>) -> Vec<u8> + Send>;
 
-/// Puts a middlebox on all connections, for what they send from now on.
+/// Puts a middlebox on all connections, for data sent from now on.
 pub fn set_middlebox(middlebox: Middlebox) {
     with(|state, _| state.net.middlebox = Some(middlebox));
 }

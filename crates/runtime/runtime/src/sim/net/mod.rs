@@ -1,7 +1,8 @@
-//! The network of a world: sockets that are connected by links with latency, resets, silence and damage.
+//! The network of a world: sockets that are connected by links with latency, resets, silence and
+//! damage.
 //!
-//! A connection behaves as TCP does for a program: a byte stream each way, in order, in segments of any
-//! length, with a limited window. A lost segment arrives late instead.
+//! A connection behaves as TCP does for a program: a byte stream each way, in order, in segments of
+//! any length, with a limited window. A lost segment arrives late instead.
 
 mod faults;
 mod operations;
@@ -110,7 +111,7 @@ struct Socket {
     received: u64,
     /// Bytes that the peer has sent and that have not arrived.
     in_flight: usize,
-    /// When the latest of them arrives: later segments do not overtake.
+    /// Arrival time of the latest of them: later segments do not overtake.
     last_arrival: u64,
     /// Nothing arrives before then.
     stalled_until: u64,
@@ -148,10 +149,11 @@ fn is_hung_up(probe: &OwnedFd) -> bool {
 pub(super) struct Net {
     network: Network,
     middlebox: Option<Middlebox>,
-    /// When the path to servers, and to clients, has sent what it was given, ns.
+    /// Time at which the path to servers, and the one to clients, is free again, ns.
     free: [u64; 2],
     sockets: Vec<Socket>,
-    /// By the number of the pipe that stands for the socket: descriptors are duplicated and passed on.
+    /// By the number of the pipe that stands for the socket: descriptors are duplicated and passed
+    /// on.
     by_pipe: BTreeMap<u64, usize>,
     next_port: u16,
     /// By core.
@@ -202,7 +204,7 @@ impl Net {
         }
     }
 
-    /// Closes what is left open.
+    /// Closes all sockets that are still open.
     pub(super) fn end(&mut self) {
         self.sockets.clear();
         self.by_pipe.clear();
@@ -234,8 +236,8 @@ impl Net {
         self.sockets.len() - 1
     }
 
-    /// A descriptor for a socket: the writing end of a pipe. It can be duplicated and closed anywhere; the
-    /// reading end tells when all copies are closed.
+    /// A descriptor for a socket: the writing end of a pipe. It can be duplicated and closed
+    /// anywhere; the reading end tells when all copies are closed.
     fn descriptor(&mut self, id: usize) -> io::Result<RawFd> {
         let (probe, handle) = io::pipe()?;
         let fd = OwnedFd::from(handle).into_raw_fd();

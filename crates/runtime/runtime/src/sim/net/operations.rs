@@ -150,7 +150,8 @@ impl State {
         false
     }
 
-    /// Cancels a core's operation with that user data, or all of its operations. Returns whether there was one.
+    /// Cancels a core's operation with that user data, or all of its operations. Returns whether
+    /// there was one.
     pub(in super::super) fn cancel(&mut self, core: usize, of: Option<u64>) -> bool {
         let mut ended = Vec::new();
         for socket in &mut self.net.sockets {

@@ -1,4 +1,4 @@
-//! Segments, FIN and RST between the ends of a connection, and when they arrive.
+//! Segments, FIN and RST between the ends of a connection, and their arrival times.
 
 use std::collections::VecDeque;
 use std::io;
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// When a segment that is sent now arrives at `id`.
+    /// Arrival time at `id` of a segment that is sent now.
     pub(super) fn arrival(&mut self, id: usize, bytes: usize) -> u64 {
         let network = &self.net.network;
         let mut takes = nanoseconds(network.latency);
@@ -108,7 +108,8 @@ impl State {
         self.retry(listener);
     }
 
-    /// Copies received bytes into `pieces`; a null piece discards them. `in_ring`: called for a ring's operation.
+    /// Copies received bytes into `pieces`; a null piece discards them. `in_ring`: called for a
+    /// ring's operation.
     pub(in super::super) fn receive(
         &mut self,
         id: usize,
@@ -125,7 +126,8 @@ impl State {
                     let (front, _) = socket.inbox.as_slices();
                     let some = front.len().min(left);
                     if !place.is_null() {
-                        // SAFETY: the piece may be written for its length, and the bytes are not part of it.
+                        // SAFETY: the piece may be written for its length, and the bytes are not
+                        // part of it.
                         unsafe {
                             std::ptr::copy_nonoverlapping(front.as_ptr(), place, some);
                             place = place.add(some);
@@ -158,7 +160,8 @@ impl State {
         Ok(got)
     }
 
-    /// Sends as much of `pieces` as there is room for; the first `skip` bytes have been sent before.
+    /// Sends as much of `pieces` as there is room for; the first `skip` bytes have been sent
+    /// before.
     pub(in super::super) fn send(
         &mut self,
         id: usize,
@@ -233,7 +236,7 @@ impl State {
 
     pub(in super::super) fn close(&mut self, fd: RawFd) {
         let id = self.net.id(fd);
-        // SAFETY: whoever asked has given the descriptor up.
+        // SAFETY: the caller has given up ownership of the descriptor.
         unsafe { libc::close(fd) };
         if let Some(id) = id {
             self.closed(id);

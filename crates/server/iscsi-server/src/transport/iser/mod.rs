@@ -1,9 +1,9 @@
 //! iSCSI over RDMA (iSER, RFC 7145): PDUs are RDMA Sends, a read's data goes by RDMA Write, a
 //! write's is fetched by RDMA Read.
 //!
-//! What is posted, and which memory of the initiator's belongs to which task, is in [`outgoing`];
-//! how a connection request is answered and how its login comes in [`setup`]. Nothing here copies
-//! payload, and nothing waits but for the queue pair.
+//! [`outgoing`] posts to the queue pair and knows the initiator's memory by task; [`setup`] answers
+//! connection requests and receives logins. Nothing here copies payload, and nothing waits except
+//! for the queue pair.
 
 mod outgoing;
 pub(crate) mod setup;
@@ -20,21 +20,21 @@ use runtime::{Chain, Notify};
 
 pub(crate) use outgoing::Outgoing;
 
-/// The longest RDMA Read, bytes. Long ones cost a wide network fewer turnarounds; they go side by
-/// side, so that they need not be longer.
+/// The longest RDMA Read, bytes. Longer ones cost a wide network fewer turnarounds, but several are
+/// outstanding at once, so that this length suffices.
 pub(crate) const LONGEST_READ: u32 = 512 << 10;
 
 /// One connection's queue pair as its receive loop sees it.
 pub(crate) struct Iser {
-    /// `None` when the connection has ended: whoever still holds that does not hold its socket.
+    /// `None` when the connection has ended: a holder of this value does not hold the socket.
     pair: RefCell<Option<QueuePair>>,
-    /// Somebody waits until the queue pair has room.
+    /// A task waits until the queue pair has room.
     pub waits_for_room: Cell<bool>,
-    /// Somebody waits until little is queued.
+    /// A task waits until few bytes are queued.
     pub watches_queue: Cell<bool>,
     /// The connection has ended.
     ended: Notify,
-    /// Bytes that the queue pair had sent, and its receives, when the peer was last looked at.
+    /// Bytes sent and receives of the queue pair at the last check of the peer.
     moved: Cell<(u64, u64)>,
 }
 
@@ -49,9 +49,9 @@ impl Iser {
         }
     }
 
-    /// Whether bytes have come, or the network has taken something while more was waiting, since this
-    /// was asked last: a peer that moves data lives, though its answer to a ping has to wait for all
-    /// that was queued before, on either side.
+    /// Whether, since the last call, bytes have come, or the network has taken some while more were
+    /// waiting. A peer that moves data is alive, though its answer to a ping waits for all that was
+    /// queued before, on either side.
     pub(crate) fn has_progressed(&self) -> bool {
         let Some(pair) = self.pair() else { return false };
         let counters = pair.counters();
@@ -59,7 +59,7 @@ impl Iser {
         counters.receives != receives || (counters.sent != sent && pair.queued() > 0)
     }
 
-    /// What the kernel knows of the path, where it is the kernel's.
+    /// The kernel's figures on the path, if the kernel runs the connection.
     pub(crate) fn info(&self) -> Option<runtime::TcpInfo> {
         self.pair()?.tcp_info()
     }
@@ -74,8 +74,8 @@ impl Iser {
         self.pair.borrow().as_ref().map_or(0, QueuePair::queued)
     }
 
-    /// Waits until fewer than `bytes` are queued. False: the connection has ended before. Who waits
-    /// for a peer that takes nothing does not keep the socket beyond that.
+    /// Waits until fewer than `bytes` are queued. False: the connection has ended before. A waiter
+    /// whose peer takes nothing does not keep the socket beyond that.
     pub(crate) async fn drained_below(&self, bytes: usize) -> bool {
         let Some(pair) = self.pair() else { return false };
         let mut drained = pin!(pair.drained_below(bytes));
@@ -85,8 +85,8 @@ impl Iser {
             Poll::Pending => ended.as_mut().poll(cx).map(|()| false),
         })
         .await;
-        // Waiters are forgotten only when they are told: this one would stay there for as long as
-        // the connection lives. The other one that may wait looks again.
+        // A [`Notify`] forgets waiters only when it wakes them: this one would stay there for the
+        // connection's life. Another possible waiter checks again.
         self.ended.notify();
         drained
     }
@@ -99,22 +99,22 @@ impl Iser {
     }
 }
 
-/// Waits until all that is queued has been taken by the network, the connection is over, or
-/// `patience` has passed.
+/// Waits until the network has taken all queued bytes, the connection is over, or `patience` has
+/// passed.
 pub(crate) async fn sent_or_over(pair: &QueuePair, patience: Duration) {
     let mut sent = pin!(pair.drained_below(1));
-    // What still comes is of no use, but taking it lets the queue pair work.
+    // Further completions are of no use, but taking them lets the queue pair work.
     let mut over = pin!(async { while pair.next().await.is_ok() {} });
     let either = poll_fn(|cx| match sent.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => over.as_mut().poll(cx),
     });
-    // A peer that takes nothing is left alone.
+    // After `patience`, a peer that takes nothing is given up.
     let _ = runtime::timeout(patience, either).await;
 }
 
-/// The first bytes of a message: where they lie if they are in one piece, or else copied to
-/// `space`, which is no longer than the message.
+/// The first bytes of a message: in place if they are contiguous, or else copied to `space`, which
+/// is no longer than the message.
 pub(crate) fn prefix<'a>(message: &'a Chain, space: &'a mut [u8]) -> &'a [u8] {
     let first = message.bufs().first().and_then(|buf| buf.as_slice());
     if let Some(bytes) = first.and_then(|bytes| bytes.get(..space.len())) {
@@ -129,12 +129,12 @@ pub(crate) fn prefix<'a>(message: &'a Chain, space: &'a mut [u8]) -> &'a [u8] {
     space
 }
 
-/// The number of a task's RDMA Read that fetches what begins with byte `at` of its data-out.
+/// The number of a task's RDMA Read that begins at byte `at` of its data-out.
 fn id_of(task: TaskKey, at: u32) -> u64 {
     u64::from(at) << 32 | u64::from(task.tag())
 }
 
-/// The task whose RDMA Read has this number, and which byte of its data-out that begins with.
+/// The task whose RDMA Read has this number, and its first byte in the task's data-out.
 pub(crate) fn key_of(id: u64) -> (TaskKey, u32) {
     // Made by `id_of` from 32 bits each.
     (TaskKey::from_tag(id as u32), (id >> 32) as u32)

@@ -1,7 +1,9 @@
-//! What a connection posts to its queue pair: PDUs as Sends, a read's data as RDMA Writes, RDMA Reads for a write's data.
+//! Posts to a connection's queue pair: PDUs as Sends, a read's data as RDMA Writes, RDMA Reads for
+//! a write's data.
 //!
-//! It keeps the steering tags that each command brought, by task, so that no other task's can be used, and none after its
-//! response. Posts never wait, and are on the wire in the order of their calls: a response follows its data.
+//! It keeps the steering tags of each command by task. So a task cannot use another task's, and no
+//! tag is used after its response. Posts never wait, and are on the wire in the order of their
+//! calls: a response follows its data.
 
 use std::collections::VecDeque;
 
@@ -14,7 +16,7 @@ use runtime::{Buf, Chain};
 use super::id_of;
 use crate::end::NoStag;
 
-/// Marks that are kept at most.
+/// Most marks kept.
 const MARKS: usize = 1024;
 
 /// One connection's way out.
@@ -22,23 +24,24 @@ pub(crate) struct Outgoing {
     pair: QueuePair,
     /// The PDU that is being written: iSER header, BHS and small data.
     head: Vec<u8>,
-    /// Data of the PDU that goes by reference.
+    /// Data of the PDU, sent by reference.
     data: Chain,
-    /// What the PDU that is being written invalidates.
+    /// STag that the PDU being written invalidates.
     invalidate: Option<Stag>,
     /// Whether the initiator lets its STags be invalidated by responses.
     remote_invalidation: bool,
-    /// Whether units' memory may be sent as it is when it leaves.
+    /// Whether units' memory may be sent by reference.
     lend: bool,
-    /// It may not any more, though the queue pair would: memory that may change is copied first.
+    /// Sending by reference has been stopped, though the queue pair would do it: memory that may
+    /// change is copied first.
     copy: bool,
-    /// StatSNs and what was posted before a PDU took that number; both grow.
+    /// StatSNs, and the mark ([`QueuePair::posted`]) before a PDU took that StatSN; both grow.
     marks: VecDeque<(u32, u64)>,
-    /// What each task's command brought, by slot.
+    /// iSER control header of each task's command, by slot.
     tags: Vec<Option<(TaskKey, Control)>>,
-    /// RDMA Reads that may be posted besides; `None`: the queue pair's own limit holds.
+    /// RDMA Reads that may still be posted; `None`: only the queue pair's own limit holds.
     reads: Option<u16>,
-    /// RDMA Reads that wait for that.
+    /// RDMA Reads that wait for that limit.
     waiting: VecDeque<(u64, Remote, usize)>,
 }
 
@@ -64,23 +67,24 @@ impl Outgoing {
         self.pair.queued()
     }
 
-    /// The initiator answers fewer RDMA Reads at a time than its connection request said.
+    /// The initiator answers fewer RDMA Reads at a time than its connection request declared.
     pub(crate) fn limit_reads(&mut self, most: u16) {
         if most < self.pair.ord() {
             self.reads = Some(most);
         }
     }
 
-    /// Units' memory is sent as it is now from here on.
+    /// From here on units' memory is sent with its present content.
     pub(crate) fn stop_lending(&mut self) {
         self.copy |= std::mem::take(&mut self.lend);
     }
 
-    /// A PDU has come whose sender expects the status `expected` next; the next that it is sent will be `next`. What was posted
-    /// before a status that it has, it has too: headers around memory that was lent may be used again (see
+    /// A PDU has come whose sender expects the status `expected` next; the next status sent to it
+    /// will be `next`. The initiator has everything that was posted before a status it
+    /// acknowledges. Headers around memory sent by reference may then be reused (see
     /// [`crate::transport::tcp`]'s loans).
     pub(crate) fn confirm(&mut self, next: u32, expected: u32) {
-        // A number that was never given confirms nothing.
+        // A StatSN that was never sent confirms nothing.
         if !self.lend || sn::lt(next, expected) {
             return;
         }
@@ -94,7 +98,8 @@ impl Outgoing {
         if let Some(mark) = confirmed {
             self.pair.confirm(mark);
         }
-        // An initiator that confirms nothing is lent nothing; no more marks than that takes are kept.
+        // An initiator that confirms nothing is lent nothing; more marks than that needs are not
+        // kept.
         if self.marks.len() < MARKS && self.marks.back().is_none_or(|(status, _)| *status != next) {
             self.marks.push_back((next, self.pair.posted()));
         }
@@ -106,7 +111,8 @@ impl Outgoing {
             self.tags.resize(task.slot() + 1, None);
         }
         let known = &mut self.tags[task.slot()];
-        // A second command with the first's tag is refused, and must not change where the first's data goes.
+        // A second command with the first's tag is refused, and must not change where the first's
+        // data goes.
         if known.is_none_or(|(other, _)| other != task) {
             *known = Some((task, control));
         }
@@ -125,14 +131,14 @@ impl Outgoing {
         let mut chain = Chain::new();
         match (self.copy && data.is_lent()).then(|| data.stable()).flatten() {
             Some(copy) => chain.push(copy),
-            // It leaves as it is, also where there is no buffer to copy it to.
+            // Without a buffer to copy it to, it is sent by reference.
             None => chain.push(data),
         }
         self.pair.post_write(to, chain, None);
         Ok(())
     }
 
-    /// Fetches some of a task's data-out.
+    /// Fetches a part of a task's data-out.
     pub(crate) fn read(&mut self, task: TaskKey, read: Read) -> Result<(), NoStag> {
         let from = remote(self.control(task).write)?.plus(read.offset.into());
         let (id, len) = (id_of(task, read.at), read.len as usize);
@@ -147,7 +153,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// An RDMA Read is over: another may go.
+    /// An RDMA Read has ended: posts a waiting one.
     pub(crate) fn read_done(&mut self) {
         let Some(left) = &mut self.reads else { return };
         match self.waiting.pop_front() {
@@ -160,7 +166,7 @@ impl Outgoing {
         self.begin();
         match self.data.is_empty() {
             true => self.head.extend_from_slice(bytes),
-            // The padding of data that goes by reference: a ping's.
+            // Padding of data sent by reference: a ping's.
             false => self.data.push(bytes.to_vec()),
         }
     }
@@ -189,7 +195,7 @@ impl Outgoing {
 
     /// The PDU is whole.
     pub(crate) fn whole(&mut self) {
-        // RFC 7145 §7.3: what a target sends is to be seen at once.
+        // RFC 7145 §7.3: an initiator must see a target's PDUs at once.
         let flags = Flags { invalidate: self.invalidate.take(), solicited: true };
         self.pair.post_send(&self.head, std::mem::take(&mut self.data), flags, None);
         self.head.clear();

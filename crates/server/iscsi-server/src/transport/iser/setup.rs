@@ -1,4 +1,5 @@
-//! From a connection request to the first PDU over RDMA: what a queue pair is made with, and login PDUs as messages.
+//! From a connection request to the first PDU over RDMA: the parameters of a queue pair, and login
+//! PDUs as messages.
 
 use iscsi::pdu::Bhs;
 use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout, PrivateData, UNTIL_FULL_FEATURE_DATA};
@@ -8,32 +9,35 @@ use runtime::Chain;
 use crate::config::{IserConfig, Limits};
 use crate::end::LoginFailure;
 
-/// AHSs that a message may have, bytes: MaxAHSLength's default (RFC 7145 §6.8), which a CDB of 260 bytes and a bidirectional
-/// command's read length fit into.
+/// Most bytes of AHSs in a message: MaxAHSLength's default (RFC 7145 §6.8). A CDB of 260 bytes and
+/// a bidirectional command's read length fit into it.
 pub(crate) const MAX_AHS: usize = 256;
 
-/// What a message may have, whatever phase the connection is in.
+/// Limits of a message, in any phase of the connection.
 pub(crate) const LIMITS: iser::Limits = iser::Limits { data: UNTIL_FULL_FEATURE_DATA, ahs: MAX_AHS };
 
-/// The longest data segment of a command that comes over software iWARP, bytes (TargetRecvDataSegmentLength), where a receive has no
-/// memory before something comes: as much as a write far away may bring along, instead of being fetched a round trip later. What an
-/// initiator that is near by sends so is up to it, and costs a copy.
+/// Longest data segment of a command over software iWARP, bytes (TargetRecvDataSegmentLength). A
+/// receive there takes no memory before data comes. The limit allows as much as a distant write may
+/// bring along, instead of being fetched a round trip later. A nearby initiator chooses how much it
+/// sends so; that costs a copy.
 const SOFTWARE_SEGMENT: usize = 64 << 10;
 
-/// The longest data segment that an initiator may send in full-feature phase, bytes, by what its queue pair is.
+/// Longest data segment that an initiator may send in full-feature phase, bytes, by the kind of its
+/// queue pair.
 pub(crate) fn segment(software: bool) -> usize {
     if software { SOFTWARE_SEGMENT } else { UNTIL_FULL_FEATURE_DATA }
 }
 
-/// Messages besides commands that an initiator may have on their way: immediate ones, pings and their answers, task management,
-/// logout (RFC 7145 §8.1). It is what MaxOutstandingUnexpectedPDUs declares.
+/// Messages besides commands that an initiator may have in flight: immediate ones, pings and their
+/// answers, task management, logout (RFC 7145 §8.1). MaxOutstandingUnexpectedPDUs declares it.
 pub(crate) const UNEXPECTED: u32 = 64;
 
-/// What an initiator may be sent before it has been asked for more, bytes of one data segment: Linux's has room for no more in
-/// full-feature phase, whatever it declares.
+/// Longest data segment for an initiator that has not declared more, bytes: Linux's initiator has
+/// room for no more in full-feature phase, whatever it declares.
 pub(crate) const SMALLEST_PEER: u32 = 128;
 
-/// Messages that an initiator may send before more receives are posted, which happens as each is taken in.
+/// Receives needed for the messages that an initiator may send before more are posted. Each message
+/// taken in posts one.
 fn receives(limits: &Limits, config: &IserConfig) -> u32 {
     let per_command = match config.unsolicited_data {
         true => 1 + limits.first_burst.div_ceil(UNTIL_FULL_FEATURE_DATA as u32),
@@ -45,19 +49,19 @@ fn receives(limits: &Limits, config: &IserConfig) -> u32 {
 /// Receives that are posted during login: requests come one at a time.
 const LOGIN_RECEIVES: u32 = 2;
 
-/// Bytes of the longest message with a data segment of so many.
+/// Bytes of the longest message with a data segment of `segment` bytes.
 fn message_len(segment: usize) -> u32 {
     (HEAD_LEN + MAX_AHS + segment) as u32
 }
 
-/// The initiator has logged in: it may send as much as the full-feature phase takes.
+/// The initiator has logged in: allows messages of the full-feature phase.
 pub(crate) fn widen(pair: &QueuePair, limits: &Limits, config: &IserConfig) {
     pair.set_receive_size(message_len(segment(pair.is_software())));
     pair.post_receives(receives(limits, config).saturating_sub(LOGIN_RECEIVES));
 }
 
-/// Accepts a connection request. `lend` says whether units' memory may be sent by reference. Says too whether responses may
-/// invalidate the initiator's STags.
+/// Accepts a connection request. `lend`: whether units' memory may be sent by reference. Also
+/// returns whether responses may invalidate the initiator's STags.
 pub(crate) async fn accept(
     incoming: Incoming,
     limits: &Limits,
@@ -65,13 +69,13 @@ pub(crate) async fn accept(
     lend: bool,
 ) -> Result<(QueuePair, bool), rdma::Error> {
     let options = Options {
-        // Initiators read nothing of a target's, but some want to hear that they could.
+        // Initiators read nothing of a target's memory, but some demand that they could.
         ird: 1,
         ord: config.reads,
         receives: receives(limits, config),
         first_receives: LOGIN_RECEIVES,
-        // Over software iWARP a peer that has not logged in may send no more than a login takes. An adapter's receives have their
-        // length from the beginning.
+        // Over software iWARP a peer that has not logged in may send no more than a login needs. An
+        // adapter's receives have their full length from the start.
         receive_size: message_len(UNTIL_FULL_FEATURE_DATA),
         // None of the target's memory is exposed.
         stags: 1,

@@ -1,9 +1,10 @@
 //! Landing over TCP: long data segments of WRITEs are received straight into their units' memory.
 //!
-//! Each receive is one system call that takes what is there already, and never waits: only while it lasts has a unit lent its memory.
-//! Before each it is asked anew where the data belongs, so that a task that was aborted, or a unit that will not have it now, gets
-//! nothing any more. In between, and while nothing has come, nobody holds anything; what does not land goes to the PDU's own buffer,
-//! and is copied as it always was.
+//! Each receive is one system call that takes the bytes already there, and never waits. A unit
+//! lends its memory only for that call. Before each receive the place of the data is asked for
+//! anew. So a task that was aborted, or a unit that refuses data now, gets no more of it. Between
+//! receives, and while nothing has come, no memory is held. Data without a place goes to the PDU's
+//! own buffer, and is copied from there.
 
 use device::{LEAST_LANDING, Landing, LandingStep};
 use iscsi::pdu::Bhs;
@@ -14,11 +15,11 @@ use smallvec::SmallVec;
 use super::receive::{Body, Taker};
 use crate::end::End;
 
-/// The parts of a data segment that lie where they belong, in order.
+/// The parts of a data segment that were placed in units' memory, in order.
 #[derive(Default)]
 pub(super) struct Landed {
     parts: SmallVec<[(usize, Buf); 2]>,
-    /// Bytes of them that were copied there.
+    /// Bytes of them that were copied.
     copied: usize,
 }
 
@@ -27,12 +28,12 @@ impl Landed {
         self.parts.is_empty()
     }
 
-    /// Where in the segment the last of them ends; 0 if there is none.
+    /// Offset in the segment of the end of the last part; 0 if there is none.
     fn end(&self) -> usize {
         self.parts.last().map_or(0, |(start, buf)| start + buf.len())
     }
 
-    /// Whether the byte before `at` of the segment is one of theirs.
+    /// Whether the byte before `at` of the segment is in one of them.
     fn reaches(&self, at: usize) -> bool {
         !self.is_empty() && self.end() == at
     }
@@ -63,8 +64,9 @@ impl Landed {
     }
 }
 
-/// Copies the blocks of `bytes` to where they belong, which have come before those that land now: then all of them make one piece. They are
-/// byte `start` of their segment on, and end before byte `offset` of their command's data-out, where a block begins.
+/// Copies the blocks of `bytes`, which have come before the data placed now, to their places: then
+/// all of them make one piece. They begin at byte `start` of their segment, and end before byte
+/// `offset` of their command's data-out, where a block begins.
 fn place_before(landing: &Landing, offset: u64, bytes: &[u8], start: usize, landed: &mut Landed) {
     let len = bytes.len() - bytes.len() % landing.block as usize;
     if len == 0 {
@@ -82,7 +84,7 @@ fn place_before(landing: &Landing, offset: u64, bytes: &[u8], start: usize, land
     }
 }
 
-/// Receives what may land of a data segment, as it comes, until the rest of it may not.
+/// Receives the part of a data segment that may be placed directly, as it comes.
 pub(super) async fn receive(
     stream: &TcpStream,
     bhs: &Bhs,
@@ -95,14 +97,14 @@ pub(super) async fn receive(
         if there == 0 {
             stream.readable().await?;
             if stream.pending()? == 0 {
-                // The peer has sent its last, as whoever receives the rest will find.
+                // The peer has ended its stream, as the receive of the rest will find.
                 return Ok(());
             }
             continue;
         }
         let wanted = body.data_len - body.filled;
         let block = landing.block as usize;
-        // What follows has the same place as what has landed before it, and makes one piece with it.
+        // Data that follows a placed part has the next place, and makes one piece with it.
         let least = if body.landed.reaches(body.filled) { block } else { LEAST_LANDING };
         let came = match landing.step(offset, wanted, there, least) {
             LandingStep::Rest => return Ok(()),
@@ -117,7 +119,8 @@ pub(super) async fn receive(
                     result.as_ref().map_or(0, |came| *came)
                 });
                 match (result?, landed) {
-                    // A part of a block, of which there were whole ones: the socket cannot be relied on.
+                    // The receive ended within a block, though whole ones were there: the socket
+                    // cannot be relied on.
                     (came, Some(_)) if came % block != 0 => return Err(End::HungUp),
                     (came, Some(buf)) => {
                         body.landed.push(body.filled, buf);

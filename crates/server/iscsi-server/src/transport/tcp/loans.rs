@@ -1,9 +1,10 @@
-//! What a connection has lent to the network: read data sent by reference, and the headers around it.
+//! Memory that a connection has lent to the network: read data sent by reference, and the headers
+//! around it.
 //!
-//! A unit's memory may change while it is on its way, as it may while a READ is at work; headers must not. The initiator
-//! itself says when it has them: its ExpStatSN confirms every PDU up to that status (RFC 7143 §4.2.2.2). Their memory, which
-//! is in the processor's cache, is used again then. This file keeps the account. It never waits and never looks into what is
-//! sent.
+//! A unit's memory may change while it is in flight, as it may during a READ; headers must not. The
+//! initiator reports when it has them: its ExpStatSN confirms every PDU up to that status (RFC 7143
+//! §4.2.2.2). Then their memory, which is in the processor's cache, is reused. This file keeps the
+//! account. It never waits and never looks into the data sent.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,20 +12,21 @@ use std::io;
 use iscsi::sn;
 use runtime::{Gather, Lender, Lent, TcpStream};
 
-/// Sends whose headers may be unconfirmed, at most: an initiator that confirms nothing has them in new memory.
+/// Most sends whose headers may be unconfirmed: the headers for an initiator that confirms nothing
+/// use new memory.
 const MOST: usize = 1024;
 
 /// One connection's loans.
 #[derive(Default)]
 pub(crate) struct Loans {
     lender: Lender,
-    /// StatSNs and how far headers were lent before a PDU took that number; both grow.
+    /// StatSNs, and the lender's mark before a PDU took that StatSN; both grow.
     pending: VecDeque<(u32, u64)>,
 }
 
 impl Loans {
-    /// Sends what the socket takes of `gather`. All of its PDUs have StatSNs before `next_stat_sn`; the initiator expects
-    /// `exp_stat_sn` next.
+    /// Sends what the socket takes of `gather`. All of its PDUs have StatSNs before `next_stat_sn`;
+    /// the initiator expects `exp_stat_sn` next.
     pub(crate) fn send(
         &mut self,
         stream: &TcpStream,
@@ -51,12 +53,13 @@ impl Loans {
     }
 
     fn confirm(&mut self, next_stat_sn: u32, exp_stat_sn: u32) {
-        // A number that was never given confirms nothing.
+        // A StatSN that was never sent confirms nothing.
         if sn::lt(next_stat_sn, exp_stat_sn) {
             return;
         }
         while let Some((stat_sn, mark)) = self.pending.front()
-            // The PDUs lent may end with some that take no number: only the status after them tells that they have come.
+            // The PDUs lent may end with some that take no StatSN: only the status after them
+            // confirms their arrival.
             && sn::lt(*stat_sn, exp_stat_sn)
         {
             self.lender.confirm(*mark);
@@ -76,8 +79,8 @@ mod tests {
     /// As much as is lent and not copied.
     const BLOCK: usize = 12 << 10;
 
-    /// Lends so many gathers of eight blocks, each ending in a status; `exp_stat_sn` tells what the initiator confirms when
-    /// a number is next. Returns how many sends are unconfirmed in the end.
+    /// Lends so many gathers of eight blocks, each ending in a status; `exp_stat_sn` tells what the
+    /// initiator confirms when a number is next. Returns how many sends are unconfirmed in the end.
     fn unconfirmed(rounds: u32, exp_stat_sn: impl Fn(u32) -> u32) -> usize {
         let runtime = Runtime::new(Config::default()).unwrap();
         runtime.block_on(async {

@@ -1,5 +1,5 @@
-//! iSCSI over TCP: a connection's socket, what is lent to it, and how PDUs are cut from what it
-//! delivers.
+//! iSCSI over TCP: a connection's socket, the memory lent to it, and the split of its bytes into
+//! PDUs.
 
 pub(crate) mod landing;
 mod loans;
@@ -17,13 +17,13 @@ use loans::Loans;
 pub(crate) struct Tcp {
     pub stream: TcpStream,
     loans: RefCell<Loans>,
-    /// The status that the initiator expects next, as its last PDU said.
+    /// ExpStatSN of the initiator's last PDU.
     pub exp_stat_sn: Cell<u32>,
-    /// Whether a long data segment is on its way, so that the next receive is for it alone.
+    /// Whether a long data segment is arriving, so that the next receive is for it alone.
     pub long: Cell<bool>,
     /// Bytes handed to the socket and not sent yet.
     pub sending: Cell<usize>,
-    /// There is something to send, or nothing any more for ever.
+    /// Notified when there is something to send, or never will be again.
     pub to_send: Notify,
 }
 
@@ -40,12 +40,12 @@ impl Tcp {
         }
     }
 
-    /// What the kernel knows of the path.
+    /// The kernel's figures on the path.
     pub(crate) fn info(&self) -> Option<runtime::TcpInfo> {
         self.stream.info().ok()
     }
 
-    /// Lets no send wait any more.
+    /// Makes all pending sends fail.
     pub(crate) fn cut(&self) {
         // The peer may be gone already.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -62,7 +62,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Sends all of `gather`. `next_stat_sn` tells the StatSN that no PDU has yet.
+    /// Sends all of `gather`. `next_stat_sn` returns the first StatSN that no PDU has yet.
     pub(crate) async fn send(
         &self,
         mut gather: Gather,

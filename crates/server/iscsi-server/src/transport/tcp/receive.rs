@@ -1,5 +1,5 @@
 //! Receives a connection's PDUs from its socket, with as little copying as possible.
-//! [`iscsi::Stream`] says what the bytes are; this says where they are received.
+//! [`iscsi::Stream`] parses the bytes; this module chooses their place.
 //!
 //! Whole PDUs are handled in the receive buffer. A PDU whose data segment is incomplete gets an
 //! aligned buffer of its own, and a long rest is received straight into it. If the unit offers its
@@ -22,21 +22,23 @@ use crate::end::End;
 /// Bytes still to come for which a receive of their own is worth a system call.
 const DIRECT: usize = 16 << 10;
 
-/// Bytes of a data segment after which headers are received by themselves: what comes with a header is copied once more than what does
-/// not, and a receive brings up to 64 KiB. Of shorter segments that costs as much as it saves (measured at 64 KiB, depth 32).
+/// Length of a data segment after which headers are received by themselves, bytes. Data that comes
+/// with a header is copied once more, and a receive brings up to 64 KiB. For shorter segments that
+/// costs as much as it saves (measured at 64 KiB, depth 32).
 const LONG: usize = 128 << 10;
 
-/// How many headers: a command's, and that of the Data-Out that it is asked for.
+/// Headers received by themselves after a long segment: a command's, and that of the Data-Out for
+/// its R2T.
 const HEADERS: u8 = 2;
 
-/// PDUs in half of a receive that are many.
+/// Number of PDUs in half of a receive that counts as many.
 const MANY: usize = 4;
 
 /// PDUs whose headers are looked at before they are handled, so that their units can ask for memory
 /// meanwhile. Measured: 4 gain as much as 8 for 512 bytes, 16 gain less.
 const AHEAD: usize = 8;
 
-/// How long a data segment waits for a buffer.
+/// Longest wait of a data segment for a buffer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A data segment with a buffer of its own.
@@ -51,39 +53,40 @@ pub(super) struct Body {
     pub landed: Landed,
 }
 
-/// Who takes what a connection receives.
+/// Consumer of a connection's PDUs.
 pub(crate) trait Taker {
     /// A whole PDU: without its data if its digest is wrong.
     fn pdu(&mut self, bhs: &Bhs, ahs: &[u8], data: Option<Buf>) -> Result<(), End>;
 
-    /// The PDU with this header is among the next [`AHEAD`] ones.
+    /// Announces the PDU with this header, one of the next [`AHEAD`].
     fn soon(&self, bhs: &Bhs);
 
-    /// Half of many PDUs are through.
+    /// Half of the PDUs of a large receive have been handled.
     fn halfway(&mut self) -> Result<(), End>;
 
-    /// Begins a command whose data segment, of `len` bytes, is still to come. False: not this one.
+    /// Begins a command whose data segment, of `len` bytes, is still to come. False: it was not
+    /// begun.
     fn begin(&mut self, bhs: &Bhs, ahs: &[u8], len: usize) -> Result<bool, End>;
 
-    /// Where the data of a PDU belongs from byte `filled` of its segment on, if it may land there now, and at which offset of its
-    /// command's data-out that is.
+    /// The place for the data of a PDU from byte `filled` of its segment on, if it may be placed
+    /// there now, and the offset of that byte in the command's data-out.
     fn place(&self, bhs: &Bhs, filled: usize) -> Option<(device::Landing, u64)>;
 
-    /// A PDU is whole of which some has landed, or whose command was `begun`.
+    /// Takes a whole PDU that was partly placed, or whose command was `begun`.
     fn long(&mut self, bhs: &Bhs, ahs: &[u8], data: Chain, begun: bool) -> Result<(), End>;
 }
 
 /// One connection's incoming bytes.
 pub(crate) struct Receiver {
     pdus: iscsi::Stream,
-    /// Where its core counts payload.
+    /// The core's account of payload.
     account: Rc<TcpAccount>,
     /// The data segment that is not whole yet.
     body: Option<Body>,
     early: Option<Buf>,
     /// Reused by receives into a buffer.
     scatter: Option<Scatter>,
-    /// So many headers are received by themselves.
+    /// Number of headers still to receive by themselves.
     headers: u8,
     /// PDUs dropped for a wrong header digest since [`Self::take_dropped`].
     dropped: u32,
@@ -128,7 +131,7 @@ impl Receiver {
         self.take(&received, taker).await
     }
 
-    /// Bytes to receive next at most.
+    /// Most bytes to receive next.
     #[inline]
     fn most(&mut self) -> usize {
         if self.headers == 0 {
@@ -207,7 +210,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives the rest of a large data segment into its place.
+    /// Receives the rest of a large data segment directly to its place.
     async fn feed_body(&mut self, stream: &TcpStream, taker: &mut impl Taker) -> Result<(), End> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         let Limits { digests, resync, .. } = *self.pdus.limits();
@@ -232,7 +235,7 @@ impl Receiver {
         match self.pdus.step(&mut &trailer[..len])? {
             Step::Taken(pdu) => body.give(&pdu, &self.account, taker),
             Step::Damaged(pdu) => taker.pdu(pdu.bhs, pdu.ahs, None),
-            // The buffer holds all that was to come.
+            // The buffer is exactly as long as the rest.
             _ => Err(End::HungUp),
         }
     }
@@ -255,11 +258,11 @@ impl Receiver {
     }
 }
 
-/// Looks at the headers of PDUs that are handled later. This is only a hint: nothing in a header has
-/// been checked yet.
+/// Looks at the headers of PDUs that are handled later. This is only a hint: nothing in a header
+/// has been checked yet.
 #[derive(Default)]
 struct Ahead {
-    /// Where the next header is, of the bytes received.
+    /// Offset of the next header in the bytes received.
     at: usize,
     /// Headers that were looked at, and whose PDU was not handled yet.
     seen: usize,
@@ -287,8 +290,8 @@ impl Body {
         let bytes = match pool::alloc(len) {
             Some(bytes) => bytes,
             None if len > pool::MAX_ALLOC => return Err(End::NoBuffers),
-            // Others hold all buffers. They mostly give some back soon; a connection that got none
-            // for long gives back its own.
+            // Other connections hold all buffers. They mostly release some soon; a connection that
+            // got none for long releases its own.
             None => runtime::timeout(PATIENCE, pool::alloc_wait(len)).await.map_err(|_| End::NoBuffers)?,
         };
         Ok(Self { bytes, filled: 0, data_len, begun: false, landed: Landed::default() })
@@ -315,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes the tags of the PDUs that it hears of.
+    /// Records the tags of the announced PDUs.
     #[derive(Default)]
     struct Notes {
         soon: RefCell<Vec<u32>>,
