@@ -19,7 +19,7 @@ fn create(id: Id) -> Change {
     change
 }
 
-/// Microseconds an operation for about `life`, by so many tasks of one core.
+/// Microseconds an operation for about `life`, by `tasks` tasks of one core.
 async fn each<F: Future<Output = ()> + 'static>(
     tasks: usize,
     life: Duration,

@@ -1,4 +1,4 @@
-//! Objects: what keeps them ([`store`]), and the logical unit of type 11h above it ([`unit`]).
+//! Objects: their stores ([`store`]), and the logical unit of type 11h above them ([`unit`]).
 //!
 //! The store knows partitions, collections, user objects, their attributes and their bytes, and
 //! nothing of SCSI. The unit knows T10 OSD and calls the store through [`store::ObjectStore`] only:

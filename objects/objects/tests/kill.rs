@@ -1,5 +1,5 @@
-//! kill -9 of a process that changes a store, again and again: what it was told of is there, all
-//! the rest is whole.
+//! kill -9 of a process that changes a store, again and again. Every acknowledged change is there,
+//! and every other one is there as a whole or not at all.
 //!
 //! The writer is this very test binary, started with a variable in its environment.
 
@@ -25,7 +25,7 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime::Runtime::new(runtime::Config::default()).expect("a ring").block_on(future)
 }
 
-/// What object `n` of generation `g` holds.
+/// Content of object `n` in generation `g`.
 fn content(n: u64, g: u64) -> Vec<u8> {
     let len = 100 + (n * 7919 + g * 104_729) % 20_000;
     (0..len).map(|at| (n * 31 + g * 17 + at / 64) as u8 | 1).collect()
@@ -86,7 +86,8 @@ fn start(first: u64, path: &Path) -> Child {
 
 type State = Option<u64>;
 
-/// What the writer said until it was killed: of each object what it is, and what it may be instead.
+/// Reads the writer's reports until it is killed: each object's state, and the state that it may
+/// have instead. Returns the newest generation and the number of finished changes.
 fn follow(mut child: Child, known: &mut BTreeMap<u64, (State, State)>, life: Duration) -> (u64, u64) {
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     // Its life begins with its first change: how long a program takes to start says nothing.

@@ -1,4 +1,4 @@
-//! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory, unless the
+//! Once warm, READ and WRITE allocate nothing, and a READ sends the store's own memory, unless the
 //! unit has secrets.
 
 #[path = "../src/store/passed_on.rs"]
@@ -35,8 +35,8 @@ static ALLOCATOR: Counting = Counting;
 const LEN: u64 = 64 << 10;
 const ID: Id = Id::new(0x1_0000, 0x1_0000);
 
-/// A store whose data is memory that it lends, like an embedded store's page cache, and that keeps
-/// no data it is given.
+/// A store whose data is memory sent without a copy, like an embedded store's page cache, and that
+/// keeps no data it is given.
 struct Lending {
     metadata: EmbeddedStore,
     region: Arc<Region>,
@@ -75,9 +75,9 @@ impl ObjectStore for Lending {
 }
 
 thread_local! {
-    /// What a hold keeps: one name more for each.
+    /// Each hold keeps one more reference to it.
     static HELD: Rc<()> = Rc::new(());
-    /// How often the connection takes no more.
+    /// Number of times that the connection takes no more.
     static FULL: Cell<u32> = const { Cell::new(0) };
     static PUT: Cell<(u64, bool)> = const { Cell::new((0, true)) };
 }

@@ -1,5 +1,6 @@
-//! The upper-layer binding of NFS to RPC over RDMA (RFC 8267 §3, §5): which items of a call and of its
-//! results may go apart, by direct data placement. No item of MOUNT may, and none of READ_PLUS.
+//! The upper-layer binding of NFS to RPC over RDMA (RFC 8267 §3, §5): the items of a call and of
+//! its results that may go apart, by direct data placement. No item of MOUNT may, and none of
+//! READ_PLUS.
 
 use crate::{v3, v4};
 
@@ -18,8 +19,8 @@ pub fn v4_argument(operation: v4::Operation) -> bool {
     matches!(operation, v4::Operation::Write | v4::Operation::Create)
 }
 
-/// Whether the data or the path among an operation's results may go apart. The results of a COMPOUND
-/// that may take the chunks of the write list in their order (RFC 8267 §5.3).
+/// Whether the data or the path among an operation's results may go apart. The results of a
+/// COMPOUND that may take the chunks of the write list in their order (RFC 8267 §5.3).
 pub fn v4_result(operation: v4::Operation) -> bool {
     matches!(operation, v4::Operation::Read | v4::Operation::ReadLink)
 }

@@ -1,6 +1,6 @@
-//! NFS without I/O: the calls and results of NFS version 3, of MOUNT version 3 (RFC 1813) and of NFS
-//! version 4.1 and 4.2 (RFC 8881, RFC 7862), in both directions, so that a server and a client use
-//! the same types.
+//! NFS without I/O: the calls and results of NFS version 3, of MOUNT version 3 (RFC 1813) and of
+//! NFS version 4.1 and 4.2 (RFC 8881, RFC 7862), in both directions, so that a server and a client
+//! use the same types.
 //!
 //! Sans-IO: no I/O, no clock, no thread. Decoded values borrow from the record and allocate
 //! nothing. The payload of READ and WRITE is never part of a value: see [`v3::Located`].
@@ -8,9 +8,9 @@
 //! - [`v3`]: the 22 procedures of NFS version 3.
 //! - [`v3::readdir`]: writes directory entries into a bounded reply.
 //! - [`v4`]: COMPOUND, its operations and attributes, and callbacks.
-//! - [`v4::state`]: what a server of version 4.1 knows of its clients, from sessions to locks.
+//! - [`v4::state`]: a version 4.1 server's state of its clients, from sessions to locks.
 //! - [`mount`]: the 6 procedures of MOUNT.
-//! - [`ddp`]: what may go apart over RDMA (RFC 8267).
+//! - [`ddp`]: the items that may go apart over RDMA (RFC 8267).
 #![forbid(unsafe_code)]
 
 pub mod ddp;

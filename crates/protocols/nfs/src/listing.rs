@@ -7,10 +7,10 @@ use rpc::xdr::{Writer, Xdr};
 /// The list's last FALSE and `eof`, bytes.
 const END_LEN: usize = 8;
 
-/// What a finished listing is.
+/// Result of a finished listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listed {
-    /// OK, with so many entries.
+    /// OK, with this number of entries.
     Entries(usize),
     /// TOOSMALL: the limits leave no room for one entry.
     TooSmall,
@@ -31,8 +31,8 @@ pub(crate) struct Entries<'w, 'b> {
 }
 
 impl<'w, 'b> Entries<'w, 'b> {
-    /// Begins a reply with OK and `head`: at most `count` bytes behind the status, and `names` bytes
-    /// of what [`Self::append`] counts. `names` is a hint: the first entry may exceed it.
+    /// Begins a reply with OK and `head`: at most `count` bytes behind the status, and `names`
+    /// bytes of what [`Self::append`] counts. `names` is a hint: the first entry may exceed it.
     pub(crate) fn new(
         to: &'w mut Writer<'b>,
         names: u32,
@@ -46,8 +46,8 @@ impl<'w, 'b> Entries<'w, 'b> {
         Entries { to, start, end, names_left: names as usize, entries: 0, full: false }
     }
 
-    /// Appends an entry that counts `names` bytes. False if it does not fit: nothing is written, and
-    /// no later entry fits either, so that none is left out.
+    /// Appends an entry that counts `names` bytes. False if it does not fit: nothing is written,
+    /// and no later entry fits either, so that none is left out.
     pub(crate) fn append<'t>(&mut self, entry: &impl Xdr<'t>, names: usize) -> bool {
         if self.full {
             return false;
@@ -67,8 +67,8 @@ impl<'w, 'b> Entries<'w, 'b> {
     }
 
     /// Ends the reply. `eof` says that the directory has no entry after those that were appended.
-    /// Without an entry and without `eof`, the reply is TOOSMALL; so it is if the limit is too small
-    /// for an empty list. Then `write_too_small` writes the whole reply.
+    /// Without an entry and without `eof`, the reply is TOOSMALL; so it is if the limit is too
+    /// small for an empty list. Then `write_too_small` writes the whole reply.
     pub(crate) fn finish(self, eof: bool, write_too_small: impl FnOnce(&mut Writer<'b>)) -> Listed {
         let too_small = self.to.position().saturating_add(END_LEN) > self.end;
         // An entry that did not fit comes after those that did.

@@ -80,7 +80,7 @@ rpc_program! {
     2 SetAttr(SetAttr<'a>) -> Outcome<Wcc, Wcc>;
     /// The file of a name.
     3 Lookup(DirOp<'a>) -> Outcome<LookupOk<'a>, Option<Attributes>>;
-    /// What the caller may do.
+    /// The caller's rights to a file.
     4 Access(Access<'a>) -> Outcome<AccessOk, Option<Attributes>>;
     /// A symbolic link's path.
     5 ReadLink(Handle<'a>) -> Outcome<ReadLinkOk<'a>, Option<Attributes>>;
@@ -118,7 +118,7 @@ rpc_program! {
     21 Commit(Commit<'a>) -> Outcome<CommitOk, Wcc>;
 }
 
-/// What was decoded, and where its payload lies.
+/// Decoded arguments or results, and the place of their payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located<T> {
     /// The arguments or results.

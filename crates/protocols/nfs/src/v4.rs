@@ -2,7 +2,8 @@
 //!
 //! - [`Call`], [`Reply`] and their writers: COMPOUND as a stream of operations.
 //! - [`Arguments`] and [`Results`]: a variant for each operation.
-//! - [`Attributes`]: values of attributes; [`Fattr`] is their form on the wire, [`Bitmap`] their set.
+//! - [`Attributes`]: values of attributes; [`Fattr`] is their form on the wire, [`Bitmap`] their
+//!   set.
 //! - [`readdir`]: writes directory entries into a bounded reply.
 //! - [`callback`]: the operations of CB_COMPOUND.
 //! - [`flags`]: bits of words.

@@ -15,11 +15,11 @@ use rpc::xdr::{List, Opaque, Reader, Writer, Xdr};
 
 use crate::handle::Bytes;
 
-/// How long an answer is waited for.
+/// Time that a client has to answer a call.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Calls of one connection that wait for their answers at most. A client that makes and ends sessions
-/// without an end, and answers nothing, is not called beyond it.
+/// Calls of one connection that wait for their answers at most. A client that makes and ends
+/// sessions without an end, and answers nothing, is not called beyond it.
 const MOST: usize = 4096;
 
 /// A call to a client, as the state knows it.
@@ -38,8 +38,8 @@ pub(crate) struct BackChannel {
 }
 
 impl BackChannel {
-    /// The record of a call, and its XID. `None`: too many wait. The client cannot be called then,
-    /// and what it holds is revoked in time.
+    /// The record of a call, and its XID. `None`: too many wait. Then the client cannot be called,
+    /// and its state is revoked in time.
     pub(crate) fn call(&self, call: &Callback<Bytes>) -> Option<(Vec<u8>, u32)> {
         if self.waiting.borrow().len() >= MOST {
             return None;
@@ -51,7 +51,7 @@ impl BackChannel {
         Some((record_of(xid, call), xid))
     }
 
-    /// What a reply says of the call that it answers. `None`: nobody waits for it.
+    /// The call that a reply answers, and its outcome. `None`: no call waits for this reply.
     pub(crate) fn answered(&self, reply: &Reply<'_>, results: &[u8]) -> Option<(Sent, Outcome)> {
         let sent = self.waiting.borrow_mut().remove(&reply.xid)?;
         let outcome = reply.is_success().then(|| outcome(results)).flatten();
@@ -118,7 +118,7 @@ fn handle(file: &Bytes) -> Handle<'_> {
     Handle::new(file).unwrap_or(Handle::EMPTY)
 }
 
-/// What the results of a CB_COMPOUND say.
+/// The outcome that the results of a CB_COMPOUND report. `None`: they are malformed.
 fn outcome(results: &[u8]) -> Option<Outcome> {
     let mut results = v4::Reply::<Back>::read(results).ok()?.results;
     let first = results.next()?.ok()?.value;

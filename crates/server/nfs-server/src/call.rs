@@ -1,4 +1,4 @@
-//! What is known of a call before its arguments are decoded, and why one is not executed.
+//! Header fields of an RPC call, and reasons not to execute it.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use rpc::xdr::Malformed;
 
 use crate::caller::Identity;
 
-/// Where a call's arguments begin, and what its header says.
+/// Fields of an accepted call's header.
 pub(crate) struct Accepted {
     pub xid: u32,
     pub procedure: u32,

@@ -1,4 +1,5 @@
-//! From an RPC credential to a [`Caller`]: who the client says it is, as the export's rules have it.
+//! From an RPC credential to a [`Caller`]: the identity that the client claims, changed by the
+//! export's rules.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +18,7 @@ const KEPT: usize = 8;
 /// The longest credential, bytes.
 type Body = arrayvec::ArrayVec<u8, { rpc::auth::MAX_AUTH_BODY }>;
 
-/// Who a client says it is. AUTH_NONE is anonymous.
+/// The identity that a client claims. AUTH_NONE is anonymous.
 #[derive(Clone, Debug)]
 pub(crate) enum Identity {
     Anonymous,
@@ -26,14 +27,14 @@ pub(crate) enum Identity {
 
 /// A user of a client.
 pub(crate) struct User {
-    /// Who it says it is.
+    /// The identity that the client claims.
     pub claimed: Rc<Identity>,
     /// The same with the groups that the machine knows, and until when.
     managed: RefCell<Option<(Rc<Identity>, Instant)>>,
 }
 
 impl User {
-    /// Who it is, with the groups that the machine knows. The first group stays the client's.
+    /// The identity, with the groups that the machine knows. The primary group stays the client's.
     pub(crate) async fn managed(&self, groups: &Groups, lookup: &GroupLookup) -> Rc<Identity> {
         let Identity::Unix { uid, gid, .. } = *self.claimed else { return self.claimed.clone() };
         if let Some((identity, until)) = &*self.managed.borrow()
@@ -53,7 +54,7 @@ impl User {
 pub(crate) struct Identities(RefCell<Vec<(u32, Body, Rc<User>)>>);
 
 impl Identities {
-    /// Who made a call.
+    /// The user who made a call.
     ///
     /// # Errors
     /// The credential is malformed, or of a flavor that is not served.

@@ -1,5 +1,6 @@
-//! [`Carried`]: what a server tells its successor, so that clients notice nothing but a pause: the
-//! state of NFSv4, and the replies that version 3 may be asked for again.
+//! [`Carried`]: the state that a server hands to its successor, so that clients notice only a
+//! pause. It consists of the state of NFSv4, and of the replies that version 3 may be asked for
+//! again.
 //!
 //! In XDR: the format, the time of the state's clock, the state, the replies.
 
@@ -18,7 +19,7 @@ const FORMAT: u32 = 1;
 /// A reply that is kept is shorter, bytes.
 const LONGEST_REPLY: usize = 64 << 10;
 
-/// What a predecessor knew.
+/// State that a predecessor handed over.
 pub(crate) struct Carried {
     /// The state, and the time of its clock.
     pub state: (Machine, Duration),
@@ -26,7 +27,7 @@ pub(crate) struct Carried {
     pub replies: Vec<(Key, Vec<u8>)>,
 }
 
-/// What a successor is told.
+/// Encodes the state for a successor.
 pub(crate) fn encoded(machine: &Machine, now: Duration, replies: &[(Key, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let to = &mut Writer::new(&mut bytes);
@@ -48,7 +49,7 @@ pub(crate) fn encoded(machine: &Machine, now: Duration, replies: &[(Key, Vec<u8>
 }
 
 impl Carried {
-    /// What [`encoded`] told.
+    /// Decodes the bytes of [`encoded`].
     ///
     /// # Errors
     /// [`Malformed`]: it is of another format.

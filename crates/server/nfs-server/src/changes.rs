@@ -1,5 +1,5 @@
-//! [`Changes`]: files are changed only when no client of NFSv4 holds a delegation of them, which says
-//! that they do not change. While they are changed, no client gets one.
+//! [`Changes`]: files are changed only when no client of NFSv4 holds a delegation of them, which
+//! says that they do not change. While they are changed, no client gets one.
 
 use nfs::v4::{ClientId, ShareAccess, Status};
 
@@ -17,8 +17,8 @@ pub(crate) struct Changes<'c> {
 }
 
 impl<'c> Changes<'c> {
-    /// Begins a change of a file, which the caller keeps until it has ended. Recalls the delegations
-    /// that other clients hold.
+    /// Begins a change of a file, which the caller keeps until it has ended. Recalls the
+    /// delegations that other clients hold.
     ///
     /// # Errors
     /// DELAY while they hold them.
@@ -28,7 +28,7 @@ impl<'c> Changes<'c> {
         Ok(change)
     }
 
-    /// The same for the file that a name names. What has no such name fails later.
+    /// The same for the file of a name. If no file has this name, the operation itself fails later.
     ///
     /// # Errors
     /// DELAY.

@@ -1,10 +1,11 @@
-//! [`Changing`]: which files are being changed at this moment, so that OPEN gives no delegation of them.
+//! [`Changing`]: the files with a change in progress, so that OPEN gives no delegation of them.
 //!
-//! A change marks its file, then looks for delegations, and unmarks the file when it has ended. OPEN
-//! gives a delegation only of a file without a mark. So a delegation is there before the change looks,
-//! and is recalled, or it comes after the change.
+//! A change marks its file, then looks for delegations, and unmarks the file when it has ended.
+//! OPEN gives a delegation only of a file without a mark. So a delegation is there before the
+//! change looks, and is recalled, or it comes after the change.
 //!
-//! Files share marks by a hash: a mark may keep a delegation of another file back, and nothing else.
+//! Files share marks by a hash: a mark may keep a delegation of another file back, and nothing
+//! else.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +17,7 @@ use crate::handle::ExportId;
 /// Marks of single files. Two files share one rarely.
 const MARKS: usize = 4096;
 
-/// Which files are being changed.
+/// Marks of the files with a change in progress.
 pub(crate) struct Changing {
     marks: Box<[AtomicU32]>,
     /// Changes of files that were not looked up.
@@ -50,14 +51,15 @@ impl Changing {
         Change::of(&self.any)
     }
 
-    /// Whether somebody may be changing the file.
+    /// Whether a change of the file may be in progress.
     pub(crate) fn may_be(&self, export: ExportId, node: &NodeId) -> bool {
         self.any.load(Ordering::SeqCst) > 0 || self.mark(export, node).load(Ordering::SeqCst) > 0
     }
 }
 
 impl<'c> Change<'c> {
-    /// What the caller reads next is not older than the mark: both sides write, and then read.
+    /// Marks before the caller reads. OPEN writes before it reads the mark too, so one side sees
+    /// the other.
     fn of(mark: &'c AtomicU32) -> Self {
         mark.fetch_add(1, Ordering::SeqCst);
         Self(mark)

@@ -1,4 +1,4 @@
-//! [`Client`]: who is at the other end of a connection, and what it may be told.
+//! [`Client`]: the peer of a connection.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -32,14 +32,14 @@ pub(crate) struct Client {
     pub back: BackChannel,
     /// Its end.
     pub peer: SocketAddr,
-    /// Where it connected to.
+    /// The server's address of the connection.
     pub local: SocketAddr,
     pub identities: Identities,
     pace: Pace,
     pub shared: Arc<Shared>,
     /// Its core's counts.
     pub tallies: Rc<Tallies>,
-    /// What is served, as the connection saw it last.
+    /// The configuration in force when the connection last looked.
     model: RefCell<Arc<Edition>>,
 }
 
@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// What is served now.
+    /// The configuration in force.
     pub(crate) fn model(&self) -> Arc<Edition> {
         let mut known = self.model.borrow_mut();
         if known.generation != self.shared.served.generation() {
@@ -74,7 +74,7 @@ impl Client {
         known.clone()
     }
 
-    /// Who makes a call: with the groups that it claims, or with those that the machine knows.
+    /// The caller's identity: with the groups that it claims, or with those that the machine knows.
     ///
     /// # Errors
     /// The credential is malformed, or of a flavor that is not served.
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Waits until the client may have so many bytes of a file read or written.
+    /// Waits until the limits permit the client to read or write `bytes` of a file.
     pub(crate) async fn admit(&self, file: &File, writes: bool, bytes: u64) {
         if let Some(limits) = &file.rule.limits {
             let whose = (file.export.id, self.peer.ip());
@@ -111,7 +111,7 @@ impl Client {
         }));
     }
 
-    /// The port of NFS that it is told.
+    /// The port of NFS for answers to the client.
     pub(crate) fn nfs_port(&self) -> u16 {
         if self.local.port() != PORTMAPPER {
             return self.local.port();

@@ -1,4 +1,4 @@
-//! What is exported, to whom, and the bounds on clients.
+//! Configuration of the NFS server: exports, the rules of their clients, and limits.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -16,22 +16,22 @@ pub use server_core::qos::QosLimits;
 /// The longest name of an export, bytes (RFC 1813 §5.1.2).
 pub const LONGEST_NAME: usize = nfs::mount::MAX_PATH;
 
-/// What is exported, how, and to whom.
+/// Configuration of an NFS server.
 #[derive(Clone)]
 pub struct NfsConfig {
-    /// Where to listen. Every address serves NFS, MOUNT and the portmapper.
+    /// Addresses to listen on. Every address serves NFS, MOUNT and the portmapper.
     pub portals: Vec<NfsPortal>,
-    /// What to serve.
+    /// The exports.
     pub exports: Vec<Export>,
     /// Bounds.
     pub limits: NfsLimits,
     /// Proves that this server made a file handle. Kept over restarts, since handles are.
     pub key: [u8; 16],
-    /// Who is in which groups, instead of what clients say: the `manage-gids` of others. Blocks.
-    /// `None`: clients are believed.
+    /// Looks up the groups of a user, which replace those that clients claim (`manage-gids` of
+    /// other servers). Blocks. `None`: the server uses the claimed groups.
     pub groups: Option<GroupLookup>,
-    /// The file that keeps which clients of NFSv4 may reclaim their opens and locks after a restart.
-    /// `None`: none may. Looked at once, when serving begins.
+    /// The file that keeps which clients of NFSv4 may reclaim their opens and locks after a
+    /// restart. `None`: none may. Looked at once, when serving begins.
     pub clients: Option<PathBuf>,
 }
 
@@ -70,30 +70,30 @@ impl server_core::portals::Asked for NfsPortal {
 pub struct Export {
     /// Its path, such as `/data`: begins with `/`, without `.`, `..` and doubled slashes.
     pub name: String,
-    /// What it shows.
+    /// The tree of files that it exports.
     pub tree: Arc<dyn Tree>,
-    /// Who may mount it; the longest matching network counts. Empty: everybody, as
-    /// [`ClientRule::default`] says.
+    /// Rules of the clients that may mount it; the rule with the longest matching prefix counts.
+    /// Empty: every client may, under [`ClientRule::default`].
     pub clients: Vec<ClientRule>,
 }
 
-/// What the clients of one network may do.
+/// The rights and limits of clients in one network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRule {
     /// The network.
     pub network: Network,
     /// Whether they may only read.
     pub read_only: bool,
-    /// Whose identity is replaced.
+    /// Users whose identity is replaced.
     pub squash: Squash,
     /// The user and group in its place.
     pub anonymous: (u32, u32),
-    /// What each address of the network is served at most of the export, over all its connections:
-    /// READs, WRITEs and COPYs, and their bytes. More of them wait. `None`: no limit.
+    /// Limits of each address in the network on this export, over all its connections: READs,
+    /// WRITEs and COPYs per second, and their bytes. Calls beyond them wait. `None`: no limit.
     pub limits: Option<Arc<QosLimits>>,
 }
 
-/// nobody and nogroup of most systems.
+/// User and group ID of `nobody` and `nogroup` on most systems.
 pub const NOBODY: u32 = 65534;
 
 impl Default for ClientRule {
@@ -108,15 +108,15 @@ impl Default for ClientRule {
     }
 }
 
-/// Whose identity a server replaces by the anonymous one.
+/// Users whose identity the server replaces by the anonymous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
     /// The super-user's, wherever a 0 is.
     #[default]
     Root,
-    /// Everybody's.
+    /// Every user's.
     All,
-    /// Nobody's.
+    /// No identity is replaced.
     None,
 }
 
@@ -181,8 +181,8 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// Bounds on what clients may cost. A connection holds at most `calls` calls of up to 1 MiB each that
-/// are in progress, and `send_high_water` bytes of replies and one more reply.
+/// Bounds on what clients may cost. A connection holds at most `calls` calls of up to 1 MiB each
+/// that are in progress, and `send_high_water` bytes of replies and one more reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NfsLimits {
     /// Connections at once.
@@ -197,7 +197,7 @@ pub struct NfsLimits {
     pub setup_time: Duration,
     /// Replies that are kept for calls that may come again, over all clients.
     pub replies: usize,
-    /// A client of version 4 that sends nothing for this long may lose what it holds. Also the length
+    /// A client of version 4 that sends nothing for this long may lose its state. Also the length
     /// of the grace period. Looked at once, when serving begins.
     pub lease: Duration,
 }

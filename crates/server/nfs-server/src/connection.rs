@@ -1,8 +1,9 @@
-//! A connection of a client over TCP: calls come in as records, are executed, and their replies go out in the
-//! order in which they are ready.
+//! A connection of a client over TCP: calls come in as records, are executed, and their replies go
+//! out in the order in which they are ready.
 //!
-//! What a tree answers at once is executed where it was received, and all such replies of one receive
-//! are sent together. Other calls go on as tasks of the core, and outlive the connection.
+//! A call that a tree answers at once is executed where it was received, and all such replies of
+//! one receive are sent together. Other calls go on as tasks of the core, and outlive the
+//! connection.
 
 use std::cell::{Cell, RefCell};
 use std::net::{Shutdown, SocketAddr};
@@ -26,7 +27,7 @@ use crate::records::{Record, Records};
 use crate::reply::Reply;
 use crate::shared::Shared;
 
-/// How long a peer that is gone is not noticed.
+/// TCP keepalive: a silent peer is found dead after 140 s.
 pub(crate) const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(20), count: 4 };
 
@@ -70,7 +71,7 @@ pub(crate) struct Connection {
 enum Phase {
     /// It takes calls.
     Open,
-    /// It takes no more calls, and sends what is left.
+    /// It takes no more calls, and sends the remaining replies.
     Closing,
     /// It is broken: nothing more is sent.
     Cut,
@@ -151,7 +152,7 @@ impl Connection {
         if self.phase.get() == Phase::Open {
             self.phase.set(Phase::Closing);
         }
-        // The client gets the replies of what it has called.
+        // The client gets the replies to its calls.
         self.room.until(|| (self.calls.get() == 0 || self.phase.get() == Phase::Cut).then_some(())).await;
         self.to_send.notify();
         let _ = sender.await;
@@ -196,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued, one send at a time.
+    /// Sends the queue, one send at a time.
     async fn send_loop(self: Rc<Self>) {
         let mut spare = Gather::new();
         let mut lender = Lender::new();

@@ -1,4 +1,4 @@
-//! From a record to its reply: the call's header, who calls, and the program that it is for.
+//! From a record to its reply: the call's header, its caller, and its program.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::{mount as mounting, portmap, v3 as version3, v4 as version4};
 /// Executes a call. `None` if it gets no reply.
 ///
 /// # Errors
-/// What came is no call: the connection ends.
+/// The message is no call: the connection ends.
 pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Option<Reply>, End> {
     // Given back when the call has ended.
     let _held = record.held.take();
@@ -64,7 +64,7 @@ pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Optio
     })
 }
 
-/// A client has answered a call. Of one that nobody waits for any more nothing is known.
+/// Handles a client's reply to a call of the server. A reply to no outstanding call is ignored.
 fn answered(client: &Client, reply: &Header<'_>, results: &[u8]) {
     if let Some((sent, outcome)) = client.back.answered(reply, results) {
         let state = &client.shared.state;

@@ -29,7 +29,7 @@ pub(crate) enum End {
     /// The rest of a long call did not come.
     #[error("the rest of a call did not come in time")]
     Slow,
-    /// What came is no RPC call.
+    /// The message is no RPC call.
     #[error("what came is no RPC call")]
     NoCall,
     /// The server ends, or hands its clients to another.

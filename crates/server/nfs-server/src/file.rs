@@ -44,7 +44,7 @@ impl File {
         }
     }
 
-    /// What the caller may do, as bits of [`access`], and the file's attributes.
+    /// The caller's rights, as bits of [`access`], and the file's attributes.
     pub(crate) async fn access(&self) -> Result<(u32, Attributes), TreeError> {
         let granted = self.tree().access(&self.caller, &self.node, Permissions::ALL).await?;
         let of = granted.attributes;

@@ -1,5 +1,5 @@
-//! NFS as a front end of [`server_core`]: its portals, its connections, what it serves, and how that
-//! is changed and asked for.
+//! NFS as a front end of [`server_core`]: its portals, its connections, its exports, and their
+//! status and changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub struct Handle {
 pub struct ExportStatus {
     /// Its name.
     pub name: String,
-    /// What has been done.
+    /// Its calls and bytes.
     pub counts: Counts,
 }
 
@@ -63,14 +63,14 @@ pub struct ClientStatus {
     pub peer: SocketAddr,
     /// The core that it lives on.
     pub core: usize,
-    /// How long it has been there.
+    /// Age of the connection.
     pub age: Duration,
     /// Calls that it has made.
     pub calls: u64,
 }
 
-/// Begins to serve NFS as `config` says, as a front end of `server`. `carried` is what
-/// [`Handle::hand_over`] of a predecessor said, or nothing.
+/// Begins to serve NFS with `config`, as a front end of `server`. `carried` is the result of a
+/// predecessor's [`Handle::hand_over`], or empty.
 ///
 /// # Errors
 /// When an address cannot be bound.
@@ -120,7 +120,7 @@ pub fn prepare(
     Ok(handle)
 }
 
-/// Has a client called. Which core has the connection is not known.
+/// Sends a call to a client. The core of the connection is unknown, so each core is asked.
 fn call_back(hub: &Hub, call: Callback<Bytes>) {
     let call = Arc::new(call);
     for core in hub.posts() {
@@ -144,8 +144,9 @@ async fn keep_time(shared: Weak<Shared>) {
 }
 
 impl Handle {
-    /// Serves what `config` says from now on, whole or not at all. Clients notice nothing, but those
-    /// whose export is gone: their handles are stale. Blocks, and must not be called on a core.
+    /// Serves what `config` says from now on, whole or not at all. Clients notice nothing, but
+    /// those whose export is gone: their handles are stale. Blocks, and must not be called on a
+    /// core.
     ///
     /// # Errors
     /// When an address cannot be listened on; nothing has changed then.
@@ -165,14 +166,14 @@ impl Handle {
         change.prepare(&self.shared, Model::new(config), &portals)
     }
 
-    /// What a successor has to know for clients to notice nothing but a pause. For a server that is
-    /// paused, and has no calls in progress any more.
+    /// State for a successor, so that clients notice only a pause. The server must be paused and
+    /// have no calls in progress.
     pub fn hand_over(&self) -> Vec<u8> {
         let replies = self.shared.replies.all();
         self.shared.state.with(|machine, now| carried::encoded(machine, now, &replies))
     }
 
-    /// Where it listens, with the ports that were really taken.
+    /// Addresses on which the server listens, with the ports that it bound.
     pub fn portals(&self) -> Vec<NfsPortal> {
         let model = self.shared.model();
         model.portals.iter().map(|portal| NfsPortal { listen: portal.address, ..portal.asked }).collect()
@@ -309,7 +310,7 @@ impl Service for AtPortal {
         match word(8) {
             // The word is not that of a call's header if a short fragment ends before it.
             _ if word(0) < 8 => Sniff::Mine,
-            // What is another version of RPC is told so.
+            // A call of another RPC version gets RPC_MISMATCH later.
             CALL => Sniff::Mine,
             _ => Sniff::No("what came is no RPC call"),
         }

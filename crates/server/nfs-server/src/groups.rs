@@ -1,6 +1,6 @@
-//! [`Groups`]: the groups of users as this machine knows them, in place of those that clients claim.
-//! AUTH_SYS carries 16. Look-ups block, so no core makes any; a few are made at once, however many
-//! users clients invent.
+//! [`Groups`]: the groups of users as this machine knows them, in place of those that clients
+//! claim. AUTH_SYS carries 16. Look-ups block, so no core makes any; a few are made at once,
+//! however many users clients invent.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::config::GroupLookup;
 
-/// Users whose groups are kept.
+/// Users whose groups are cached at most.
 const KEPT: usize = 4096;
-/// How long they are.
+/// Time for which they are cached.
 pub(crate) const FRESH: Duration = Duration::from_secs(300);
 /// Look-ups at once. The threads that make them also change files.
 const AT_ONCE: usize = 2;
@@ -27,7 +27,7 @@ pub(crate) struct Groups(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     users: HashMap<u32, Member>,
-    /// Users who are looked up now.
+    /// Users whose look-up is running.
     running: Vec<u32>,
     waiting: Vec<Waker>,
 }
@@ -75,7 +75,7 @@ impl Known {
     }
 }
 
-/// A look-up; its end wakes those who wait for it, or for their turn.
+/// A look-up; its end wakes the tasks that wait for it, or for their turn.
 struct Running<'g> {
     groups: &'g Groups,
     uid: u32,

@@ -7,9 +7,8 @@
 //! | 8 | the export: SipHash of its name |
 //! | 0…40 | [`NodeId`] |
 //!
-//! Who holds a handle has passed the server once: without the key nobody makes one for a file
-//! outside of an export by guessing its inode. A handle says nothing of who may use it. That is
-//! checked at every call.
+//! Only the server makes handles: without the key, no client can guess an inode and make one for a
+//! file outside of an export. A handle grants no right: each call is checked.
 
 use std::hash::Hasher;
 

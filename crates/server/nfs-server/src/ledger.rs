@@ -1,5 +1,5 @@
 //! [`Ledger`]: the clients that may reclaim after a restart, in a file that is replaced whole. An
-//! answer waits until what it promises is there.
+//! answer waits until the records that it promises are there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 const FORMAT: u32 = 2;
 /// The longest file, bytes: more records than there may be clients.
 const LONGEST: usize = 64 << 20;
-/// How often it is looked whether another core has written what one waits for.
+/// Interval at which a waiting core checks whether another core has written its change.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The records of clients. Without a file nothing is kept.
@@ -37,8 +37,8 @@ struct Kept {
 }
 
 impl Ledger {
-    /// The ledger in the file at `path`, and what it holds. Of a file that cannot be read nothing is
-    /// known: its clients get NO_GRACE.
+    /// The ledger in the file at `path`, and its records. If the file cannot be read, there are
+    /// none: its clients get NO_GRACE.
     pub(crate) fn open(path: Option<PathBuf>) -> (Self, Vec<Record>) {
         let found = path.as_deref().map(read).transpose().unwrap_or_else(|error| {
             tracing::warn!(%error, ?path, "NFS clients cannot reclaim what they had open");
@@ -90,7 +90,7 @@ impl Ledger {
         }
     }
 
-    /// What is to be written now, and how many changes are in it. `None`: another core writes.
+    /// The bytes to write now, and the number of changes in them. `None`: another core writes.
     fn begin(&self) -> Option<(Vec<u8>, u64)> {
         let mut kept = self.kept();
         if std::mem::replace(&mut kept.busy, true) {

@@ -1,8 +1,9 @@
-//! NFS over TCP and RDMA as a front end of [`server_core`]: version 3 (RFC 1813) with its MOUNT protocol and a
-//! portmapper (RFC 1833), and versions 4.1 and 4.2 (RFC 8881, RFC 7862), all at every portal.
+//! NFS over TCP and RDMA as a front end of [`server_core`]: version 3 (RFC 1813) with its MOUNT
+//! protocol and a portmapper (RFC 1833), and versions 4.1 and 4.2 (RFC 8881, RFC 7862), all at
+//! every portal.
 //!
-//! What is served is a tree of files behind [`tree::Tree`], exported under a name. A call that has
-//! begun is never dropped: its client asks for the answer again, over another connection if need be.
+//! Each export is a tree of files behind [`tree::Tree`], under a name. A call that has begun is
+//! never dropped: its client may ask for the reply again, over another connection if need be.
 #![forbid(unsafe_code)]
 
 mod back_channel;

@@ -1,8 +1,8 @@
-//! How much of a core's pool the calls may hold that have buffers of their own.
+//! [`LongCalls`]: bounds the part of a core's pool that calls with buffers of their own may hold.
 //!
 //! A client may begin a long WRITE and stop, and a slow medium holds the data of many. Without a
-//! bound they would take all buffers of the core, and other protocols' too. What does not fit waits
-//! in its socket.
+//! bound they would take all buffers of the core, other protocols' included. Beyond the bound, data
+//! wait in the socket.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use runtime::{Notify, pool};
 /// The part of the pool's bytes that long calls may hold.
 const PART: usize = 4;
 
-/// What the long calls of one core hold.
+/// Bytes that the long calls of one core hold.
 #[derive(Default)]
 pub(crate) struct LongCalls {
     bytes: Cell<usize>,

@@ -1,4 +1,4 @@
-//! What is served from one change to the next: one immutable [`Model`] at a time, replaced whole.
+//! The configuration in force: one immutable [`Model`] at a time, which a change replaces whole.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::pseudo::Pseudo;
 /// A portal of the server.
 pub(crate) type PortalEntry = portals::Portal<NfsPortal>;
 
-/// What is served, with its portals.
+/// A model with its portals.
 pub(crate) type Edition = server_core::Edition<Model, NfsPortal>;
 
-/// What is served.
+/// An immutable configuration.
 pub(crate) struct Model {
     /// In the order of the configuration.
     pub exports: Vec<Arc<Exported>>,
@@ -33,7 +33,7 @@ pub(crate) struct Exported {
 }
 
 impl Model {
-    /// What `config` says.
+    /// The model of `config`.
     pub(crate) fn new(config: NfsConfig) -> Self {
         let handles = Handles::new(config.key);
         let exported = |config: Export| Arc::new(Exported { id: handles.export(&config.name), config });
@@ -92,12 +92,12 @@ pub(crate) enum BadHandle {
 }
 
 impl Exported {
-    /// The networks of those who may mount it; none if everybody may.
+    /// The networks of the clients that may mount it; empty if every client may.
     pub(crate) fn networks(&self) -> Vec<String> {
         self.config.clients.iter().map(|rule| rule.network.to_string()).collect()
     }
 
-    /// What a client at this address may do; `None`: nothing.
+    /// The rule for a client at this address; `None`: it may do nothing.
     pub(crate) fn rule(&self, client: IpAddr) -> Option<ClientRule> {
         let rules = &self.config.clients;
         if rules.is_empty() {

@@ -1,4 +1,4 @@
-//! [`Mounts`]: which client has mounted what, as far as it was said. For people only.
+//! [`Mounts`]: the mounts that clients have reported. For people only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 /// Mounts that are remembered for DUMP, and those whose log lines are. They are for people only
 /// (`showmount -a`).
 const MOST_MOUNTS: usize = 1024;
-/// How long a mount that is made again is not told again: so many lines come in this time at most
-/// as mounts are remembered.
+/// Time in which a repeated mount is not logged again. At most [`MOST_MOUNTS`] lines are logged in
+/// it.
 const TOLD: Duration = Duration::from_secs(60);
 
 type Mount = (IpAddr, Vec<u8>);
 
-/// Who has mounted what, as far as it was said.
+/// Mounts that clients have reported with MNT and not ended with UMNT.
 #[derive(Default)]
 pub(crate) struct Mounts(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     now: BTreeSet<Mount>,
-    /// When the mounts of the last time were told.
+    /// Times at which mounts were logged, for [`TOLD`] at least.
     told: BTreeMap<Mount, Instant>,
 }
 
 impl Mounts {
-    /// A client has mounted a path. Whether that is to be told.
+    /// A client has mounted a path. Returns whether to log it.
     pub(crate) fn add(&self, client: IpAddr, path: &[u8], now: Instant) -> bool {
         let mut known = self.lock();
         let mount = (client, path.to_vec());

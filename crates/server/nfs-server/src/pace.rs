@@ -1,5 +1,5 @@
-//! [`Pace`]: the limits of service of a connection's client. A READ or WRITE beyond them waits for
-//! its time; what moves no data never does.
+//! [`Pace`]: the limits of service of a connection's client. A READ, WRITE or COPY beyond them
+//! waits for its time; other calls never wait.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use server_core::qos::{Accounts, Cost, Limiter, QosLimits};
 use crate::handle::ExportId;
 use crate::shared::Shared;
 
-/// How often a call that waits looks whether it still has to.
+/// Interval at which a waiting call checks for a new configuration or the server's end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The accounts of a server: one of each export and address that is limited.
@@ -22,8 +22,8 @@ pub(crate) type Paces = Accounts<(ExportId, IpAddr)>;
 pub(crate) struct Pace(RefCell<Vec<(ExportId, Arc<Limiter>)>>);
 
 impl Pace {
-    /// Waits until the client may have so many bytes read or written of an export with these limits.
-    /// A change of the configuration lets all go that wait, and so does the server's end.
+    /// Waits until the client may read or write the bytes of `cost` on an export with these limits.
+    /// A change of the configuration ends all waits, and so does the server's end.
     pub(crate) async fn admit(
         &self,
         shared: &Shared,

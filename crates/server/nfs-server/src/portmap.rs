@@ -18,8 +18,8 @@ const SERVED: [(u32, u32); 5] = [
     (mount::PROGRAM, mount::VERSION),
 ];
 
-/// Executes a call. Nobody registers anything here, and no call is made for others: that is how
-/// portmappers are misused.
+/// Executes a call. Clients cannot register programs, and the server makes no calls for others:
+/// portmappers are misused through CALLIT.
 pub(crate) fn call(
     client: &Client,
     version: u32,
@@ -80,7 +80,7 @@ pub(crate) fn call(
         true => address(asked.program),
         false => String::new(),
     };
-    /// What versions 3 and 4 have in common.
+    /// The procedures common to versions 3 and 4.
     macro_rules! common {
         ($version:ident, |$arguments:ident| $($more:tt)*) => {{
             use bind::$version::{Arguments, Procedure, Results};

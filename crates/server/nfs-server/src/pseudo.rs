@@ -1,5 +1,4 @@
-//! [`Pseudo`]: the directories above the exports, made of their names (RFC 8881 §7.3). Nobody can
-//! change them.
+//! [`Pseudo`]: the read-only directories above the exports, made of their names (RFC 8881 §7.3).
 
 use tree::NodeId;
 
@@ -30,7 +29,7 @@ pub(crate) struct Node {
 }
 
 impl Pseudo {
-    /// That of exports with these names.
+    /// The pseudo file system of exports with these names.
     pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>, handles: &Handles) -> Self {
         let node = |path: &str, name: &str, parent| Node {
             // No export's name begins so.

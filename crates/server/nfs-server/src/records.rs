@@ -15,7 +15,7 @@ use crate::long_calls::{Held, LongCalls};
 
 /// Bytes that one READ or WRITE moves at most.
 pub(crate) const MOST_DATA: u32 = 1 << 20;
-/// The longest record, bytes: the data, and what is around it.
+/// The longest record, bytes: the data, and 4 KiB for the rest.
 pub(crate) const MOST: usize = MOST_DATA as usize + 4096;
 /// The most fragments of a record.
 const MOST_FRAGMENTS: usize = 64;
@@ -32,7 +32,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A record. Its first piece holds [`HEAD`] bytes, or all.
 pub(crate) struct Record {
     pub first: Buf,
-    /// What follows the first piece.
+    /// The bytes after the first piece.
     pub rest: Chain,
     /// Its part of the core's pool, until the call has ended.
     pub held: Option<Held>,
@@ -130,7 +130,7 @@ impl Records {
         Ok(Record::whole(whole.into()))
     }
 
-    /// Receives what is there.
+    /// Receives the available bytes.
     async fn receive(&mut self, stream: &TcpStream) -> Result<(), End> {
         self.have = stream.recv_some(usize::MAX).await?.into();
         if self.have.is_empty() { Err(End::HungUp) } else { Ok(()) }

@@ -2,8 +2,8 @@
 //!
 //! A client whose connection broke sends its calls again, with the same XIDs, over another one. A
 //! REMOVE that was executed already would then fail with NOENT. A call is known again by its
-//! client's address, XID, program, procedure and the hash of its first bytes: XIDs begin anew when a
-//! client restarts.
+//! client's address, XID, program, procedure and the hash of its first bytes: XIDs begin anew when
+//! a client restarts.
 //!
 //! It is bounded: the oldest replies go first.
 
@@ -20,7 +20,7 @@ const SHARDS: usize = 16;
 /// Longer replies are not kept: those that are have attributes and a handle.
 const MOST_KEPT: usize = 1024;
 
-/// What a call is known by.
+/// Key of a call in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub client: IpAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Key {
     pub checksum: u64,
 }
 
-/// What is known of a call.
+/// State of a call in the cache.
 pub(crate) enum Known {
     /// Nothing: it is executed now.
     New,
@@ -40,7 +40,7 @@ pub(crate) enum Known {
 }
 
 impl Key {
-    /// What a call is known by. `call` is all of it, from the XID on.
+    /// The key of a call. `call` is all of it, from the XID on.
     pub(crate) fn of(client: IpAddr, xid: u32, procedure: u32, call: &[u8]) -> Self {
         Self { client: client.to_canonical(), xid, procedure, checksum: checksum::of(call, call.len()) }
     }
@@ -90,8 +90,8 @@ impl Replies {
         }
     }
 
-    /// A call has been executed. Its reply is kept, unless it may as well be executed again; at most
-    /// `most` replies are.
+    /// A call has been executed. Its reply is kept, unless it may as well be executed again; at
+    /// most `most` replies are.
     pub(crate) fn end(&self, key: Key, reply: Option<&[u8]>, most: usize) {
         let mut shard = self.shard(&key);
         match reply.filter(|reply| reply.len() <= MOST_KEPT) {

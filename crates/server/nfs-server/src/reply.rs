@@ -6,7 +6,7 @@ use rpc::xdr::{Writer, padding};
 use runtime::{Buf, Chain, Gather};
 use smallvec::SmallVec;
 
-/// Where the results of a call that was accepted begin, behind the mark of its record.
+/// Offset of an accepted call's results in its reply, with the record's mark.
 pub(crate) const RESULTS: usize = record::MARK_LEN + 24;
 
 /// A reply: its bytes from the record's mark on, and the items that may go apart, in order.
@@ -20,29 +20,29 @@ pub(crate) type Aparts = SmallVec<[Apart; 1]>;
 
 /// The parts of a reply, without its record's mark.
 pub(crate) struct Parts {
-    /// What lies before the first item.
+    /// The bytes before the first item.
     pub head: Vec<u8>,
-    /// Each item, and what lies between its padding and the next one.
+    /// Each item, and the bytes between its padding and the next one.
     pub items: SmallVec<[(Part, Vec<u8>); 1]>,
 }
 
 /// An item of a reply, over RDMA.
 pub(crate) struct Part {
-    /// Which of the results that may go apart it is.
+    /// Its number among the results that may go apart.
     pub index: usize,
     pub data: Chain,
 }
 
 /// An item of a reply that may go apart over RDMA ([`nfs::ddp`]).
 pub(crate) struct Apart {
-    /// Where in the reply's bytes it belongs.
+    /// Its offset in the reply's bytes.
     pub at: usize,
-    /// Which of the results that may go apart it is.
+    /// Its number among the results that may go apart.
     pub index: usize,
     pub item: Where,
 }
 
-/// Where an item is.
+/// Place of an item.
 pub(crate) enum Where {
     /// Here, and not among the reply's bytes.
     Outside(Chain),
@@ -59,7 +59,7 @@ impl Apart {
         }
     }
 
-    /// How many those are, with their padding.
+    /// Length of the data with their padding, bytes.
     pub(crate) fn padded_len(&self) -> usize {
         self.data().iter().map(runtime::Buf::len).sum::<usize>().next_multiple_of(4)
     }

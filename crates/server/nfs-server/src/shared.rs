@@ -1,5 +1,5 @@
-//! [`Shared`]: what all cores of an NFS server share. Changed by atomics, or behind mutexes off the
-//! data path.
+//! [`Shared`]: the state that all cores of an NFS server share. Changed by atomics, or behind
+//! mutexes off the data path.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -14,16 +14,16 @@ use crate::pace::Paces;
 use crate::replies::Replies;
 use crate::state::State;
 
-/// What all cores share.
+/// State shared by all cores.
 pub(crate) struct Shared {
     pub hub: Arc<Hub>,
-    /// What is served.
+    /// The configuration in force.
     pub served: Served<Model, NfsPortal>,
     pub replies: Replies,
     pub mounts: Mounts,
     /// Accounts of clients with limits of service.
     pub paces: Paces,
-    /// What is known of NFSv4's clients.
+    /// State of NFSv4's clients.
     pub state: State,
     /// Groups of users, where the machine's own count.
     pub groups: Groups,
@@ -46,7 +46,7 @@ impl Shared {
         })
     }
 
-    /// What is served now.
+    /// The configuration in force.
     pub(crate) fn model(&self) -> Arc<Edition> {
         self.served.now()
     }

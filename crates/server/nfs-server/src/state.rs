@@ -1,4 +1,4 @@
-//! [`State`]: what the cores know together of NFSv4's clients, behind one lock that is held briefly.
+//! [`State`]: the cores' common state of NFSv4's clients, behind one lock that is held briefly.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub(crate) type Machine = ServerState<Bytes>;
 /// The state of NFSv4.
 pub(crate) struct State {
     machine: Mutex<Machine>,
-    /// When its clock showed `shown`.
+    /// Time at which its clock showed `shown`.
     begin: Instant,
     shown: Duration,
     /// `lease_time`, seconds.
@@ -35,8 +35,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state after a start, or that of a predecessor, with the time of its clock. `records` is the
-    /// file of the clients' records; `call` has a client called over one of its connections.
+    /// The state after a start, or that of a predecessor, with the time of its clock. `records` is
+    /// the file of the clients' records; `call` has a client called over one of its connections.
     pub(crate) fn new(
         records: Option<PathBuf>,
         lease: Duration,
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// Asks or changes the state, which is told the time. Nothing else is to be done in `act`.
+    /// Runs `act` on the state with the present time, under the lock: `act` must do nothing else.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Machine, Duration) -> T) -> T {
         let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that it does not go back.
@@ -86,7 +86,8 @@ impl State {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// OPEN of a file, whose handle is the request's. No delegation is given of one that is being changed.
+    /// OPEN of a file, whose handle is the request's. No delegation is given of one that is being
+    /// changed.
     ///
     /// # Errors
     /// Those of [`ServerState::open`].
@@ -105,7 +106,8 @@ impl State {
     }
 
     /// Whether a file, or a name of it, may be changed for `client`, or without one for version 3.
-    /// Recalls the delegations that others hold. `file` is asked for only if somebody holds something.
+    /// Recalls the delegations that others hold. `file` is called only if some client holds a
+    /// delegation or open.
     ///
     /// # Errors
     /// DELAY while they hold them.
@@ -138,7 +140,7 @@ impl State {
     }
 }
 
-/// What bounds the state.
+/// Limits of the state.
 pub(crate) fn limits() -> Limits {
     let most = records::MOST as u32;
     let defaults = Limits::default();

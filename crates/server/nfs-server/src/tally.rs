@@ -1,12 +1,11 @@
-//! What has been done with exports, on one core: counted where it is done, and added up when somebody
-//! asks.
+//! Counts of the exports' calls and bytes, one set for each core, which are added up on request.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::handle::ExportId;
 
-/// What has been done with an export, by all clients since it was first served.
+/// Calls and bytes of an export, of all clients since it was first served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls.

@@ -166,7 +166,7 @@ fn the_portmapper_registers_nothing_and_calls_nobody() {
         format!("GetPort({own})")
     );
     assert_eq!(ask(Procedure::GetPort, &bytes(&Arguments::GetPort(mapping(7, 0)))), "GetPort(0)");
-    // A call for somebody else has no reply: the next one is that of NULL.
+    // A call for another program (CALLIT) has no reply: the next one is that of NULL.
     let indirect = CallArgs { program: 100_003, version: 3, procedure: 0, args: Indirect::EMPTY };
     client.send(&fragment(&call(2, PROGRAM, 2, 5, &bytes(&Arguments::CallIt(indirect))), true));
     client.send(&fragment(&call(3, PROGRAM, 2, 0, &[]), true));

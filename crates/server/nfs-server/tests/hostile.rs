@@ -1,5 +1,5 @@
-//! Clients that lie, stop, and do not read: an error or a closed connection, and nobody else is
-//! disturbed.
+//! Clients that lie, stop, and do not read: each gets an error or a closed connection, and other
+//! clients are not disturbed.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn what_is_no_rpc_ends_the_connection_alone() {
         b"GET / HTTP/1.1\r\nHost: server\r\n\r\n",
         // A record of 2 GiB.
         &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
-        // A reply that nobody asked for.
+        // A reply to no call.
         &[0x80, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0],
         // Too short for a call.
         &[0x80, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
@@ -126,7 +126,7 @@ fn clients_that_read_nothing_hold_no_more_than_their_share() {
     served.stop();
 }
 
-/// Raises this process's limit of open files; whether there is room for so many.
+/// Raises this process's limit of open files. Returns whether `count` are possible.
 fn descriptors(count: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -208,7 +208,7 @@ fn long_calls_that_stop_leave_buffers_to_others() {
     };
     let data = vec![5; 1 << 20];
     let call = fragment(&nfs3(1, &Arguments::Write(write(0)), &data), true);
-    // More than the pools of both cores have, if each held what it has begun.
+    // More than the pools of both cores have, if each call held its received part.
     let mut begun: Vec<_> = (0..200).map(|_| served.connect()).collect();
     begun.iter_mut().for_each(|client| client.send(&call[..20_000]));
     for _ in 0..20 {
@@ -221,7 +221,7 @@ fn long_calls_that_stop_leave_buffers_to_others() {
     for pool in pools.iter().flatten().map(|core| core.pool) {
         assert!(pool.in_use <= pool.limit * 3 / 4, "{} of {} bytes", pool.in_use, pool.limit);
     }
-    // What waited goes on when there is room again.
+    // A waiting call goes on when there is room again.
     let mut last = begun.pop().expect("there are many");
     drop(begun);
     last.send(&call[20_000..]);

@@ -1,4 +1,4 @@
-//! Limits of service: what a client has to wait for, and who does not wait with it.
+//! Limits of service: the calls that wait, and those that do not wait with them.
 
 mod support;
 
@@ -12,7 +12,7 @@ use nfs_server::config::{NfsConfig, QosLimits};
 use server_core::qos::Rates;
 use support::{Client, config, fragment, handle, nfs3, of, results, serving, v4::status};
 
-/// Writes of one client: so many a second, with nothing saved up.
+/// A limit of `writes` per second for each client, without a burst.
 fn limited(writes: u64) -> NfsConfig {
     let mut config = config();
     let iops = Rates { write: Some(writes), ..Rates::default() };

@@ -1,5 +1,5 @@
-//! NFS over RDMA against a whole server over loopback: data in chunks, long replies and long calls, and
-//! clients that lie, stop and vanish.
+//! NFS over RDMA against a whole server over loopback: data in chunks, long replies and long calls,
+//! and clients that lie, stop and vanish.
 
 mod support;
 
@@ -45,7 +45,7 @@ fn content(served: &Served, file: &[u8], len: usize) -> Vec<u8> {
     body[body.len() - len.next_multiple_of(4)..][..len].to_vec()
 }
 
-/// Where a WRITE's data are in its call.
+/// Offset of a WRITE's data in its call.
 fn position(file: &[u8], len: usize) -> u32 {
     nfs3(0, &write(file, len), &[]).len() as u32
 }
@@ -98,10 +98,10 @@ fn a_client_without_private_data_gets_short_messages_and_no_invalidation() {
         let message = write_by_chunk(&mut client, &file, &pattern(3000), 1).await;
         is_written(&message, 3000);
         assert_eq!(message.invalidated, None);
-        // What fits is sent.
+        // Data that fit are sent inline.
         let message = client.call(&read(&file, 600), &Chunks::default()).await;
         assert!(message.rpc()[message.rpc().len() - 600..] == pattern(3000)[..600]);
-        // What does not has no way.
+        // Longer data need a chunk, and the call has none.
         let message = client.call(&read(&file, 3000), &Chunks::default()).await;
         assert_eq!(message.header().body, Body::Error(Failure::Chunk(())));
     });
@@ -123,7 +123,7 @@ fn a_long_reply_goes_to_the_reply_chunk() {
         rpc.truncate(len);
         assert!(rpc[len - 50_004..len - 3] == pattern(50_001));
         assert!(matches!(of(Procedure::Read, &rpc), Results::Read(Outcome::Ok(_))));
-        // Too little room: the client is told, and goes on.
+        // Too little room: the client gets an error, and goes on.
         let reply = Some(vec![client.sink(20_000)]);
         let message = client.call(&read(&file, 50_001), &Chunks { reply, ..Chunks::default() }).await;
         assert_eq!(message.header().body, Body::Error(Failure::Chunk(())));
@@ -242,13 +242,13 @@ fn bad_headers_are_answered_and_the_connection_goes_on() {
         let chunks = Chunks { writes: vec![vec![sink]], reply: Some(vec![sink]), ..Chunks::default() };
         let message = client.call(&read(&file, 10), &chunks).await;
         assert_eq!(message.header().body, Body::Error(Failure::Chunk(())));
-        // Errors of what was never sent take no receive for good.
+        // RDMA_ERRORs for messages that the server never sent keep no receive for good.
         for _ in 0..10 {
             (0..100).for_each(|_| client.send_raw(&words(&[7, 1, 32, 4, 2])));
             let message = client.call(&Arguments::Null(()), &Chunks::default()).await;
             assert!(support::results(message.rpc()).is_empty());
         }
-        // What is no header ends the connection.
+        // A message without a valid header ends the connection.
         client.send_raw(&[1, 2, 3]);
         assert!(client.receive().await.is_none());
     });
@@ -354,7 +354,8 @@ fn a_chunk_that_is_not_used_comes_back_empty() {
     served.stop();
 }
 
-/// RFC 8267 §5.3: the chunks of the write list belong to the results that may go apart, in their order.
+/// RFC 8267 §5.3: the chunks of the write list belong to the results that may go apart, in their
+/// order.
 #[test]
 fn the_data_of_each_read_goes_to_its_own_chunk() {
     let served = served();

@@ -1,4 +1,5 @@
-//! NFSv4.1 and 4.2 over TCP: sessions, files, locks, restarts, and the directories above the exports.
+//! NFSv4.1 and 4.2 over TCP: sessions, files, locks, restarts, and the directories above the
+//! exports.
 
 mod support;
 
@@ -109,7 +110,7 @@ fn a_slots_reply_is_kept_and_its_order_is() {
     assert_eq!(status(&c.link.v4(&false_retry)), Some(Status::SeqFalseRetry));
     let far = body(2, &[c.slot(c.sequence + 3), Arguments::PutRootFh(())], &[]);
     assert_eq!(status(&c.link.v4(&far)), Some(Status::SeqMisordered));
-    // Without the wish to keep it, a retry is told so.
+    // Without the wish to keep the reply, a retry gets RETRY_UNCACHED_REP.
     c.sequence += 1;
     c.cache = false;
     c.run(&[Arguments::PutRootFh(()), Arguments::GetFh(())], &[]);
@@ -236,7 +237,7 @@ fn what_a_client_had_open_is_reclaimed_after_a_restart() {
         a.run(&[handle(&file), lock(LockType::Write, (0, 10), first(again.stateid, b"lock"), true)], &[]);
     assert_eq!(status(&reply), None);
     assert_eq!(status(&a.run(&[Arguments::ReclaimComplete(false)], &[])), None);
-    // Who was never there has nothing to reclaim, and does not have to wait for itself.
+    // A new client has nothing to reclaim, and does not have to wait for itself.
     let mut c = served.v4_again("c");
     assert_eq!(status(&c.run(&[handle(&file), reclaim(b"owner")], &[])), Some(Status::ReclaimBad));
     let mut b = served.v4_again("b");
@@ -493,7 +494,7 @@ fn compounds_that_break_the_rules_are_told_so() {
     let len = cut.len();
     cut[len - 4..].copy_from_slice(&9999u32.to_be_bytes());
     assert_eq!(status(&c.link.v4(&cut)), Some(Status::OpIllegal));
-    // What is no COMPOUND at all is no call.
+    // A message that is no COMPOUND at all is no call.
     let garbage = support::call(99, nfs::v4::PROGRAM, 4, 1, &[0xff; 3]);
     c.link.send(&fragment(&garbage, true));
     let reply = c.link.reply();
@@ -544,7 +545,7 @@ fn delegated(c: &mut V4, root: &[u8], file: &str) -> (Stateid, Stateid) {
     panic!("no delegation");
 }
 
-/// Repeats a request until it is not told to come again.
+/// Repeats a request until its status is not DELAY.
 fn until_done(c: &mut V4, all: &[Arguments<'_>], data: &[u8]) -> Option<Status> {
     loop {
         match status(&c.run(all, data)) {
@@ -572,7 +573,7 @@ fn a_delegation_is_given_recalled_and_returned() {
         reader.link.called(&record);
     }
     assert_eq!(status(&writer.run(&for_writing, &[])), Some(Status::Delay), "it is not returned yet");
-    // What the client has opened by itself it opens at the server first.
+    // An open that the client granted by itself under the delegation goes to the server first.
     let claim = Claim::DelegCurFh(delegation);
     let own = Open { seqid: 0, share_access: 1, share_deny: 0, owner: owner(b"own"), create: None, claim };
     assert_eq!(status(&reader.run(&[handle(&file), Arguments::Open(own)], &[])), None);
@@ -606,7 +607,7 @@ fn changes_without_an_open_wait_for_delegations() {
     for all in &changes {
         assert_eq!(status(&other.run(all, b"data")), Some(Status::Delay), "{all:?}");
     }
-    // Version 3 is told to come again, too.
+    // Version 3 gets JUKEBOX, too.
     let object = support::handle(&file);
     let how = v3::Write { file: object, offset: 0, count: 4, stable: v3::Stable::Unstable, length: 4 };
     let reply = third.call(&v3::Arguments::Write(how), b"data");

@@ -15,8 +15,8 @@ pub enum Duplicate {
     Snapshot,
 }
 
-/// One step on the object `id`. Places, lengths and `most` are in bytes. Ids of what is created are
-/// asked for by the initiator, or come from [`super::ObjectStore::reserve_ids`].
+/// One step on the object `id`. Places, lengths and `most` are in bytes. The initiator chooses the
+/// ids of new objects, or they come from [`super::ObjectStore::reserve_ids`].
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Removes everything, the root's attributes and times too. The only step but for attributes
@@ -26,7 +26,7 @@ pub enum Step {
     /// Removes a partition; one that is not empty only with `contents`.
     RemovePartition {
         id: u64,
-        /// Whether what is in it goes too.
+        /// Whether its contents go too.
         contents: bool,
     },
     CreateUser(Id),
@@ -42,14 +42,14 @@ pub enum Step {
     Write {
         id: Id,
         at: u64,
-        /// What to write. It must not change until the change has resolved.
+        /// The data. It must not change until the change has resolved.
         data: Chain,
     },
     /// Writes at the end; [`Applied::appended`] says where that was.
     Append {
         id: Id,
         data: Chain,
-        /// How long the object may be afterwards; [`super::Error::TooLong`] if it would be longer.
+        /// Longest length of the object afterwards, bytes; [`super::Error::TooLong`] beyond it.
         most: u64,
     },
     /// Deletes a range and moves what follows to its place. [`super::Error::OutOfRange`] if it
@@ -57,7 +57,7 @@ pub enum Step {
     Punch {
         id: Id,
         at: u64,
-        /// What is beyond the end does not matter.
+        /// The range may reach beyond the end.
         len: u64,
     },
     /// Makes a range zeros and gives its whole blocks back; the object becomes long enough.
@@ -190,10 +190,10 @@ impl Change {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Where each [`Step::Append`] began to write, in order.
+    /// Offset of the first byte that each [`Step::Append`] wrote, in order.
     pub appended: SmallVec<[u64; 2]>,
-    /// By how many bytes the used capacity of all objects of the change has grown (that of a shared
-    /// block counts for each). 0 of a change that is about whole partitions.
+    /// Growth of the used capacity of all objects of the change, bytes (a shared block counts for
+    /// each). 0 of a change that is about whole partitions.
     pub used_change: i64,
 }
 

@@ -1,10 +1,10 @@
-//! Why a store could not do what it was asked.
+//! Errors of a store.
 
 use backing::StoreError;
 
 use super::Id;
 
-/// Why a store could not do what it was asked.
+/// The reason for which a store could not do a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no such object, partition or collection, or it is of another kind than the
@@ -34,16 +34,16 @@ pub enum Error {
     /// The change has more steps than [`super::MAX_STEPS`], or steps that do not go together.
     #[error("the change cannot be done as one")]
     BadChange,
-    /// The partition is a snapshot: what is in it does not change.
+    /// The partition is a snapshot: its contents do not change.
     #[error("partition {0:#x} is a snapshot")]
     Snapshot(u64),
-    /// The partition is no clone or snapshot, or what it was made of is gone, whatever has its id
-    /// by now.
+    /// The partition is no clone or snapshot, or its source is gone, even if another partition has
+    /// the source's id by now.
     #[error("partition {0:#x} has no source")]
     NoSource(u64),
     #[error("no space is left")]
     NoSpace,
-    /// What is on the medium contradicts itself. A check says more.
+    /// The metadata on the medium contradicts itself. A check reports more.
     #[error("the metadata of object {:#x} in partition {:#x} is damaged", .0.object, .0.partition)]
     Damaged(Id),
     /// The store is of a later layout than this version knows.

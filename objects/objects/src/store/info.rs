@@ -1,10 +1,10 @@
 //! Facts about the objects of a store, and the types of queries.
 
-/// When a change has to be on the medium.
+/// The durability of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Seen by everybody and safe from the end of the process; a power cut may take it until a
-    /// sync: its metadata as a whole, and of its data any part.
+    /// Visible to all and safe from the end of the process. Until a sync, a power cut may take it:
+    /// its metadata as a whole, and any part of its data.
     Relaxed,
     /// On the medium.
     Durable,
@@ -63,8 +63,8 @@ pub struct PartitionInfo {
     pub used: u64,
     /// Sum of the logical lengths of its user objects, in bytes.
     pub length: u64,
-    /// Which of the partitions it is that have had this id: no two of them that anything names have
-    /// the same number. It stays when the content is replaced.
+    /// Number of the partition among those that have had this id: no two of them that anything
+    /// names share it. It stays when the content is replaced.
     pub generation: u64,
     /// The source of a clone or snapshot.
     pub origin: Option<Origin>,
@@ -86,8 +86,8 @@ pub struct Origin {
 pub struct RootInfo {
     /// Bytes that objects' data may occupy.
     pub capacity: u64,
-    /// Bytes of them that are taken, what several objects share once; what was just given up may
-    /// count for a while.
+    /// Bytes of them that are taken; blocks that several objects share count once. Space that was
+    /// just given up may count for a while.
     pub used: u64,
     pub partitions: u64,
     pub objects: u64,
@@ -130,7 +130,7 @@ impl TimesUpdate {
         }
     }
 
-    /// What sets all that `later` sets, and the rest as this does.
+    /// Merges both: sets all that `later` sets, and the rest as this does.
     pub fn then(self, later: Self) -> Self {
         Self {
             created: later.created.or(self.created),
@@ -182,7 +182,7 @@ pub enum List {
     Members(super::Id),
 }
 
-/// That a user object is a member of a collection.
+/// Membership of a user object in a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
     pub collection: u64,
@@ -213,7 +213,7 @@ pub struct CheckReport {
     pub extents: u64,
     /// Things that are wrong, each in a sentence: the first [`CheckReport::MAX_FINDINGS`].
     pub findings: Vec<String>,
-    /// How many things are wrong.
+    /// Number of things that are wrong.
     pub wrong: u64,
     pub repaired: u64,
 }

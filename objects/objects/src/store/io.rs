@@ -1,4 +1,5 @@
-//! [`Io`]: an operation that ended at once or is in progress; [`Hold`]: keeps freed space from being reused.
+//! [`Io`]: an operation that ended at once or is in progress; [`Hold`]: keeps freed space from
+//! being reused.
 
 use std::any::Any;
 use std::fmt;

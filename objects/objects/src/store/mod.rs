@@ -1,14 +1,14 @@
-//! What keeps objects: the trait [`ObjectStore`], and the store on a directory or in memory
+//! Stores of objects: the trait [`ObjectStore`], and the store on a directory or in memory
 //! ([`embedded`]).
 //!
 //! A store has one root, partitions, and in each partition user objects and collections, which
-//! share one space of ids. All of them have attributes, named by a page and a number. Questions
-//! about metadata are answered at once; what moves data or has to wait for a medium is an [`Io`]. A
-//! store is shared by all cores, and each call uses the ring of the core that it is made on. Every
+//! share one space of ids. All of them have attributes, named by a page and a number. Queries of
+//! metadata return at once; a call that moves data or waits for a medium returns an [`Io`]. A store
+//! is shared by all cores, and each call uses the ring of the core that it is made on. Every
 //! modification is a [`Change`]: a list of steps that is done as a whole or not at all.
 //!
-//! Knows ids, bytes and durability; nothing of SCSI, of permissions, of quotas and of what an
-//! attribute means.
+//! Knows ids, bytes and durability; nothing of SCSI, of permissions, of quotas and of the meaning
+//! of an attribute.
 
 mod change;
 pub mod embedded;
@@ -40,8 +40,8 @@ pub const BLOCK: u64 = 4096;
 pub const MAX_LENGTH: u64 = 1 << 56;
 pub const MAX_STEPS: usize = 65536;
 
-/// What keeps objects. See the module. Each method fails with [`Error::NotFound`] where what it is
-/// about does not exist, and with the errors of the medium.
+/// A store of objects. See the module. Each method fails with [`Error::NotFound`] if its object or
+/// partition does not exist, and with the errors of the medium.
 pub trait ObjectStore: Send + Sync + 'static {
     /// Sums over everything: counted as they change, not by a scan.
     fn root(&self) -> RootInfo;
@@ -120,9 +120,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     -> Result<bool, Error>;
 
     /// Appends to `into` up to `limit` ranges between `at` and `at + len` in which the data of two
-    /// user objects may differ, in order: bytes outside of them are equal. It compares what the
-    /// objects share, not bytes: made for a snapshot and its source. What only one has, being
-    /// longer, differs. Whether there are more.
+    /// user objects may differ, in order: bytes outside of them are equal. It compares the blocks
+    /// that the objects share, not bytes: made for a snapshot and its source. Bytes that only the
+    /// longer one has differ. Returns whether there are more.
     fn differences(
         &self,
         ids: [Id; 2],
@@ -132,17 +132,17 @@ pub trait ObjectStore: Send + Sync + 'static {
         into: &mut Vec<Difference>,
     ) -> Result<bool, Error>;
 
-    /// Does all steps of a change in their order, or none. When it resolves well it is seen by
-    /// everybody, and as durable as `commit` says. Data that is written over existing data of an
-    /// object is the exception: of it a part may be seen meanwhile, and be left by a failure, as on
-    /// any disk; and of a relaxed change's data a power cut may leave zeros.
+    /// Does all steps of a change in their order, or none. When it resolves well it is visible to
+    /// all, and as durable as `commit` says. Data written over existing data of an object is the
+    /// exception: readers may see a part of it meanwhile, and a failure may leave a part, as on any
+    /// disk. Of a relaxed change's data, a power cut may leave zeros.
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied>;
 
     /// Every change that had resolved before this call, as far as it concerns `scope`, is durable
     /// when this resolves.
     fn sync(&self, scope: Scope) -> Io<()>;
 
-    /// How the medium fares; `None` for a store that cannot fail.
+    /// Health of the medium; `None` for a store that cannot fail.
     fn health(&self) -> Option<&Arc<Health>> {
         None
     }

@@ -1,6 +1,6 @@
-//! OBJECT STRUCTURE CHECK: the store goes through a partition or everything, and puts right what
-//! can be put right unless the unit is read-only. What stays wrong is told with MEDIUM ERROR, and
-//! in the log.
+//! OBJECT STRUCTURE CHECK: the store goes through a partition or everything, and repairs what it
+//! can unless the unit is read-only. Remaining faults are reported with MEDIUM ERROR, and in the
+//! log.
 
 use osd::Id;
 use osd::cdb::StructureScope;

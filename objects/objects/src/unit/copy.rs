@@ -15,7 +15,7 @@ use super::snapshots::{METHOD_FIELD, duplicates_by};
 use super::task::{Task, Touch};
 use crate::store::Step;
 
-/// Where the source stands in Data-Out: in the continuation's first descriptor, behind its header.
+/// Offset of the source in Data-Out: in the continuation's first descriptor, behind its header.
 const SOURCE_AT: u64 = osd::continuation::HEADER_LEN as u64 + 8;
 
 pub(super) async fn copy(
@@ -56,7 +56,8 @@ pub(super) async fn copy(
     .await
 }
 
-/// Whether the partition may hold `used` bytes more: what is shared counts for each that shares it.
+/// Whether the partition may hold `used` bytes more: shared blocks count for each object that
+/// shares them.
 fn check_used(task: &Task<'_>, partition: u64, used: u64) -> Result<(), Failure> {
     let quota = task.unit.policy(partition)?.capacity;
     let there = task.unit.store.partition(partition)?.used;

@@ -1,7 +1,7 @@
-//! CREATE, CREATE PARTITION, FORMAT OSD, and what takes objects away again: REMOVE, REMOVE
+//! CREATE, CREATE PARTITION and FORMAT OSD, and the commands that remove objects: REMOVE and REMOVE
 //! PARTITION.
 //!
-//! What is created and the attributes that the command sets of it are one change, so that a
+//! The new objects and the attributes that the command sets of them are one change, so that a
 //! creation whose attributes cannot be set leaves nothing behind.
 
 use osd::cdb::RemoveScope;
@@ -161,8 +161,7 @@ pub(super) async fn remove(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     task.remove(id, check, async |task| task.apply(Change::of(Step::RemoveUser(id))).await.map(drop)).await
 }
 
-/// REMOVE PARTITION: set and get attributes, then the partition goes, with what is in it if that is
-/// asked for.
+/// REMOVE PARTITION: set and get attributes, then the partition goes, with its contents on request.
 pub(super) async fn remove_partition(
     task: &mut Task<'_>,
     partition: u64,

@@ -1,6 +1,6 @@
-//! Why a command ends badly, and what that is in sense data. Owns the translation of the store's
-//! and the wire's errors; the descriptor with the object's ids and the functions that were
-//! completed is added where the command ends.
+//! Failures of a command, and their sense data. Owns the translation of the store's and the wire's
+//! errors; the descriptor with the object's ids and the functions that were completed is added
+//! where the command ends.
 
 use device::Lost;
 use osd::sense::{Descriptor, code};
@@ -23,7 +23,7 @@ pub(super) mod field {
 
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Nobody is there to be told.
+    /// The command was aborted, or its initiator is gone: no status is sent.
     Lost,
     /// CHECK CONDITION. Boxed: sense data is large and failures are rare.
     Sense(Box<Sense>),
@@ -61,8 +61,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::NotFound(id) => {
-                // A partition that is not there is found out by whoever looks for what is in it:
-                // the store names what it missed.
+                // A lookup in a partition that does not exist finds this out: the store names the
+                // id that it missed.
                 Sense::invalid_field_in_cdb(
                     if id.object == 0 { field::PARTITION } else { field::OBJECT },
                     None,
@@ -102,8 +102,8 @@ impl Failure {
         Sense::invalid_field_in_cdb(byte, Some(bit)).into()
     }
 
-    /// INVALID FIELD IN PARAMETER LIST at `byte` of Data-Out; the pointer has 16 bits, what lies
-    /// behind is told as their greatest value.
+    /// INVALID FIELD IN PARAMETER LIST at `byte` of Data-Out. The pointer has 16 bits: a higher
+    /// byte is reported as the highest value.
     pub fn parameter(byte: u64) -> Self {
         Sense::invalid_field_in_parameter_list(u16::try_from(byte).unwrap_or(u16::MAX), None).into()
     }

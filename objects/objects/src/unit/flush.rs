@@ -1,4 +1,4 @@
-//! FLUSH, FLUSH COLLECTION, FLUSH PARTITION, FLUSH OSD: what was acknowledged is on the medium. A
+//! FLUSH, FLUSH COLLECTION, FLUSH PARTITION, FLUSH OSD: bring acknowledged changes to the medium. A
 //! store may do more than a scope asks for, never less.
 
 use osd::Id;
@@ -30,7 +30,7 @@ pub(super) async fn collection(task: &mut Task<'_>, id: Id, scope: FlushScope) -
     flush(task, id, scope).await
 }
 
-/// FLUSH PARTITION: the list of what is in it, attributes, or everything in it.
+/// FLUSH PARTITION: its list of objects, its attributes, or everything in it.
 pub(super) async fn partition(task: &mut Task<'_>, partition: u64, scope: FlushScope) -> Result<(), Failure> {
     task.unit.store.partition(partition)?;
     let id = Id::partition(partition);

@@ -62,7 +62,7 @@ impl Plan {
         self
     }
 
-    /// `step` takes back what it creates, when the command fails later.
+    /// `step` undoes the creation, if the command fails later.
     pub fn undo(self, step: Step) -> Self {
         Self { undo: Some(step), ..self }
     }
@@ -77,7 +77,7 @@ pub(super) struct Piece {
 
 impl<'a> Task<'a> {
     /// A command that changes or creates something, whole or not at all. `plan` has the parameters;
-    /// `steps` runs isolated and within the quota, checks, and says what is changed.
+    /// `steps` runs isolated and within the quota, checks, and makes the change.
     pub async fn mutate(
         &mut self,
         plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,
@@ -219,7 +219,7 @@ impl<'a> Task<'a> {
         self.set_and_get(id).await
     }
 
-    /// A command that removes the object at `id`, or what it holds: its attributes are set and got
+    /// A command that removes the object at `id`, or its contents: its attributes are set and got
     /// before.
     pub async fn remove(
         &mut self,

@@ -1,7 +1,7 @@
 //! The limits of one command. These, times the outstanding commands of a session, bound a unit's
 //! memory.
 
-/// Bytes that data is read and written in: what one command holds at a time.
+/// Bytes in which data is read and written: a command holds one such piece at a time.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The longest list of attributes to get or to set, in bytes. The longest value of one attribute is
@@ -15,11 +15,11 @@ pub(super) const MAX_CONTINUATION: u32 = 64 << 10;
 /// The piece of a reply that is longer than a command may hold, in bytes.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// What a command holds of a list of attributes, in bytes: a shorter one is put as it was at one
+/// Most bytes of a list of attributes that a command holds. A shorter list is put as it was at one
 /// moment.
 pub(super) const MAX_KEPT: usize = 384 << 10;
 
-/// What a command holds of ids or of a map's descriptors, in bytes, as [`super::reply::Packed`]
+/// Most bytes of ids or of a map's descriptors that a command holds, as [`super::reply::Packed`]
 /// keeps them.
 pub(super) const MAX_PACKED: usize = 512 << 10;
 

@@ -1,11 +1,11 @@
 //! LIST and LIST COLLECTION: ids in ascending order, alone or with attributes, as many as there is
-//! room for, and where to go on. Owns the list identifiers. A list that is continued keeps no state
-//! in the unit: its identifier says how many changes its partition had seen when it was begun, so
-//! that later pieces can tell whether there were more (LSTCHG).
+//! room for, and where to go on. Owns the list identifiers. A continued list keeps no state in the
+//! unit: its identifier holds the number of its partition's changes when it was begun. So later
+//! pieces can tell whether there were more (LSTCHG).
 //!
-//! ADDITIONAL LENGTH is that of the whole list where that is known without reading it: from its
-//! first id, or when what is left has been read. Otherwise it is a lower bound that is greater than
-//! what was sent.
+//! ADDITIONAL LENGTH is that of the whole list if that is known without reading it: from its first
+//! id, or when the rest has been read. Otherwise it is a lower bound that is greater than the bytes
+//! sent.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,16 +24,16 @@ use super::subject::{Info, Subject};
 use super::task::{Task, Touch};
 use crate::store::{Change, FIRST_ID, List, Step, TimesUpdate};
 
-/// The longest reply, in bytes: what a longer one would have is left for the next piece.
+/// The longest reply, in bytes: the rest of a longer one is left for the next piece.
 const MAX_REPLY: u64 = 1 << 20;
 
-/// Ids behind what is sent that are counted for ADDITIONAL LENGTH: few, because most who ask for a
-/// piece of a list look at them themselves next.
+/// Ids behind those sent that are counted for ADDITIONAL LENGTH: few, because most clients that ask
+/// for a piece of a list request the next one anyway.
 const COUNTED: usize = 256;
 
 const COUNTERS: usize = 256;
 
-/// How often the lists of partitions have changed since the unit was made.
+/// Counts of the changes of partitions' lists since the unit was made.
 pub(super) struct Lists {
     counters: Box<[AtomicU32]>,
 }
@@ -56,8 +56,7 @@ impl Lists {
         self.counter(partition).load(Ordering::Acquire).max(1)
     }
 
-    /// Which lists a change touches: partitions, 0 for the list of them; `None` for all lists there
-    /// are.
+    /// Lists that a change touches: partitions, 0 for the list of them; `None` for all lists.
     pub fn touched(change: &Change) -> Option<SmallVec<[u64; 2]>> {
         let mut touched: SmallVec<[u64; 2]> = SmallVec::new();
         let mut note = |partition| {
@@ -109,7 +108,7 @@ impl Lists {
 }
 
 struct Asked {
-    /// What is listed, and the object that the command is about.
+    /// The requested list, and the object that the command is about.
     what: List,
     listed: Listed,
     subject: Subject,
@@ -121,8 +120,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// The initiator may have taken its time to send what belongs to the command: what is listed is
-    /// looked up as it is now.
+    /// The initiator may have taken its time to send the command's data: looks up the list as it is
+    /// now.
     fn look_again(&mut self, unit: &OsdUnit) -> Result<(), Failure> {
         self.subject = match (self.what, self.subject.id) {
             (List::Members(_), id) => Subject { id, info: Info::Object(unit.collection(id)?) },
@@ -169,7 +168,7 @@ pub(super) async fn list_collection(task: &mut Task<'_>, list: &ListCollection) 
 struct Piece {
     /// Behind the header.
     body: Vec<u8>,
-    /// Where to go on; 0 at the end.
+    /// Id to go on with; 0 at the end.
     continuation: u64,
     /// Bytes behind the header if all of it fitted.
     whole: u64,

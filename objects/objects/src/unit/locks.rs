@@ -1,10 +1,10 @@
-//! Isolation: who may touch which part of which object at the same time. Owns the table of those
-//! that have locks and those that wait for them, on all cores; never touches an object.
+//! Isolation: exclusion of commands by object, part and range. Owns the table of locks that are
+//! held or waited for, on all cores; never touches an object.
 //!
 //! A lock is of one object, of its data or of its attributes, of a range of bytes, shared or
-//! exclusive. Grants go by arrival: one that waits keeps those behind it out that it conflicts
-//! with, so nobody starves. The table is cut into shards by object; a shard is a mutex that is
-//! never held across an await, and its entries are at most the commands that run. Nobody spins.
+//! exclusive. Grants go by arrival: a waiting request keeps later ones out that conflict with it,
+//! so none starves. The table is cut into shards by object; a shard is a mutex that is never held
+//! across an await. Its entries are at most the commands that run. Waiting commands do not spin.
 //!
 //! A command that takes several locks takes them in ascending order of [`Key`], so that no two can
 //! wait for each other.
@@ -19,7 +19,7 @@ use osd::Id;
 /// Shards; objects are spread over them by their ids.
 const SHARDS: usize = 64;
 
-/// Which of an object's parts a lock is of.
+/// The part of an object that a lock is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Data,
@@ -41,7 +41,7 @@ pub(super) struct Mode {
     pub start: u64,
     /// The byte behind the last.
     pub end: u64,
-    /// Whether nobody else may have any of it, or only nobody who has it exclusively.
+    /// True: no other lock may overlap it. False: no exclusive one may.
     pub exclusive: bool,
 }
 

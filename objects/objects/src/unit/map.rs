@@ -1,15 +1,15 @@
-//! READ MAP: which parts of a user object were written and which are holes. READ MAPS AND COMPARE:
-//! where an object may differ from its namesake in another partition, most of all from what a
-//! snapshot kept of it.
+//! READ MAP: the parts of a user object that were written, and its holes. READ MAPS AND COMPARE:
+//! the parts in which an object may differ from its namesake in another partition, most of all from
+//! a snapshot's copy.
 //!
-//! A comparison's descriptors say what the object itself has in a range that differs: written data,
-//! or a hole (which what lies behind its end counts as). Damage is not known before it is read:
-//! descriptors of damaged parts are never sent, and asking for them alone gives an empty map.
+//! A comparison's descriptors describe the object itself in a range that differs: written data, or
+//! a hole (also behind its end). Damage is not known before it is read: descriptors of damaged
+//! parts are never sent, and asking for them alone gives an empty map.
 //!
-//! The beginning of a map says how many descriptors it has, so all of them are looked up before the
-//! first is put, and kept packed meanwhile: the map is of one time however slowly it is taken. What
-//! has no room in Data-In, or finds [`MAX_PACKED`](super::limits::MAX_PACKED) bytes used, is
-//! counted, not kept. A part of more than 32 bits takes several descriptors.
+//! The beginning of a map holds the number of its descriptors, so all of them are looked up before
+//! the first is put, and kept packed meanwhile. So the map is of one time however slowly it is
+//! taken. Descriptors without room in Data-In, or beyond [`MAX_PACKED`](super::limits::MAX_PACKED)
+//! bytes, are counted, not kept. A part of more than 32 bits takes several descriptors.
 
 use osd::data::{MAP_DESCRIPTOR_LEN, MAP_HEADER_LEN, MapDescriptor, MapType, map_header};
 use osd::sense::function;
@@ -28,7 +28,7 @@ const TYPE_FIELD: u16 = 48;
 /// PARTITION_ID of the one to compare with.
 const OTHER_FIELD: u16 = 40;
 
-/// The longest part that one descriptor tells of: the most whole blocks of 4096 bytes.
+/// The longest part of one descriptor: the most whole blocks of 4096 bytes.
 const MAX_PART: u64 = 0xFFFF_F000;
 
 struct Map {
@@ -195,7 +195,7 @@ async fn run(
     task.get(id).await
 }
 
-/// Adds what the object at `id` has between `from` and `end`. Where that ended.
+/// Adds the extents of the object at `id` between `from` and `end`. Returns the end of the last.
 async fn describe(
     task: &mut Task<'_>,
     id: Id,

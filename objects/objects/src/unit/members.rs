@@ -1,9 +1,9 @@
 //! Commands on every member of a collection: REMOVE MEMBER OBJECTS, GET MEMBER ATTRIBUTES and SET
 //! MEMBER ATTRIBUTES.
 //!
-//! They go through the members in pieces of [`BATCH`], each a change of its own: a piece is done as
-//! a whole or not at all, and what was done stays when the command ends badly or is aborted. A
-//! tracking collection's Command Tracking page tells how far it went. With FUA everything is on the
+//! They go through the members in pieces of [`BATCH`], each a change of its own. A piece is done as
+//! a whole or not at all, and finished pieces stay when the command ends badly or is aborted. A
+//! tracking collection's Command Tracking page shows its progress. With FUA everything is on the
 //! medium when the command ends.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::store::{Change, Commit, Error, List, Scope, Step, TimesUpdate};
 /// Steps of one change, at most about: members with many attributes to set make smaller pieces.
 const STEPS: usize = 4096;
 
-/// REMOVE MEMBER OBJECTS: what is set and got is the collection's, and comes first.
+/// REMOVE MEMBER OBJECTS: the attributes set and got are the collection's, and come first.
 pub(super) async fn remove_members(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     let check = |task: &mut Task<'_>| task.unit.collection(id).map(drop);
     task.remove(id, check, async |task| {

@@ -1,9 +1,9 @@
 //! The logical unit of type 11h: T10 OSD commands above any [`crate::store::ObjectStore`].
 //!
-//! Here is the unit itself: what it holds, how a command finds the code that runs it, and what is
-//! checked of every command before. Each kind of command has a file of its own; what all of them
-//! share is [`frame`] and [`task`]. The unit calls the store through its trait only: it never
-//! touches a file.
+//! Here is the unit itself: its parts, the dispatch of a command to its code, and the checks before
+//! every command. Each kind of command has a file of its own; the code that all of them share is in
+//! [`frame`] and [`task`]. The unit calls the store through its trait only: it never touches a
+//! file.
 
 mod attributes;
 mod check;
@@ -70,7 +70,7 @@ pub use options::{Clock, OptionError, OsdOptions, SystemClock};
 pub struct OsdUnit {
     store: Arc<dyn ObjectStore>,
     options: OsdOptions,
-    /// Who reaches it, and their reservations.
+    /// The nexuses that reach it, and their reservations.
     nexuses: Nexuses,
     /// Keeps what needs a partition for itself apart from all other commands; in partition ids.
     exclusion: Exclusion,
@@ -130,7 +130,7 @@ impl OsdUnit {
         true
     }
 
-    /// Who reaches the unit, and what they have reserved.
+    /// The nexuses that reach the unit, and their reservations.
     pub fn nexuses(&self) -> &Nexuses {
         &self.nexuses
     }
@@ -148,7 +148,7 @@ impl OsdUnit {
         Ok(applied)
     }
 
-    /// What is checked before any command: unit attentions, the port's state, reservations.
+    /// Checks before any command: unit attentions, the port's state, reservations.
     fn gate(&self, command: &Command) -> Result<(), Outcome> {
         if command.nexus.verdict().clear() {
             return Ok(());
@@ -256,13 +256,13 @@ impl OsdUnit {
     }
 }
 
-/// Why a command may need for itself what others of its kind share.
+/// Reasons for which a command needs its partitions for itself.
 #[derive(Clone, Copy)]
 struct Needs {
     /// Its objects must not change from the first to the last.
     strict: bool,
-    /// It changes what a partition's quotas are: nobody may have looked at them who has not yet
-    /// done what they were for.
+    /// It changes a partition's quotas: commands that have checked the old ones must be done
+    /// before.
     quotas: bool,
 }
 
@@ -344,8 +344,8 @@ fn changes(cdb: &Cdb) -> bool {
     !matches!(cdb.command.effect(), Effect::Looks | Effect::Keeps) || cdb.attributes.sets()
 }
 
-/// How an OSD command fares under another nexus's reservation: what only looks is allowed where
-/// others may read.
+/// Access of an OSD command under another nexus's reservation: a command that only looks is allowed
+/// if others may read.
 fn osd_access(cdb: &[u8]) -> Access {
     let looks = |cdb: Cdb| cdb.command.effect() == Effect::Looks && !cdb.attributes.sets();
     if Cdb::decode(cdb).is_ok_and(looks) { Access::Read } else { Access::Write }

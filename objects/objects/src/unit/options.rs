@@ -28,11 +28,11 @@ pub struct OsdOptions {
     pub identity: Identity,
     /// PRODUCT MODEL, an attribute: up to 32 ASCII characters.
     pub model: String,
-    /// OSD SYSTEM ID: what credentials are made for. Unique, and the same after a restart.
+    /// OSD SYSTEM ID: credentials are made for it. Unique, and the same after a restart.
     pub system_id: [u8; 20],
-    /// What ISOLATION 0 stands for.
+    /// The isolation method for ISOLATION 0.
     pub isolation: Isolation,
-    /// Where APTPL state is kept; without it APTPL=1 is refused.
+    /// Store of APTPL state; without it APTPL=1 is refused.
     pub persist: Option<Arc<dyn Persist>>,
     /// The clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,

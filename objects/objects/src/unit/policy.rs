@@ -1,7 +1,7 @@
-//! What root and partitions prescribe for what is in them: quotas, and whether timestamps are kept.
-//! Kept in memory by partition, so that a command on data asks no store for it; forgotten when an
-//! attribute of these pages changes. Owns the enforcement of quotas; what the attributes are worth
-//! is read by `attributes`.
+//! Rules of the root and of partitions for the objects in them: quotas, and whether timestamps are
+//! kept. Kept in memory by partition, so that a command on data asks no store for it; forgotten
+//! when an attribute of these pages changes. Owns the enforcement of quotas; `attributes` reads the
+//! attributes' values.
 //!
 //! A quota of all ones, or one that was never set, is none. Space is counted as the store allocates
 //! it, in whole blocks.
@@ -44,7 +44,7 @@ pub(super) struct Policies(RwLock<Table>);
 #[derive(Default)]
 struct Table {
     known: HashMap<u64, Policy>,
-    /// How often all was forgotten: what was looked up before is not remembered after.
+    /// Number of times that all was forgotten: a policy read before is not remembered after.
     forgotten: u64,
 }
 
@@ -58,7 +58,7 @@ impl Policies {
 }
 
 impl OsdUnit {
-    /// What `partition` prescribes; of 0 the root.
+    /// The policy of `partition`; of the root for 0.
     pub(super) fn policy(&self, partition: u64) -> Result<Policy, Failure> {
         let forgotten = {
             let table = self.policies.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -118,9 +118,9 @@ impl OsdUnit {
         Ok(Some(value.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))))
     }
 
-    /// Keeps others from growing `partition` meanwhile, where it has a quota: to be taken before a
-    /// quota is checked, and held until what it was checked for is done. `joins`: objects are to
-    /// name more collections.
+    /// Keeps others from growing `partition` meanwhile, if it has a quota: to be taken before a
+    /// quota is checked, and held until the checked work is done. `joins`: objects are to name more
+    /// collections.
     pub(super) async fn quota_turn(&self, partition: u64, joins: bool) -> Result<Option<Guard<'_>>, Failure> {
         let policy = self.policy(partition)?;
         let joins = joins && policy.collections != u32::MAX;
@@ -163,13 +163,13 @@ impl OsdUnit {
         if length > max { Err(Failure::quota()) } else { Ok(()) }
     }
 
-    /// How long the object at `id` may become, in bytes.
+    /// Longest length that the object at `id` may have, bytes.
     pub(super) fn max_length(&self, id: Id) -> Result<u64, Failure> {
         let quota = self.stored_number(id, user_quotas::MAX_LENGTH)?.unwrap_or(u64::MAX);
         Ok(quota.min(crate::store::MAX_LENGTH))
     }
 
-    /// Whether the partition has room for what is written at all of `pieces` of an object.
+    /// Whether the partition has room for the data to write to an object in `pieces`.
     pub(super) fn check_capacity(
         &self,
         id: Id,
@@ -195,7 +195,7 @@ impl OsdUnit {
         if blocks.iter().map(most).fold(used, u64::saturating_add) <= policy.capacity {
             return Ok(());
         }
-        // Only what is not allocated yet counts.
+        // Only bytes that are not allocated yet count.
         let mut after = used;
         for range in &blocks {
             after = after.saturating_add(most(range).saturating_sub(self.allocated(id, *range)?));
@@ -203,8 +203,8 @@ impl OsdUnit {
         if after > policy.capacity { Err(Failure::quota()) } else { Ok(()) }
     }
 
-    /// Whether the partition has room for what a PUNCH of `range` leaves of an object of `length`
-    /// bytes: what moves by other than whole blocks may come to lie in more of them.
+    /// Whether the partition has room for an object of `length` bytes after a PUNCH of `range`.
+    /// Data that moves by other than whole blocks may come to lie in more of them.
     pub(super) fn check_punch(&self, id: Id, length: u64, range: ObjectRange) -> Result<(), Failure> {
         let policy = self.policy(id.partition)?;
         let from = range.start.saturating_add(range.len).min(length);
@@ -213,15 +213,15 @@ impl OsdUnit {
             return Ok(());
         }
         let used = self.store.partition(id.partition)?.used;
-        // What lay in one block lies in two afterwards, at worst: most commands need not look at
-        // each.
+        // At worst, the data of one block lies in two afterwards: most commands need not look at
+        // each block.
         let moved = (length - from).next_multiple_of(BLOCK).saturating_add(BLOCK);
         if used.saturating_add(moved) <= policy.capacity {
             return Ok(());
         }
         let head = range.start / BLOCK;
         let before = self.allocated(id, (head, (length - 1) / BLOCK))?;
-        // The block that keeps what is before the range stays, whatever moves into it.
+        // The block that keeps the bytes before the range stays, whatever moves into it.
         let mut last = None;
         let mut blocks = 0u64;
         if range.start % BLOCK > 0 && self.allocated(id, (head, head))? > 0 {

@@ -1,13 +1,12 @@
-//! How far a command has come, for the descriptor of sense data that says which of its functions
-//! were done when it ended and which were not begun. The functions are bits of
-//! [`osd::sense::function`].
+//! Progress of a command, for the descriptor of sense data: functions that were done when it ended,
+//! and functions that were not begun. They are bits of [`osd::sense::function`].
 
 use osd::Id;
 use osd::sense::Descriptor;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// What it consists of.
+    /// Functions that it consists of.
     wanted: u32,
     begun: u32,
     done: u32,

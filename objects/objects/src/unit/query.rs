@@ -1,12 +1,12 @@
-//! QUERY: which user objects of a partition or members of a collection have attributes in given
-//! ranges. Matches are listed in Data-In, and put into a collection if one is named. Owns the
-//! search; what a criterion means is in `osd::continuation`.
+//! QUERY: finds user objects of a partition or members of a collection whose attributes are in
+//! given ranges. Matches are listed in Data-In, and put into a collection if one is named. Owns the
+//! search; `osd::continuation` defines the criteria.
 //!
 //! A search looks at [`BATCH`] objects and lets others have their turn. It keeps the ids that there
 //! is room for, packed and in [`MAX_PACKED`](super::limits::MAX_PACKED) bytes at most, counts the
 //! rest, and knows nothing of the objects that it has passed. With IMMED_TR it goes on when the
-//! command has ended: the Command Tracking page of the matches' collection tells of it, and at most
-//! [`MAX_SEARCHES`] do so at a time.
+//! command has ended: the Command Tracking page of the matches' collection shows its progress. At
+//! most [`MAX_SEARCHES`] do so at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ struct Search {
     /// Matches that there is room for: of each how far it is behind the one before.
     found: Packed,
     last: u64,
-    /// How many of them at most.
+    /// Most matches that fit.
     room: u64,
     count: u64,
     batch: Vec<u64>,
@@ -152,7 +152,7 @@ impl Search {
         Ok(true)
     }
 
-    /// Puts what was found, `room` bytes of it at most.
+    /// Puts the matches, at most `room` bytes.
     async fn put(&self, task: &mut Task<'_>, room: u64) -> Result<(), Failure> {
         let mut reply = Pieces::new(room);
         reply.write(task, &query_header(self.count)).await?;

@@ -1,6 +1,6 @@
-//! READ. Data goes from the store's own memory to the transport where nobody asked for isolation;
-//! an isolated READ puts a copy, since others may change the data as soon as its locks are gone,
-//! and so does every READ of a unit that has secrets.
+//! READ. Data goes from the store's own memory to the transport if no isolation is requested. An
+//! isolated READ puts a copy, since others may change the data as soon as its locks are gone. So
+//! does every READ of a unit that has secrets.
 
 use osd::Id;
 use osd::cdb::ObjectRange;
@@ -42,7 +42,7 @@ pub(super) async fn read(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Res
     .await
 }
 
-/// How far the initiator keeps up with what a READ puts.
+/// The initiator's pace in taking a READ's data.
 #[derive(Default)]
 struct Sending {
     /// It does not: it must not keep the store's memory for as long as it likes, so it gets copies
@@ -75,7 +75,7 @@ impl Sending {
             for buf in data {
                 let buf = match (copied, self.stalled) {
                     (true, _) => buf.stable().ok_or_else(Failure::busy)?.into_buf(),
-                    // Where there is no memory for a copy, it is lent all the same.
+                    // Without memory for a copy, the store's own memory is sent all the same.
                     (false, true) => buf.stable().map_or(buf, Bytes::into_buf),
                     (false, false) => buf,
                 };

@@ -1,8 +1,8 @@
 //! Replies that may be long: put in pieces of the core's pool as fast as the initiator takes them,
-//! so that a command holds one piece of its reply however long that is. What a reply is made of
-//! when its beginning depends on its end is kept packed.
+//! so that a command holds one piece of its reply however long that is. If a reply's beginning
+//! depends on its end, its parts are kept packed.
 //!
-//! Knows nothing of what is put.
+//! Knows nothing of the contents.
 
 use runtime::{BufMut, pool};
 
@@ -18,7 +18,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// `len` bytes at most: what is written beyond is dropped.
+    /// `len` bytes at most: bytes written beyond are dropped.
     pub const fn new(len: u64) -> Self {
         Self { piece: None, left: len }
     }
@@ -32,7 +32,7 @@ impl Pieces {
     pub async fn write(&mut self, task: &mut Task<'_>, mut bytes: &[u8]) -> Result<usize, Failure> {
         while !bytes.is_empty() && self.left > 0 {
             if self.piece.is_none() {
-                // Whoever waits for its initiator holds no piece.
+                // A command that waits for its initiator holds no piece.
                 task.keep_pace().await?;
                 let len = self.left.min(PIECE_BYTES as u64) as usize; // at most PIECE_BYTES
                 self.piece = Some((task.transfer.unless_lost(pool::alloc_wait(len)).await?, 0));

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::task::Task;
 use crate::store::{List, ObjectStore};
 
-/// Ids that a walk holds at a time: what is done between two turns of the core's other tasks.
+/// Ids that a walk holds at a time: its work between two turns of the core's other tasks.
 pub(super) const BATCH: usize = 256;
 
 #[derive(Clone, Debug)]

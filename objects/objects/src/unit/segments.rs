@@ -1,8 +1,8 @@
-//! Which bytes of an object a command is about: the range of its CDB, or the list that a
-//! scatter/gather descriptor of its CDB continuation has.
+//! Ranges of an object's bytes that a command is about: the range of its CDB, or the list of a
+//! scatter/gather descriptor in its CDB continuation.
 //!
-//! With a list, STARTING BYTE ADDRESS is what its offsets count from, and LENGTH is the sum of its
-//! lengths. Data-In and Data-Out hold the segments' data one behind the other, in the list's order.
+//! With a list, its offsets count from STARTING BYTE ADDRESS, and LENGTH is the sum of its lengths.
+//! Data-In and Data-Out hold the segments' data one behind the other, in the list's order.
 
 use osd::cdb::ObjectRange;
 use smallvec::{SmallVec, smallvec};
@@ -17,7 +17,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// What `task` is about, its CDB naming `range`.
+    /// The segments of `task`, whose CDB names `range`.
     pub fn of(task: &Task<'_>, range: ObjectRange) -> Result<Self, Failure> {
         let too_far = || Failure::cdb(task.length_field());
         let mut ranges: SmallVec<[ObjectRange; 1]> = SmallVec::new();

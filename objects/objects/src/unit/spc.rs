@@ -1,5 +1,5 @@
 //! The commands of SPC-4 that every unit has: INQUIRY with its VPD pages, REQUEST SENSE, MODE
-//! SENSE, what is supported, reservations, target port groups.
+//! SENSE, supported operation codes, reservations, target port groups.
 
 use device::{Command, DataMover, GetData, Outcome};
 use osd::{Action, Form, data};
@@ -27,7 +27,7 @@ const PAGES: [u8; 7] = [
 /// Parameter lists that are longer than this make no sense.
 pub(super) const MAX_PARAMETER_LIST: u64 = 64 << 10;
 
-/// Seconds that most commands take at most; what goes through everything may take longer.
+/// Seconds that most commands take at most; those that go through everything may take longer.
 const SHORT_S: u32 = 30;
 const LONG_S: u32 = 3600;
 

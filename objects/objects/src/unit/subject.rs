@@ -1,4 +1,4 @@
-//! The object that a command is about, as the store knows it: what attributes are taken from.
+//! The object that a command is about, as the store knows it: the source of its attributes.
 
 use osd::{Id, ObjectType};
 
@@ -80,7 +80,7 @@ impl OsdUnit {
         matches!(self.store.object(id), Err(crate::store::Error::NotFound(_)))
     }
 
-    /// Which of the two ids of an object that is not there is wrong.
+    /// The failure for an object that does not exist: its partition's id is wrong, or its own.
     #[cold]
     fn missing(&self, id: Id) -> Failure {
         let there = self.store.partition(id.partition).is_ok();

@@ -1,6 +1,5 @@
 //! One OSD command at work: its CDB, its buffers, its locks, and the steps that all commands share.
-//! Which steps a command consists of, and their order, is in [`super::frame`]. Owns no command's
-//! meaning.
+//! [`super::frame`] defines the order of a command's steps. Owns no command's meaning.
 
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ use super::security::Proof;
 use super::transfer::Transfer;
 use crate::store::{Applied, Change, Commit, Scope, Step, TimesUpdate};
 
-/// What the Current Command page says.
+/// Values of the Current Command page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Current {
     /// OBJECT TYPE; 0 where there is none.
@@ -78,11 +77,11 @@ pub(super) struct Task<'a> {
     pub read_past_end: Option<u64>,
     /// The command has created the object that it is about.
     pub created: bool,
-    /// It has given up its partitions for its initiator to take what was put, and waits for them
+    /// It has given up its partitions while its initiator takes the data put, and waits for them
     /// again.
     paused: bool,
-    // In the order in which they are waited for: what isolates the command, its partitions, a
-    // quota. Whoever waits for one has none of those behind it, so nobody waits in a circle.
+    // In the order in which they are waited for: the command's isolation, its partitions, a quota.
+    // A command that waits for one holds none of the later ones, so that no deadlock arises.
     guards: SmallVec<[Guard<'a>; 3]>,
     tail: Option<Guard<'a>>,
     turn: Option<Turn<'a>>,
@@ -141,7 +140,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Where STARTING BYTE ADDRESS is in the CDB.
+    /// Byte of STARTING BYTE ADDRESS in the CDB.
     pub(crate) fn start_field(&self) -> u16 {
         match self.version() {
             Version::Osd1 => 44,
@@ -149,13 +148,13 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Where the command's own data begins in Data-Out.
+    /// Offset of the command's own data in Data-Out.
     pub fn data_at(&self) -> u64 {
         u64::from(self.cdb.continuation)
     }
 
-    /// Checks that Data-Out holds what the CDB says is in it, takes the CDB continuation, and asks
-    /// whether the initiator may do what it wants.
+    /// Checks that Data-Out holds the data that the CDB describes, takes the CDB continuation, and
+    /// checks the initiator's permission.
     pub async fn begin(&mut self) -> Result<(), Failure> {
         self.progress.begin(function::VALIDATION);
         let data_end = self.data_at().checked_add(self.cdb.command.data_out_len());
@@ -233,7 +232,7 @@ impl<'a> Task<'a> {
             _ => None,
         });
         let list = lists.next();
-        // Which of two would be meant is nowhere said.
+        // The standard does not say which of two lists counts.
         if lists.next().is_some() { Err(Failure::parameter(0)) } else { Ok(list) }
     }
 
@@ -290,7 +289,7 @@ impl<'a> Task<'a> {
         let data = Key { id, part: Part::Data };
         let attributes = Key { id, part: Part::Attributes };
         let (gets, sets) = (self.cdb.attributes.gets(), self.cdb.attributes.sets());
-        // Whoever sets the length changes data, wherever the object ended.
+        // A command that sets the length changes data, wherever the object ended.
         let touch = if self.may_set_length() { Touch::WRITE_ALL } else { touch };
         let writes = matches!(touch, Touch::Write { .. });
         let mode = |exclusive| if exclusive { Mode::EXCLUSIVE } else { Mode::SHARED };
@@ -336,15 +335,16 @@ impl<'a> Task<'a> {
         self.take_turn().await
     }
 
-    /// The command goes on waiting for its initiator: those that need its partitions for themselves
-    /// need not wait for it. What it does from here on may find them changed.
+    /// The command goes on waiting for its initiator: commands that need its partitions for
+    /// themselves need not wait for it. From here on, it may find them changed.
     pub fn yield_turn(&mut self) {
         self.quota = None;
         self.turn = None;
     }
 
-    /// Waits until the initiator has taken enough of what was put for more to follow. A command
-    /// that waits keeps nobody from its partitions meanwhile, and asks anew whether it may go on.
+    /// Waits until the initiator has taken enough of the data put for more to follow. Meanwhile the
+    /// command keeps no other from its partitions; afterwards it checks again whether it is still
+    /// permitted.
     pub async fn keep_pace(&mut self) -> Result<(), Failure> {
         if self.transfer.in_at() == 0 || self.transfer.is_ready().await? { Ok(()) } else { self.wait().await }
     }
@@ -357,8 +357,8 @@ impl<'a> Task<'a> {
         self.unit.still_permitted(self)
     }
 
-    /// What is left to do touches the command's partitions: it waits for them again if it has given
-    /// them up for its initiator.
+    /// The rest of the command touches its partitions: waits for them again if it has given them up
+    /// for its initiator.
     pub async fn resume(&mut self) -> Result<(), Failure> {
         if std::mem::take(&mut self.paused) && self.turn.is_none() { self.take_turn().await } else { Ok(()) }
     }
@@ -393,8 +393,8 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// What the command sets of the object at `id`, isolated from others, where each function of
-    /// the command is isolated for itself and the one before it is done.
+    /// Isolates the command's setting of attributes of the object at `id`, if each function of the
+    /// command is isolated for itself and the one before it is done.
     pub(crate) async fn isolate_setting(&mut self, id: Id) -> Result<(), Failure> {
         if self.guards.is_empty() { self.isolate_next(id, Touch::None).await } else { Ok(()) }
     }
@@ -409,7 +409,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// The attributes of the object at `id`, isolated from those who set them, where each function
+    /// Isolates the attributes of the object at `id` from commands that set them, if each function
     /// of the command is isolated for itself.
     pub(crate) async fn isolate_getting(&mut self, id: Id) -> Result<(), Failure> {
         if self.isolation()? == Isolation::Functional {
@@ -441,13 +441,12 @@ impl<'a> Task<'a> {
         if self.cdb.options.fua || self.cdb.command.sets_keys() { Commit::Durable } else { Commit::Relaxed }
     }
 
-    /// Whether the command leaves the timestamps of `partition` and of what is in it alone.
+    /// Whether the command leaves the timestamps of `partition` and its contents alone.
     pub fn bypass(&self, partition: u64) -> Result<bool, Failure> {
         Ok(self.cdb.timestamps == Timestamps::Bypass || self.unit.policy(partition)?.bypass)
     }
 
-    /// Notes times of `id` without waiting for the medium: what reads and writes of data leave
-    /// behind.
+    /// Notes times of `id` without waiting for the medium: the times of data's reads and writes.
     pub fn touch(&self, id: Id, times: TimesUpdate) -> Result<(), Failure> {
         if !self.bypass(id.partition)? {
             self.unit.store.touch(id, times);
@@ -462,7 +461,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Applies `change` as durably as the command asks for, and notes what it did for the Current
+    /// Applies `change` as durably as the command asks for, and notes its effects for the Current
     /// Command page.
     pub async fn apply(&mut self, change: Change) -> Result<Applied, Failure> {
         if change.is_empty() {
@@ -533,7 +532,7 @@ fn refuse_continuation(error: ContinuationError) -> Failure {
     }
 }
 
-/// Where a list or a value stands in Data-Out, and which field of the CDB says so.
+/// Place of a list or a value in Data-Out, and the field of the CDB that gives it.
 type Placed = (osd::cdb::Region, u16);
 
 /// The parts of Data-Out that attribute parameters take, in ascending order.

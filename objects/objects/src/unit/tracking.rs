@@ -1,7 +1,7 @@
-//! The Command Tracking page of tracking collections: which command is at work on the members, how
-//! far it has come, and how it ended. Owns the page's attributes but NUMBER OF MEMBERS, which is
-//! the collection's own. They are set by the change that does the work they tell of, so they are
-//! right after a crash too: what was interrupted stays an active command.
+//! The Command Tracking page of tracking collections: the command at work on the members, its
+//! progress, and its end. Owns the page's attributes but NUMBER OF MEMBERS, which is the
+//! collection's own. They are set by the change that does the work, so they are right after a crash
+//! too: an interrupted command stays an active command.
 
 use osd::Id;
 use osd::attributes::AttributeId;
@@ -11,7 +11,7 @@ use scsi::{AdditionalSense, Sense, Status};
 use super::failure::Failure;
 use crate::store::{Change, CollectionType, Kind, ObjectInfo};
 
-/// How far a command on the members of a collection has come.
+/// Progress of a command on the members of a collection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tracking {
     /// The collection; `None` if it is none that tracks.
@@ -67,8 +67,8 @@ impl Tracking {
         self.set(change, page::MISSING_SKIPPED, &self.missing.to_be_bytes());
     }
 
-    /// Adds to `change` that the command has ended as `result` says; one that nobody is there to be
-    /// told of was aborted.
+    /// Adds to `change` that the command has ended with `result`. A command that sends no status
+    /// was aborted.
     pub(crate) fn end_with(&self, change: &mut Change, result: &Result<(), Failure>) {
         match result {
             Ok(()) => self.end(change, None),

@@ -1,6 +1,6 @@
 //! The two buffers of a command: Data-Out is taken and Data-In is put in the order of their
-//! offsets. Owns where a command is in them and how much of them it called for; knows nothing of
-//! what is in them.
+//! offsets. Owns the command's position in them and the number of bytes it called for; knows
+//! nothing of their contents.
 //!
 //! Offsets come from the initiator, so gaps are bounded by what it really sends and has room for.
 
@@ -14,7 +14,7 @@ use runtime::{Buf, Chain};
 use super::failure::Failure;
 use super::limits::CHUNK_BYTES;
 
-/// What gaps in Data-In are filled with.
+/// Bytes that fill gaps in Data-In.
 static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
 /// A command's mover with its place in both buffers.
@@ -34,9 +34,9 @@ pub(super) struct Transfer<'a> {
 /// Data-In's integrity information in the making.
 struct Seal {
     sealer: Sealer,
-    /// Where the information goes.
+    /// Offset of the integrity information.
     at: u64,
-    /// Where retrieved attributes go.
+    /// Offset of the retrieved attributes.
     retrieved: Option<u64>,
 }
 
@@ -59,8 +59,8 @@ impl<'a> Transfer<'a> {
         self.in_at
     }
 
-    /// `len` bytes of Data-Out from offset `at`, which is not behind what was taken before; what
-    /// lies between is dropped.
+    /// `len` bytes of Data-Out from offset `at`, which is not before the end of the bytes taken;
+    /// bytes between are dropped.
     pub async fn take(&mut self, at: u64, len: u64) -> Result<Chain, Failure> {
         if at < self.out_at || at.saturating_add(len) > self.out_len {
             return Err(Failure::short_data());
@@ -168,7 +168,7 @@ impl<'a> Transfer<'a> {
         Ok(self.mover.unless_lost(others).await?)
     }
 
-    /// The outcome of a command that has moved what it called for.
+    /// The outcome of a command that has moved all its data.
     pub fn outcome(&self) -> Outcome {
         Outcome { wanted_in: self.in_at, wanted_out: self.wanted_out, ..Outcome::GOOD }
     }
@@ -185,7 +185,7 @@ impl<'a> Transfer<'a> {
         if lost.await { Err(Failure::Lost) } else { Ok(()) }
     }
 
-    /// Where the integrity information of Data-In goes, if it is sealed: behind everything else.
+    /// Offset of Data-In's integrity information, if it is sealed: behind everything else.
     pub fn sealed_at(&self) -> Option<u64> {
         self.seal.as_ref().map(|seal| seal.at)
     }

@@ -27,8 +27,7 @@ use super::task::{Task, regions};
 const CDB_FIELD: u16 = 32;
 const FUNCTION_FIELD: u16 = 39;
 
-/// How long tasks that are aborted may take to end; two that abort each other wait in vain for that
-/// long.
+/// Time that aborted tasks have to end; two that abort each other wait in vain for that long.
 const ABORT_TIME: Duration = Duration::from_secs(5);
 
 mod tmf {
@@ -154,8 +153,8 @@ pub(super) async fn perform_tmf(
     .await
 }
 
-/// Aborts tasks of a nexus, but the command itself. Rejected if nobody is there who could, or if
-/// they do not end.
+/// Aborts tasks of a nexus, but the command itself. Rejected if no server can do it, or if the
+/// tasks do not end in time.
 async fn abort(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
     match in_time(task.unit.nexuses.abort_tasks(nexus, which, task.command)).await {
         Some(_) => TmfResponse::Complete,
@@ -183,7 +182,7 @@ async fn clear(task: &Task<'_>, tell: bool) -> TmfResponse {
     }
 }
 
-/// Whether there are such tasks. Rejected if nobody is there who knows.
+/// Whether there are such tasks. Rejected if no server knows.
 async fn query(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
     match in_time(task.unit.nexuses.count_tasks(nexus, which, task.command)).await {
         Some(0) => TmfResponse::Complete,
@@ -192,7 +191,7 @@ async fn query(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfRespon
     }
 }
 
-/// What the server says, unless it takes too long.
+/// The server's answer, unless it takes too long.
 async fn in_time<T>(answer: impl Future<Output = Option<T>>) -> Option<T> {
     match runtime::is_running() {
         true => runtime::timeout(ABORT_TIME, answer).await.ok().flatten(),

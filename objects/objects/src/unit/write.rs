@@ -1,4 +1,4 @@
-//! WRITE, APPEND, CREATE AND WRITE, CLEAR, PUNCH: what changes an object's data.
+//! WRITE, APPEND, CREATE AND WRITE, CLEAR, PUNCH: the commands that change an object's data.
 //!
 //! Data is taken in pieces of [`CHUNK_BYTES`]; the last piece and the attributes that the command
 //! sets are one change. A CREATE AND WRITE that fails after its first piece removes what it has
@@ -53,8 +53,8 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
     let total = segments.total();
     let (start, end) = segments.span();
     if total > CHUNK_BYTES {
-        // What cannot be is refused before all of the data is asked for; under the quota's turn it
-        // is looked at again.
+        // Refuses a write that is not possible before all of its data is requested. It is checked
+        // again under the quota's turn.
         check(task, id, segments, 0, total, create)?;
     }
     let isolate = async |task: &mut Task<'_>| task.isolate(id, Touch::Write { start, end }).await;
@@ -74,7 +74,7 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
     .await
 }
 
-/// What a change of data leaves behind, in the change itself.
+/// Times that a change of data sets, in the change itself.
 fn modified(now: u64) -> TimesUpdate {
     TimesUpdate { data_modified: Some(now), ..TimesUpdate::default() }
 }
@@ -104,15 +104,15 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
     // Appends take turns, so that a long one is in one piece and each sees the length that it adds
     // to.
     let isolate = async |task: &mut Task<'_>| {
-        // Where it will be is not known yet: all of the object behind its present end.
+        // The place is not known yet: locks all of the object behind its present end.
         let from = if task.isolation()? == Isolation::Range { unit.user_object(id)?.length } else { 0 };
         task.isolate_at_end(id, Touch::Write { start: from, end: u64::MAX }).await
     };
     task.stream(id, total, isolate, |task, piece, change| {
         let Piece { offset, len, data, is_last } = piece;
         let info = unit.user_object(id)?;
-        // Where the first piece went the others follow: writes, which take no turns with it, may
-        // have moved the end meanwhile.
+        // Later pieces follow the first one: writes, which take no turns with an append, may have
+        // moved the end meanwhile.
         let begins = if offset == 0 { info.length } else { task.current.appended_at };
         let end = begins.checked_add(total).ok_or_else(Failure::quota)?;
         unit.check_length(id, Some(&info), end)?;

@@ -30,7 +30,7 @@ xdr_struct! {
     pub struct SetAttr<'a> {
         /// The file.
         pub object: Handle<'a>,
-        /// What to set.
+        /// The attributes to set.
         pub attributes: SetAttributes,
         /// Fails with NOTSYNC unless the file's ctime is this.
         pub guard: Option<Time>,
@@ -103,7 +103,7 @@ xdr_struct! {
         pub offset: u64,
         /// Bytes to write.
         pub count: u32,
-        /// How stable the data must be before the reply.
+        /// Stability that the data must have before the reply.
         pub stable: Stable,
         /// Length of the data that follows, bytes; equals `count`, which the receiver checks.
         pub length: u32,
@@ -115,7 +115,7 @@ xdr_struct! {
         pub file: Wcc,
         /// Bytes written.
         pub count: u32,
-        /// How stable they are; at least as much as was asked for.
+        /// Stability of the written data; at least the requested one.
         pub committed: Stable,
         /// Changes when the server may have lost data that was not stable.
         pub verifier: Verifier,
@@ -126,7 +126,7 @@ xdr_struct! {
     pub struct Create<'a> {
         /// Directory and name.
         pub place: DirOp<'a>,
-        /// What to do if the name exists, and the attributes.
+        /// Behaviour for an existing name, and the attributes.
         pub how: CreateHow,
     }
 
@@ -219,7 +219,7 @@ xdr_struct! {
         pub directory: Handle<'a>,
         /// The last entry that the client has; 0 at the start.
         pub cookie: u64,
-        /// That of the reply that the cookie came with; zero at the start.
+        /// Verifier of the reply that the cookie came with; zero at the start.
         pub verifier: Verifier,
         /// The most bytes of `READDIR3resok`.
         pub count: u32,
@@ -244,7 +244,7 @@ xdr_struct! {
         pub directory: Handle<'a>,
         /// The last entry that the client has; 0 at the start.
         pub cookie: u64,
-        /// That of the reply that the cookie came with; zero at the start.
+        /// Verifier of the reply that the cookie came with; zero at the start.
         pub verifier: Verifier,
         /// The most bytes of file IDs, names and cookies.
         pub dir_count: u32,
@@ -292,13 +292,13 @@ xdr_struct! {
         pub read_max: u32,
         /// The preferred bytes of a READ.
         pub read_preferred: u32,
-        /// What the bytes of a READ should be a multiple of.
+        /// The suggested multiple for the bytes of a READ.
         pub read_multiple: u32,
         /// The most bytes of a WRITE.
         pub write_max: u32,
         /// The preferred bytes of a WRITE.
         pub write_preferred: u32,
-        /// What the bytes of a WRITE should be a multiple of.
+        /// The suggested multiple for the bytes of a WRITE.
         pub write_multiple: u32,
         /// The preferred `count` of a READDIR, bytes.
         pub dir_preferred: u32,
@@ -354,7 +354,7 @@ xdr_enum! {
     pub enum Stable {
         /// UNSTABLE: until a COMMIT the data may be lost.
         Unstable = 0,
-        /// DATA_SYNC: data, and what is needed to read it, are stable.
+        /// DATA_SYNC: data, and the metadata needed to read them, are stable.
         DataSync = 1,
         /// FILE_SYNC: data and all attributes are stable.
         FileSync = 2,

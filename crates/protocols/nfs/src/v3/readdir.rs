@@ -37,8 +37,8 @@ xdr_struct! {
 
 /// A reply to READDIR or READDIRPLUS as it grows: `READDIR3res` from its status on.
 ///
-/// It counts exactly what it writes: the limit `count` or `maxcount` holds for everything behind
-/// the status, the list's end included.
+/// It counts exactly the bytes that it writes: the limit `count` or `maxcount` holds for everything
+/// behind the status, the list's end included.
 #[derive(Debug)]
 pub struct Listing<'w, 'b> {
     entries: Entries<'w, 'b>,

@@ -372,7 +372,7 @@ impl Parts {
     }
 }
 
-/// What `write` writes, and the payload behind it, as a caller sends them.
+/// The bytes that `write` writes, and the padded payload behind them, as a caller sends them.
 fn bytes(write: impl FnOnce(&mut Writer<'_>), payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut Writer::new(&mut out));
@@ -623,7 +623,7 @@ proptest! {
     }
 }
 
-/// What can be read is written with as many bytes, and read as the same again.
+/// Decoded arguments or results are encoded in as many bytes, and decoded as the same again.
 fn check_any(procedure: Procedure, wire: &[u8]) {
     if let Ok(Located { value, payload }) = arguments(procedure, wire) {
         let again = bytes(|to| value.write(to), &wire[payload]);

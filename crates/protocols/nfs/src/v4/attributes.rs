@@ -31,7 +31,7 @@ xdr_enum! {
         NamedAttr = 9,
     }
 
-    /// `change_attr_type4`: what a client may conclude from `change` (RFC 7862 §12.2.3).
+    /// `change_attr_type4`: the way in which `change` changes (RFC 7862 §12.2.3).
     pub enum ChangeAttrType {
         /// It grows with every change.
         MonotonicIncr = 0,
@@ -88,7 +88,7 @@ xdr_struct! {
     pub struct FsLocations<'a> {
         /// The file system's path here.
         pub root: List<'a, Name<'a>>,
-        /// Where else it is.
+        /// Other places of the file system.
         pub locations: List<'a, FsLocation<'a>>,
     }
 
@@ -97,7 +97,7 @@ xdr_struct! {
     pub struct ModeMasked {
         /// The bits to set.
         pub value: u32,
-        /// Which bits of the mode change.
+        /// The bits of the mode that change.
         pub mask: u32,
     }
 
@@ -147,7 +147,7 @@ xdr_union! {
 }
 
 impl Ace<'_> {
-    /// An entry that allows nothing to anybody: a delegation without a promise of access.
+    /// An entry that grants no access: a delegation without a promise of access.
     pub const NONE: Self = Ace { kind: 0, flag: 0, mask: 0, who: Opaque::EMPTY };
 }
 
@@ -179,7 +179,7 @@ attributes! {
     10 LEASE_TIME lease_time_s: u32;
     /// READDIR: why this entry has no attributes.
     11 RDATTR_ERROR rdattr_error: Outcome<()>;
-    /// Which kinds of ACL entries are supported.
+    /// The supported kinds of ACL entries.
     13 ACLSUPPORT acl_support: u32;
     /// The file is archived.
     14 ARCHIVE archive: bool;
@@ -201,7 +201,7 @@ attributes! {
     22 FILES_FREE files_free: u64;
     /// Files that there can be.
     23 FILES_TOTAL files_total: u64;
-    /// Where else the file system is.
+    /// Other places of the file system.
     24 FS_LOCATIONS fs_locations: FsLocations<'a>;
     /// The file is hidden.
     25 HIDDEN hidden: bool;
@@ -265,9 +265,9 @@ attributes! {
     54 TIME_MODIFY_SET mtime_set: SetTime;
     /// The identity of the directory that the file system's root is mounted on; else `fileid`.
     55 MOUNTED_ON_FILEID mounted_on_fileid: u64;
-    /// How late the server tells of changes of a directory.
+    /// Delay of notifications of a directory's changes.
     56 DIR_NOTIF_DELAY dir_notif_delay: Time;
-    /// How late the server tells of changes of a directory's files.
+    /// Delay of notifications of changes of a directory's files.
     57 DIRENT_NOTIF_DELAY dirent_notif_delay: Time;
     /// Differs after a change of policies.
     60 CHANGE_POLICY change_policy: ChangePolicy;
@@ -281,15 +281,15 @@ attributes! {
     66 LAYOUT_ALIGNMENT layout_alignment: u32;
     /// SETATTR: some bits of the mode.
     74 MODE_SET_MASKED mode_set_masked: ModeMasked;
-    /// What EXCLUSIVE4_1 of OPEN can set.
+    /// Attributes that EXCLUSIVE4_1 of OPEN can set.
     75 SUPPATTR_EXCLCREAT suppattr_exclcreat: Bitmap;
     /// Whether names are UTF-8.
     76 FS_CHARSET_CAP fs_charset_cap: u32;
-    /// What ranges of CLONE are multiples of, bytes.
+    /// Alignment of CLONE's ranges, bytes.
     77 CLONE_BLKSIZE clone_blksize: u32;
     /// Space that removing the file would free, bytes.
     78 SPACE_FREED space_freed: u64;
-    /// What a client may conclude from `change`.
+    /// The way in which `change` changes, from which a client may draw conclusions.
     79 CHANGE_ATTR_TYPE change_attr_type: ChangeAttrType;
     /// The security label.
     80 SEC_LABEL sec_label: SecLabel<'a>;
@@ -299,7 +299,7 @@ attributes! {
     82 XATTR_SUPPORT xattr_support: bool;
 }
 
-/// What SETATTR, CREATE or OPEN may set; all else is read-only (RFC 8881 §5.5).
+/// Attributes that SETATTR, CREATE or OPEN may set; all else is read-only (RFC 8881 §5.5).
 pub const SETTABLE: Bitmap = Bitmap::of(&[
     attribute::SIZE,
     attribute::ARCHIVE,
@@ -315,7 +315,8 @@ pub const SETTABLE: Bitmap = Bitmap::of(&[
 ])
 .or(WRITE_ONLY);
 
-/// What can be set and not read: INVAL in GETATTR, READDIR, VERIFY and NVERIFY (RFC 8881 §5.5).
+/// Attributes that can be set and not read: INVAL in GETATTR, READDIR, VERIFY and NVERIFY (RFC 8881
+/// §5.5).
 pub const WRITE_ONLY: Bitmap = Bitmap::of(&[
     attribute::TIME_ACCESS_SET,
     attribute::TIME_MODIFY_SET,

@@ -26,13 +26,14 @@ xdr_struct! {
     /// `stateid4`: an open, a set of locks, or a delegation (RFC 8881 §8.2).
     #[derive(Copy, Default, Hash, PartialOrd, Ord)]
     pub struct Stateid {
-        /// Counts the changes of the state; wraps from 2³² − 1 to 1. A client sends 0 for the latest.
+        /// Counts the changes of the state; wraps from 2³² − 1 to 1. A client sends 0 for the
+        /// latest.
         pub seqid: u32,
         /// The server's name for the state.
         pub other: [u8; 12],
     }
 
-    /// `client_owner4`: who a client says it is (RFC 8881 §2.4).
+    /// `client_owner4`: the identity that a client claims (RFC 8881 §2.4).
     #[derive(Copy, Hash)]
     pub struct ClientOwner<'a> {
         /// Differs after each restart of the client.
@@ -83,7 +84,7 @@ xdr_enum! {
         Both = 3,
     }
 
-    /// `open_claim_type4`: what an OPEN opens and by which right (RFC 8881 §18.16).
+    /// `open_claim_type4`: the file that an OPEN opens, and the right to open it (RFC 8881 §18.16).
     pub enum ClaimType {
         /// A name in the current directory.
         Null = 0,
@@ -125,7 +126,8 @@ xdr_enum! {
         WriteWait = 4,
     }
 
-    /// `channel_dir_from_client4`: what a client asks of a connection (RFC 8881 §18.34).
+    /// `channel_dir_from_client4`: channels that a client requests for a connection (RFC 8881
+    /// §18.34).
     pub enum ChannelFromClient {
         /// The fore channel.
         Fore = 1,
@@ -137,7 +139,7 @@ xdr_enum! {
         BackOrBoth = 7,
     }
 
-    /// `channel_dir_from_server4`: what a connection became (RFC 8881 §18.34).
+    /// `channel_dir_from_server4`: channels to which a connection was bound (RFC 8881 §18.34).
     pub enum ChannelFromServer {
         /// The fore channel.
         Fore = 1,

@@ -16,7 +16,7 @@ pub struct Bitmap {
 impl Bitmap {
     /// The empty set.
     pub const EMPTY: Self = Bitmap { words: [0; WORDS], beyond: false };
-    /// What stands for every number from here on.
+    /// The number that stands for itself and every higher number.
     pub const BEYOND: u32 = 32 * WORDS as u32;
 
     /// These numbers.
@@ -57,21 +57,21 @@ impl Bitmap {
         !self.beyond && self.words[0] | self.words[1] | self.words[2] == 0
     }
 
-    /// What is in both sets.
+    /// The intersection of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         let ([a, b, c], [x, y, z]) = (self.words, other.words);
         Bitmap { words: [a & x, b & y, c & z], beyond: self.beyond && other.beyond }
     }
 
-    /// What is in either set.
+    /// The union of both sets.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         let ([a, b, c], [x, y, z]) = (self.words, other.words);
         Bitmap { words: [a | x, b | y, c | z], beyond: self.beyond || other.beyond }
     }
 
-    /// What is in this set and not in `other`.
+    /// The numbers of this set that are not in `other`.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         let ([a, b, c], [x, y, z]) = (self.words, other.words);

@@ -46,7 +46,7 @@ xdr_struct! {
     /// `CB_RECALL_ANY4args`.
     #[derive(Copy)]
     pub struct RecallAny {
-        /// How many objects the client may keep.
+        /// Number of objects that the client may keep.
         pub keep: u32,
         /// Numbers of [`recall_any`].
         pub types: Bitmap,
@@ -83,7 +83,7 @@ xdr_struct! {
         pub highest_slot: u32,
         /// Keep the reply for a retry.
         pub cache: bool,
-        /// What made the server call back.
+        /// The client's calls that caused this callback.
         pub referring: List<'a, ReferringCalls<'a>>,
     }
 
@@ -92,7 +92,7 @@ xdr_struct! {
     pub struct SequenceOk {
         /// The session.
         pub session: SessionId,
-        /// That of the call.
+        /// The sequence ID of the call.
         pub sequence: u32,
         /// The slot.
         pub slot: u32,
@@ -107,7 +107,7 @@ xdr_struct! {
     pub struct NotifyLock<'a> {
         /// The file.
         pub file: Handle<'a>,
-        /// Who waits for the lock.
+        /// The owner that waits for the lock.
         pub owner: StateOwner<'a>,
     }
 
@@ -116,7 +116,7 @@ xdr_struct! {
     pub struct Offload<'a> {
         /// The file.
         pub file: Handle<'a>,
-        /// That of [`WriteResponse::callback`].
+        /// The stateid of [`WriteResponse::callback`].
         pub stateid: Stateid,
         /// `offload_info4`: the result, or an error and the bytes copied before it.
         pub outcome: Outcome<WriteResponse, u64>,

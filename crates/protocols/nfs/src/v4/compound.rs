@@ -49,7 +49,7 @@ pub struct Items<'a, R: Role> {
     role: R,
 }
 
-/// What [`Items`] are.
+/// Kind of [`Items`]: operations or results.
 pub trait Role {
     /// An operation or a result.
     type Item<'a>: Item<'a>;
@@ -113,13 +113,13 @@ impl<P: Program> Role for Answered<P> {
 }
 
 impl<'a, R: Role> Items<'a, R> {
-    /// How many are left, as the sender says. A server compares it with the session's limit before
-    /// the first operation.
+    /// Number of items left, as the sender declared it. A server compares it with the session's
+    /// limit before the first operation.
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// Offset of what is read next, bytes.
+    /// Offset of the next item to read, bytes.
     pub fn position(&self) -> usize {
         self.from.position()
     }
@@ -200,7 +200,7 @@ impl<'w, 'b, P: Program> CallWriter<'w, 'b, P> {
 pub struct Reply<'a, P: Program = Fore> {
     /// The status of the last result.
     pub outcome: Outcome<()>,
-    /// That of the call.
+    /// The tag of the call.
     pub tag: Text<'a>,
     /// The results.
     pub results: Answers<'a, P>,
@@ -218,13 +218,13 @@ impl<'a, P: Program> Reply<'a, P> {
     }
 }
 
-/// Writes a reply. After each result, what is written is a whole reply.
+/// Writes a reply. After each result, the bytes written are a whole reply.
 #[derive(Debug)]
 pub struct ReplyWriter<'w, 'b, P: Program = Fore> {
     to: &'w mut Writer<'b>,
     status_at: usize,
     count_at: usize,
-    /// Where the last result begins.
+    /// Offset of the last result.
     last: usize,
     count: u32,
     program: PhantomData<P>,

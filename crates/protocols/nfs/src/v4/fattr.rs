@@ -89,7 +89,7 @@ impl<'a> Fattr<'a> {
         Fattr { set: attributes.set(), values: Values::Of(attributes) }
     }
 
-    /// Which attributes these are. They may be unknown.
+    /// The numbers of the attributes. They may be unknown.
     pub fn set(&self) -> Bitmap {
         self.set
     }

@@ -44,7 +44,7 @@ operations! {
     /// Results.
     pub enum Results<'a> { payload Results::Read(Outcome::Ok(read)) => read.length };
     supported {
-        /// What the caller may do: bits of [`access`](super::flags::access).
+        /// The caller's rights: bits of [`access`](super::flags::access).
         3 Access(u32) -> Outcome<AccessOk>;
         /// Ends an open.
         4 Close(Close) -> Outcome<Stateid>;
@@ -142,7 +142,7 @@ operations! {
         63 IoAdvise(IoAdvise) -> Outcome<Bitmap>;
         /// Ends a copy.
         66 OffloadCancel(Stateid) -> Outcome<()>;
-        /// How far a copy is.
+        /// Progress of a copy.
         67 OffloadStatus(Stateid) -> Outcome<OffloadStatusOk>;
         /// Finds data or a hole.
         69 Seek(Seek) -> Outcome<SeekOk>;
@@ -209,8 +209,8 @@ impl Operation {
         )
     }
 
-    /// The operation fails with NOFILEHANDLE unless there is a current file. So does RECLAIM_COMPLETE
-    /// of one file system.
+    /// The operation fails with NOFILEHANDLE unless there is a current file. So does
+    /// RECLAIM_COMPLETE of one file system.
     pub fn needs_current(self) -> bool {
         self.is_supported()
             && !self.is_sessionless()
@@ -229,8 +229,8 @@ impl Operation {
             )
     }
 
-    /// The operation uses the saved file: NOFILEHANDLE without one, and RESTOREFH of RESTOREFH. COPY
-    /// from another server does not.
+    /// The operation uses the saved file: NOFILEHANDLE without one, and RESTOREFH of RESTOREFH.
+    /// COPY from another server does not.
     pub fn needs_saved(self) -> bool {
         matches!(
             self,

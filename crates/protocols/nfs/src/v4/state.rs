@@ -1,9 +1,10 @@
 //! The state of an NFSv4.1 server (RFC 8881 §2.4, §2.10, §8 to §10): clients, sessions, opens,
 //! byte-range locks, read delegations, leases, and the grace period after a restart.
 //!
-//! Sans-IO: no I/O, no clock, no thread. [`ServerState`] is told the time, what clients send, and
-//! what connections do. It answers at once, and leaves [`Effect`]s: records that stable storage
-//! has to keep, and calls to clients. All of it is bounded by [`Limits`].
+//! Sans-IO: no I/O, no clock, no thread. The caller passes the time, the requests of clients, and
+//! the events of connections to [`ServerState`]. It answers at once, and leaves [`Effect`]s:
+//! records that stable storage has to keep, and calls to clients. All of it is bounded by
+//! [`Limits`].
 //!
 //! Time is a [`Duration`] since any fixed moment. It must not go back.
 //!
@@ -11,9 +12,9 @@
 //! - carry out the effects before it sends an answer: [`ServerState::take_effects`];
 //! - call [`ServerState::tick`] about once a second;
 //! - report each end of a connection, and the outcome of each call to a client;
-//! - do what needs the file: permissions, attributes, the data of READ and WRITE;
-//! - say in [`OpenFile::changing`] what [`ServerState::check_change`] and [`ServerState::check_io`] admitted
-//!   and has not ended.
+//! - do the work on the file: permissions, attributes, the data of READ and WRITE;
+//! - set [`OpenFile::changing`] while an operation that [`ServerState::check_change`] or
+//!   [`ServerState::check_io`] admitted has not ended.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
@@ -84,9 +85,9 @@ pub struct ServerState<F: Eq + Hash> {
 }
 
 impl<F: Clone + Eq + Hash> ServerState<F> {
-    /// The state after a start of the server. `start` differs from that of each earlier start: it is
-    /// part of client IDs and stateids. `seed` is random: session IDs are drawn from it. `records`
-    /// is what stable storage has; a grace period begins if there are any.
+    /// The state after a start of the server. `start` differs from that of each earlier start: it
+    /// is part of client IDs and stateids. `seed` is random: session IDs are drawn from it.
+    /// `records` is what stable storage has; a grace period begins if there are any.
     pub fn new(now: Duration, start: u32, seed: u64, limits: Limits, records: Vec<Record>) -> Self {
         ServerState {
             members: Members::new(start, seed),
@@ -136,12 +137,12 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.members.sessions.disconnected();
     }
 
-    /// What the caller has to do since the last call.
+    /// The effects that the caller has to carry out since the last call.
     pub fn take_effects(&mut self) -> impl Iterator<Item = Effect<F>> {
         self.effects.drain(..)
     }
 
-    /// How much state there is.
+    /// The amount of state.
     pub fn usage(&self) -> Usage {
         let (locks, waiting) = self.holdings.locks.len();
         let (replies, reserved) = self.members.sessions.replies();
@@ -168,8 +169,9 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.grace.is_active()
     }
 
-    /// EXCHANGE_ID (RFC 8881 §18.35). `flags` are [`flags::exchange_id`](super::flags::exchange_id).
-    /// State protection is none, whatever the client asks for.
+    /// EXCHANGE_ID (RFC 8881 §18.35). `flags` are
+    /// [`flags::exchange_id`](super::flags::exchange_id). State protection is none, whatever the
+    /// client asks for.
     ///
     /// # Errors
     /// INVAL, CLID_INUSE, NOENT, NOT_SAME, PERM; DELAY with too many clients.
@@ -323,8 +325,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
-    /// SEQUENCE on a connection (RFC 8881 §18.46). Renews the lease. `checksum` is that of the whole
-    /// COMPOUND: it tells a retry from another request.
+    /// SEQUENCE on a connection (RFC 8881 §18.46). Renews the lease. `checksum` is that of the
+    /// whole COMPOUND: it tells a retry from another request.
     ///
     /// # Errors
     /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY; DELAY for a retry of a
@@ -347,8 +349,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         })
     }
 
-    /// What bounds the requests of a session and their replies: what exceeds it is found before
-    /// [`Self::sequence`] takes the slot.
+    /// Limits of a session's requests and their replies. The caller checks a request against them
+    /// before [`Self::sequence`] takes the slot.
     ///
     /// # Errors
     /// BADSESSION.
@@ -356,8 +358,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.members.sessions.get(session).map(|(_, fore)| fore)
     }
 
-    /// A COMPOUND ended with these bytes as its reply. They are kept for retries if the client asked
-    /// for that in its SEQUENCE.
+    /// A COMPOUND ended with these bytes as its reply. They are kept for retries if the client
+    /// asked for that in its SEQUENCE.
     pub fn finish(&mut self, now: Duration, running: Running, reply: &[u8]) {
         self.members.finish(now, &running, reply);
     }
@@ -554,8 +556,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.attempt(now, client, |it, _| it.check_io(client, file, &stateid, access)).map_err(status)
     }
 
-    /// Whether a file may be changed otherwise: REMOVE, RENAME, LINK, and SETATTR of what is not
-    /// the size. Recalls the delegations of other clients.
+    /// Whether a file may be changed otherwise: REMOVE, RENAME, LINK, and SETATTR of other
+    /// attributes than the size. Recalls the delegations of other clients.
     ///
     /// # Errors
     /// DELAY while a delegation is recalled.
@@ -780,7 +782,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
                 Some(CallbackOperation::NotifyLock { file, client, owner })
             }),
         };
-        // What the call was about is gone: the slot still has to be used.
+        // If the delegation or file of the call is gone, the slot still has to be used.
         let operation = operation.unwrap_or(CallbackOperation::Probe);
         self.effects.push_back(Effect::Call(Callback {
             connection: way.connection,

@@ -1,4 +1,4 @@
-//! The form of a table of operations: each is said once, with its number, arguments and results.
+//! The form of a table of operations: it lists each once, with its number, arguments and results.
 //! [`Fore`](super::Fore) and [`Back`](super::callback::Back) are the two tables.
 
 use rpc::xdr::{Malformed, Reader, Writer, Xdr};

@@ -1,5 +1,5 @@
-//! NFSv4 in both directions: bytes worked out by hand, what Linux sends, round trips, and malformed
-//! input.
+//! NFSv4 in both directions: bytes worked out by hand, messages of Linux, round trips, and
+//! malformed input.
 
 mod attributes;
 mod hostile;

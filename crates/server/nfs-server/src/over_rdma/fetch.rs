@@ -1,4 +1,4 @@
-//! [`Fetches`]: the RDMA Reads of one connection, and calls that are put together of what they bring.
+//! [`Fetches`]: the RDMA Reads of one connection, and the calls that are assembled from their data.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

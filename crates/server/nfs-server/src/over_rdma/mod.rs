@@ -1,5 +1,5 @@
-//! A connection of a client over RDMA (RFC 8166): calls come in as Sends, what their chunks name is
-//! fetched by RDMA Read, and replies leave as RDMA Writes and a Send.
+//! A connection of a client over RDMA (RFC 8166). Calls come in as Sends, the server fetches their
+//! chunks by RDMA Read, and replies leave as RDMA Writes and a Send.
 //!
 //! Calls get the same treatment as over TCP ([`crate::dispatch`]). A call holds one of the receives
 //! that the client knows as its credits until its reply is posted, so that a client never has more
@@ -42,13 +42,13 @@ use fetch::Fetches;
 /// The longest message either way, in bytes: 4 KiB of data go with their call or reply, and need no
 /// chunk. Linux has 4096, and gets no longer ones.
 const MESSAGE: usize = 8192;
-/// What the chunks of a call may be.
+/// Limits on the chunks of a call.
 const LIMITS: Limits = Limits { read_segments: 64, write_chunks: 8, segments: 64, call: MOST };
 /// Credits that a client gets at most.
 const MOST_CREDITS: usize = 128;
 /// Calls to the client that may be outstanding; their replies need receives too (RFC 8167 §4.4).
 const BACK_CREDITS: u32 = 16;
-/// Time for a client to take what is left when its connection is closed.
+/// Time for a client to take the remaining replies when its connection is closed.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// One connection.
@@ -88,7 +88,7 @@ struct Back {
 enum Phase {
     /// It takes calls.
     Open,
-    /// It takes no more calls, and sends what is left.
+    /// It takes no more calls, and sends the remaining replies.
     Closing,
     /// A call was not fetched in time.
     Slow,
@@ -96,7 +96,7 @@ enum Phase {
     Cut,
 }
 
-/// What a reply needs to know of its call.
+/// Fields of a call that its reply needs.
 struct Called {
     xid: u32,
     sinks: Sinks,
@@ -161,7 +161,7 @@ impl OverRdma {
         let end = loop {
             let stop = self.changed.until(|| self.stops().then_some(()));
             let next = async {
-                // What is not taken is not answered to either.
+                // A call that is not taken gets no reply either.
                 pair.drained_below(high_water).await;
                 pair.next().await
             };
@@ -238,7 +238,7 @@ impl OverRdma {
         };
         let at = from.position();
         let Some(lists) = header.lists() else {
-            // An error of what was never sent.
+            // An RDMA_ERROR for a message that the server never sent.
             pair.post_receives(1);
             return Ok(());
         };

@@ -26,7 +26,7 @@ const DOTS: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
 /// Checks a name that is looked up or changed.
 ///
 /// # Errors
-/// What is wrong with it (RFC 1813 §3.2).
+/// The status for a wrong name (RFC 1813 §3.2).
 fn checked(name: Name<'_>) -> Result<&[u8], Status> {
     match name.bytes() {
         [] => Err(Status::Acces),
@@ -89,7 +89,7 @@ async fn create(call: &Call<'_>, at: &DirOp<'_>, new: Option<New<'_>>) -> Reply 
     let Some(new) = new else {
         return call.reply(&Results::Create(Outcome::Err(Status::Inval, directory.wcc().await)));
     };
-    // What exists is cut.
+    // CREATE truncates an existing file.
     let cuts = matches!(&new, New::File(NewFile::Unchecked(set)) if set.size.is_some());
     let change = if cuts { call.change_name(&directory, name).await.map(Some) } else { Ok(None) };
     if let Err(status) = change {
@@ -236,9 +236,9 @@ pub(super) async fn link(call: &Call<'_>, what: Link<'_>) -> Reply {
     call.reply(&Results::Link(outcome))
 }
 
-/// What a listing begins with: `.` and `..`, which trees leave out.
+/// Start of a listing: the entries `.` and `..`, which trees leave out.
 struct Dots {
-    /// Behind which cookie of the tree it goes on.
+    /// Cookie of the tree after which the listing continues.
     tree_cookie: u64,
     /// Those of [`DOTS`] that come first.
     dots: &'static [(u64, &'static [u8])],

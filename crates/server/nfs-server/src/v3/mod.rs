@@ -19,7 +19,7 @@ use crate::file::File;
 use crate::model::{BadHandle, Edition};
 use crate::reply::Reply;
 
-/// How often a call may be executed that comes again.
+/// Number of times that a retransmitted call may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Once {
     /// As often as it comes: it changes nothing.
@@ -30,7 +30,6 @@ pub(crate) enum Once {
     Ever,
 }
 
-/// How often a call of `procedure` may be executed that comes again.
 pub(crate) fn once(procedure: Procedure) -> Once {
     match procedure {
         Procedure::Write => Once::AtATime,

@@ -18,7 +18,7 @@ use crate::handle::Bytes;
 use crate::pseudo::ROOT;
 use crate::records::MOST_DATA;
 
-/// What can be read.
+/// Attributes that can be read.
 const READABLE: Bitmap = Bitmap::of(&[
     SUPPORTED_ATTRS,
     TYPE,
@@ -65,14 +65,14 @@ const READABLE: Bitmap = Bitmap::of(&[
     SUPPATTR_EXCLCREAT,
 ]);
 
-/// What EXCLUSIVE4_1 can set.
+/// Attributes that EXCLUSIVE4_1 can set.
 pub(super) const WITH_EXCLUSIVE: Bitmap = Bitmap::of(&[SIZE, MODE, OWNER, OWNER_GROUP, MODE_UMASK]);
 
 /// Those that the file system has to be asked for.
 const OF_SPACE: Bitmap =
     Bitmap::of(&[FILES_AVAIL, FILES_FREE, FILES_TOTAL, SPACE_AVAIL, SPACE_FREE, SPACE_TOTAL]);
 
-/// What can be read or set.
+/// Attributes that can be read or set.
 fn supported(minor: u32) -> Bitmap {
     let all = READABLE.with(TIME_ACCESS_SET).with(TIME_MODIFY_SET);
     if minor < 2 { all } else { all.with(MODE_UMASK).with(XATTR_SUPPORT) }
@@ -110,7 +110,7 @@ pub(super) struct Known {
     minor: u32,
 }
 
-/// What differs between files and the directories above them.
+/// The attributes whose source differs between files and the directories above them.
 enum Of {
     File { attributes: tree::Attributes, limits: tree::TreeLimits, fsid: Fsid, mounted_on: u64 },
     Above { id: u64, change: u64, children: usize, fsid: Fsid },
@@ -270,7 +270,7 @@ fn id(text: Text<'_>) -> Result<u32, Status> {
     text.text().and_then(|digits| digits.parse().ok()).ok_or(Status::BadOwner)
 }
 
-/// What a client wants to set.
+/// The attributes that a client asks to set.
 ///
 /// # Errors
 /// INVAL, ATTRNOTSUPP, BADOWNER, BADXDR.

@@ -1,5 +1,5 @@
-//! [`Compound`]: what a COMPOUND carries from one operation to the next, and which file a handle or a
-//! place in the pseudo file system is.
+//! [`Compound`]: the state that a COMPOUND carries from one operation to the next, and the files of
+//! handles and of places in the pseudo file system.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl From<Status> for Failed {
 /// The end of an operation. If it was done, its result is written.
 pub(super) type Done = Result<(), Failed>;
 
-/// Where results go.
+/// Writer of the results.
 pub(super) type Results<'w, 'b> = ReplyWriter<'w, 'b>;
 
 /// A COMPOUND that is being executed.
@@ -57,8 +57,8 @@ pub(super) struct Compound<'c> {
     pub current: Option<Place>,
     pub saved: Option<Place>,
     pub stateids: Current,
-    /// The items that may go apart: the data of READs, which are not among the reply's bytes, and the
-    /// paths of links, which are.
+    /// The items that may go apart: the data of READs, which are not among the reply's bytes, and
+    /// the paths of links, which are.
     pub apart: Aparts,
     /// Results so far that may have such an item.
     pub reducible: usize,
@@ -69,7 +69,7 @@ pub(super) struct Compound<'c> {
 }
 
 impl Compound<'_> {
-    /// Asks or changes the state of the session's client, which is told the time.
+    /// Runs `act` on the state, for the session's client, with the present time.
     pub(super) fn state<T>(
         &self,
         act: impl FnOnce(&mut Machine, std::time::Duration, ClientId) -> Result<T, Status>,
@@ -143,7 +143,7 @@ impl Compound<'_> {
         Ok(File::new(export, node, rule, self.identity, &self.client.tallies))
     }
 
-    /// What is at a place of the pseudo file system: an export, or a directory above some.
+    /// The place at a node of the pseudo file system: an export, or a directory above some.
     pub(super) fn at(&self, node: usize) -> Result<Place, Status> {
         match self.model.pseudo.nodes[node].export {
             Some(export) => self.of_export(export, None).map(Place::File),

@@ -24,7 +24,7 @@ pub(super) fn changed(of: &Changed) -> ChangeInfo {
     let after = of.after.change;
     match &of.before {
         Some(before) => ChangeInfo { atomic: true, before: before.change, after },
-        // Not the client's last one, most likely: it drops what it knows of the directory.
+        // Not the client's last one, most likely: the client drops its cache of the directory.
         None => ChangeInfo { atomic: false, before: after.wrapping_sub(1), after },
     }
 }

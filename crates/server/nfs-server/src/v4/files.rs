@@ -86,8 +86,8 @@ pub(super) async fn read_link(c: &mut Compound<'_>, to: &mut Reply<'_, '_>) -> D
     Ok(())
 }
 
-/// Whether the stateid permits such access to the data. What writes them is a change, which the caller
-/// keeps until it has ended: an open may be closed meanwhile.
+/// Checks that the stateid permits such access to the data. A write counts as a change, which the
+/// caller keeps until the write has ended: an open may be closed meanwhile.
 pub(super) fn may<'c>(
     c: &Compound<'c>,
     file: &File,

@@ -14,7 +14,7 @@ async fn lockable(c: &Compound<'_>) -> Result<Bytes, Status> {
     Ok(c.handle(&Place::File(file.clone())))
 }
 
-/// What is in the way.
+/// The conflicting lock.
 fn held(by: &Denied) -> LockDenied<'_> {
     let Denied { offset, length, kind, client, owner } = by;
     // The state has taken it from an owner of this length.

@@ -43,7 +43,7 @@ pub(crate) async fn call(client: &Client, call: &Accepted, record: Record) -> Re
 struct Received {
     head: Buf,
     data: Option<Chain>,
-    /// What follows the data.
+    /// The bytes after the data.
     rest: Buf,
 }
 
@@ -70,7 +70,7 @@ impl Received {
     }
 }
 
-/// Where the data of the first WRITE of a call begin, and how many they are.
+/// Offset and length of the data of a call's first WRITE, bytes.
 fn first_write(body: Option<&[u8]>) -> Option<(usize, u32)> {
     let mut operations = v4::Call::<Fore>::read(body?).ok()?.operations;
     loop {
@@ -82,7 +82,7 @@ fn first_write(body: Option<&[u8]>) -> Option<(usize, u32)> {
     }
 }
 
-/// What becomes of a COMPOUND after its SEQUENCE.
+/// Result of a COMPOUND's SEQUENCE.
 enum Begun {
     Run(Running),
     /// It was executed before, with this reply.
@@ -91,7 +91,7 @@ enum Begun {
     Uncached(SequenceOk),
 }
 
-/// SEQUENCE. What is too much is found before the slot is taken.
+/// SEQUENCE. Checks the limits of the request before it takes the slot.
 fn begin(
     c: &Compound<'_>,
     what: &Sequence,
@@ -153,7 +153,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         let arguments = match operations.head() {
             None => break,
             Some(Err(unread)) => {
-                // Which operation it is counts only within a session.
+                // An unsupported operation outside a session gets OP_NOT_IN_SESSION instead.
                 reply.refuse(match first && unread.status == Status::NotSupp {
                     true => Unread { status: Status::OpNotInSession, ..unread },
                     false => unread,
@@ -212,7 +212,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         if let Err(Failed::With(status)) = done {
             reply.push(&Results::failed(operation, status));
         }
-        // What those that change something return was known to fit.
+        // Operations that change something were checked before: their results fit.
         if c.left(reply.position()).is_none() && operation != Operation::Sequence {
             c.apart.retain(|apart| apart.at <= begin_at);
             reply.pop();
@@ -227,7 +227,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
     Ok(finish(c, out).await)
 }
 
-/// Ends a COMPOUND: its slot is free, and what it promises is durable.
+/// Ends a COMPOUND: its slot is free, and the changes that it promises are durable.
 async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
     let state = &c.client.shared.state;
     if let Some(running) = c.running {
@@ -253,7 +253,7 @@ async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
 
 /// Takes the data of the operations.
 struct Payloads {
-    /// What the operations are being read in.
+    /// The buffer from which the operations are read.
     base: Buf,
     data: Option<Chain>,
 }

@@ -23,7 +23,7 @@ const AROUND: usize = 8 + 8;
 /// Bytes of an entry beside its name and the values of its attributes.
 const ENTRY: usize = 4 + 8 + 4 + 16 + 4;
 
-/// What a name is in a directory.
+/// Finds the object of a name in a directory.
 pub(super) async fn find(c: &Compound<'_>, directory: &Place, name: &[u8]) -> Result<Place, Status> {
     let above = match directory {
         Place::Above(node) => Some(*node),
@@ -171,7 +171,7 @@ struct Found {
     known: Option<Known>,
 }
 
-/// What is listed, and whether the directory ends there.
+/// A part of a listing, and whether the directory ends with it.
 struct Part(Vec<Found>, bool);
 
 pub(super) async fn read_dir(c: &Compound<'_>, what: &ReadDir, to: &mut Reply<'_, '_>) -> Done {

@@ -17,10 +17,10 @@ use crate::file::File;
 /// A file that is to be opened.
 struct Target {
     file: File,
-    /// What has to be checked of the caller's rights.
+    /// The check of the caller's rights that is left.
     check: Check,
     directory: ChangeInfo,
-    /// What was set of the attributes that came with it.
+    /// The attributes of the request that were set.
     set: Bitmap,
     /// To be cut, or extended, as soon as it is open.
     size: Option<u64>,
@@ -34,14 +34,14 @@ impl Target {
     }
 }
 
-/// What has to be checked of the caller's rights.
+/// A check of the caller's rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
     /// Nothing: the caller has made it just now.
     Nothing,
-    /// What READ and WRITE check: it was open before, or was made by an attempt that is repeated.
+    /// The check of READ and WRITE: the file was open before, or a retried attempt made it.
     Data,
-    /// What the mode permits.
+    /// The check of the mode.
     Mode,
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
     }
     drop(resizing);
     let delegation = match opened.delegation {
-        // Nobody is told by it who may read: others ask with ACCESS.
+        // The ACE grants no access: other users send ACCESS.
         Ok(Delegated { stateid, recall }) => {
             let permissions = Ace { kind: 0, flag: 0, mask: 0, who: Opaque::EMPTY };
             Delegation::Read(ReadDelegation { stateid, recall, permissions })
@@ -144,7 +144,7 @@ async fn permitted(file: &File, of: &Attributes, access: ShareAccess, check: Che
         Check::Mode => {
             let granted = file.tree().access(&file.caller, &file.node, Permissions::ALL).await;
             let may = file.done(granted)?.permissions;
-            // Who may execute a file has to read it.
+            // A client that may execute a file has to read it.
             (may.0 & 5 != 0, may.contains(Permissions::WRITE))
         }
     };
@@ -179,7 +179,7 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
         (_, Some(verifier)) => NewFile::Exclusive { verifier: verifier.0, attributes },
         (CreateHow::Guarded(_), _) => NewFile::Guarded(attributes),
         _ => {
-            // An existing file is cut only when it is open, and nobody denies that.
+            // An existing file is truncated only once it is open, and no share denies that.
             match existing(c, name).await {
                 Err(Status::NoEnt) => NewFile::Guarded(attributes),
                 found => return found.map(|target| target.cut(attributes.size)),
@@ -188,7 +188,7 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
     };
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
     let Created { node, directory: changed, new, .. } = match created {
-        // Somebody else has made it meanwhile, and may have removed it again.
+        // Another client has made it meanwhile, and may have removed it again.
         Err(TreeError::Exists) if matches!(how, CreateHow::Unchecked(_)) => {
             let found = existing(c, name).await.map(|target| target.cut(attributes.size));
             return found.map_err(|status| if status == Status::NoEnt { Status::Delay } else { status });

@@ -43,8 +43,8 @@ pub(super) async fn seek(c: &Compound<'_>, what: Seek, to: &mut Reply<'_, '_>) -
     Ok(())
 }
 
-/// The saved file, to be read, and the current one, to be written, with the change of it. Both are in
-/// one export.
+/// The saved file, to be read, and the current one, to be written, with the change of it. Both are
+/// in one export.
 fn pair<'c, 'o>(
     c: &'c Compound<'o>,
     from: Stateid,
@@ -71,7 +71,7 @@ pub(super) async fn copy(c: &Compound<'_>, what: &CopyRange<'_>, to: &mut Reply<
     let count = target.done(target.tree().copy(&target.caller, from, into, len, false).await)?;
     let commit = target.tree().commit(&target.caller, &target.node, what.destination_offset, count);
     let committed = target.done(commit.await)?;
-    // How much it copies is known only now.
+    // The number of copied bytes is known only now.
     c.client.admit(target, true, count).await;
     let verifier = convert::verifier(committed.verifier);
     to.push(&Results::Copy(OutcomeOr::Ok(CopyOk {

@@ -12,7 +12,7 @@ use server_core::audit::{self, Who};
 use super::compound::{Compound, Done, Results as Reply};
 use crate::caller::Identity;
 
-/// Runs `then` with who calls.
+/// Runs `then` with the caller's principal.
 fn with_principal<T>(c: &Compound<'_>, then: impl FnOnce(Principal<'_>) -> T) -> T {
     let uid = match c.identity {
         Identity::Anonymous => None,

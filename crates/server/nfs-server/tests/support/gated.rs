@@ -12,7 +12,7 @@ use tree::{
     Tree, TreeLimits, Written,
 };
 
-/// Where changes wait.
+/// A gate before which changes wait.
 #[derive(Default)]
 pub struct Gate {
     closed: AtomicBool,

@@ -8,7 +8,7 @@ use std::thread;
 
 /// A call: program, version and procedure, and its arguments.
 pub type Called = ((u32, u32, u32), Vec<u8>);
-/// Changes the record of a reply; the call tells what it answers.
+/// Changes the record of a reply; it also gets the call.
 pub type Lie = Arc<dyn Fn(&Called, &mut Vec<u8>) + Send + Sync>;
 
 /// The next record, its fragments put together.
@@ -27,7 +27,7 @@ fn record(stream: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-/// What is called; zeros if the header cannot be read.
+/// Program, version, procedure and arguments of a call; zeros if the header cannot be read.
 fn called(call: &[u8]) -> Called {
     let mut from = rpc::xdr::Reader::new(call);
     match rpc::message::Call::read(&mut from) {

@@ -103,7 +103,7 @@ impl Served {
 pub struct Client {
     pub stream: TcpStream,
     pub xid: u32,
-    /// What the server has called it for.
+    /// Calls from the server.
     pub calls: Vec<v4::Called>,
     /// It does not answer calls.
     pub mute: bool,
@@ -222,7 +222,7 @@ pub fn handle(bytes: &[u8]) -> Handle<'_> {
     Handle::new(bytes).expect("not too long")
 }
 
-/// What follows the header of a reply to a call that was accepted.
+/// The results in the reply to an accepted call.
 pub fn results(reply: &[u8]) -> &[u8] {
     let mut from = Reader::new(reply);
     let header = Reply::read(&mut from).expect("a reply");

@@ -1,6 +1,6 @@
-//! A client of NFS over RDMA, raw: it sends the messages that a test makes, exposes the memory that it
-//! names, and shows what comes back. Its queue pair answers the server's RDMA Reads while it waits for
-//! a message, and at no other time.
+//! A client of NFS over RDMA, raw: it sends the messages that a test makes, exposes the memory that
+//! it names, and shows what comes back. Its queue pair answers the server's RDMA Reads while it
+//! waits for a message, and at no other time.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use rpc::xdr::{Chained, List, Reader, Writer};
 use rpcrdma::{Body, Header, Lists, PrivateData, ReadSegment, Segment, WriteChunk};
 use runtime::{Chain, Runtime, pool};
 
-/// What Linux's client says of itself.
+/// The private data of Linux's client.
 pub const LINUX: PrivateData = PrivateData { remote_invalidation: true, send: 4096, receive: 4096 };
 
 /// Runs a test's client on a ring of its own, and not for ever.
@@ -34,7 +34,7 @@ impl Message {
         Header::read(&mut Reader::new(&self.bytes)).expect("a header")
     }
 
-    /// What follows the header.
+    /// The RPC message, after the header.
     pub fn rpc(&self) -> &[u8] {
         let mut from = Reader::new(&self.bytes);
         Header::read(&mut from).expect("a header");
@@ -132,7 +132,7 @@ impl RdmaClient {
         Segment { handle: stag.0, length: bytes.len() as u32, offset: self.pair.origin(stag) }
     }
 
-    /// What is in exposed memory, which is withdrawn.
+    /// Withdraws exposed memory and returns its bytes.
     pub fn take(&self, segment: Segment) -> Vec<u8> {
         let withdrawn = self.pair.withdraw(Stag(segment.handle)).expect("it was exposed");
         withdrawn.buffers.iter().flat_map(|buffer| buffer.to_vec()).collect()

@@ -11,7 +11,7 @@ use rpc::xdr::{List, Opaque, Reader, Writer, padding};
 
 use super::{Client, Served, call, fragment, results};
 
-/// What a session asks for.
+/// The fore channel that a session requests.
 pub const FORE: Channel = Channel {
     header_padding: 0,
     max_request: 1 << 20,
@@ -157,7 +157,7 @@ impl Served {
     }
 }
 
-/// What the server calls a client for.
+/// A call from the server to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Called {
     Probe,

@@ -1,4 +1,4 @@
-//! How a change is applied: its locks, its steps, its commit.
+//! Application of a change: its locks, its steps, its commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,10 +12,9 @@ use crate::store::{
     Applied, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, MAX_VALUE, Origin, Step,
 };
 
-/// Up to so many bytes of data of a durable change go through the journal: one flush instead of
-/// two.
+/// Most bytes of a durable change's data that go through the journal: one flush instead of two.
 pub(super) const LOGGED: usize = 64 << 10;
-/// How often a change that finds no space waits for what was given up.
+/// Times that a change that finds no space waits for reclaimed space.
 const ATTEMPTS: usize = 16;
 
 impl Inner {
@@ -57,7 +56,7 @@ impl Inner {
         if !self.has_thread && self.log().frozen.is_some() {
             self.write_checkpoint().await?;
         }
-        // Whoever comes next need not wait for the flush.
+        // The next change need not wait for the flush.
         drop(held);
         if commit == Commit::Durable {
             self.flush_journal(ticket).await?;
@@ -240,7 +239,7 @@ impl Txn {
         result
     }
 
-    /// Fails if what is in the object's partition does not change.
+    /// Fails if the object's partition is a snapshot, whose contents do not change.
     fn changing(&self, id: Id) -> Result<(), Error> {
         match self.partition(id.partition).map_err(|_| Error::NotFound(id))?.origin {
             Some(Origin { kind: Duplicate::Snapshot, .. }) => Err(Error::Snapshot(id.partition)),

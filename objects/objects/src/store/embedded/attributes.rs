@@ -9,7 +9,7 @@ use super::txn::{Of, Txn, attribute_keys};
 use super::{Inner, record, unpoisoned};
 use crate::store::{Attribute, Attributes, Commit, Error, Id, MAX_VALUE, Value};
 
-/// Keys of attributes that are looked up at a time: most who ask want the first few.
+/// Keys of attributes that are looked up at a time: most callers want the first few.
 const SCANNED: usize = 32;
 
 /// Times that are written by one change.
@@ -88,7 +88,7 @@ impl Inner {
         }
         let partition = *self.directory().partition(id.partition).map_err(|_| Error::NotFound(id))?;
         if id.object > partition.highest {
-            // Nobody has to be asked of it.
+            // No lookup is needed.
             return Err(Error::NotFound(id));
         }
         let home = partition.home;
@@ -113,7 +113,7 @@ impl Inner {
             return result;
         }
         match of {
-            // Nothing was ever said of it.
+            // The root has no record before its first change.
             Of::Root => show(Of::Root, &first, &record::Record::default().encode(&first)),
             Of::Partition => Err(Error::NotFound(id)),
             _ => match self.layers.get(&second, |bytes| show(Of::Collection, &second, bytes))? {
@@ -208,7 +208,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What was noted of these is in their records now.
+    /// Drops the noted times of these objects, which are in their records now.
     pub(super) fn forget_touched(&self, ids: &[Id]) {
         if self.touched_count.load(Ordering::Relaxed) > 0 {
             let mut touched = unpoisoned(self.touched.lock());
@@ -245,14 +245,14 @@ impl Inner {
         Ok(true)
     }
 
-    /// Whether so many times were noted that some are to be written before anybody asks for it.
+    /// Whether so many times are noted that some are to be written before a sync.
     pub(super) fn has_many_touched(&self) -> bool {
         self.touched_count.load(Ordering::Relaxed) >= super::MANY_TOUCHED
             && !self.damaged.load(Ordering::Relaxed)
     }
 
     /// Writes some of the times that were noted, by the task that writes the checkpoints: it must
-    /// not wait for whoever may wait for one. Whether it could.
+    /// not wait for a task that may wait for a checkpoint. Returns whether it could write some.
     pub(super) async fn drain_touched(self: &Arc<Self>) -> Result<bool, Error> {
         let some: Vec<Id> = unpoisoned(self.touched.lock()).keys().take(TOUCHED_AT_ONCE).copied().collect();
         let mut needed = Needed::default();

@@ -1,10 +1,9 @@
 //! Verifies that all records agree with one another, with the sums and with the arena's blocks; and
 //! repairs.
 //!
-//! Every change waits meanwhile, and nobody else: another thread than the cores' looks at the
-//! records. What is held in memory is one small entry for each object. A repair deletes what cannot
-//! be read and what belongs to nothing, and counts anew what can be counted: it never guesses at
-//! data.
+//! All changes wait meanwhile; nothing else does, since another thread than the cores' reads the
+//! records. Memory holds one small entry for each object. A repair deletes unreadable records and
+//! those that belong to nothing, and recomputes counts: it never guesses at data.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use super::txn::count_of;
 use super::{Inner, unpoisoned};
 use crate::store::{BLOCK, CheckReport, Error, Id};
 
-/// What is known of an object while the rest is looked at.
+/// Facts about an object, while the rest is read.
 #[derive(Default)]
 struct Seen {
     user: bool,
@@ -318,7 +317,7 @@ impl Inner {
         }
     }
 
-    /// Looks at everything, or at what is in one home.
+    /// Examines everything, or the contents of one home.
     fn examine(&self, home: Option<u64>) -> Result<Examined, Error> {
         let report = CheckReport::default();
         let mut check =
@@ -333,10 +332,10 @@ impl Inner {
     }
 
     /// Shows the arena's blocks as they are counted, and as they are if `used` is all that objects
-    /// use: what nobody uses and is not free yet is counted in. No block changes from one to the
-    /// other meanwhile.
+    /// use. The latter includes blocks that no object uses and that are not free yet. No block
+    /// changes between the two.
     fn with_space<R>(&self, used: Vec<Blocks>, f: impl FnOnce(&mut Space, Space) -> R) -> R {
-        // All changes need the log: what takes long comes before.
+        // All changes need the log: the slow work comes before.
         let mut found = Space::new(self.capacity_blocks, used);
         let log = self.log();
         let limbo = self.limbo();

@@ -1,10 +1,10 @@
-//! Checkpoints: what the journal has goes to redb, and what was given up becomes zeros that can be
-//! used again.
+//! Checkpoints: the journal's changes go to redb, and space that was given up becomes zeros that
+//! can be used again.
 //!
-//! The order is what keeps a power cut harmless. Data first reaches the arena's medium, then the
-//! records that name it reach redb's, and only then is a segment of the journal used again. Blocks
-//! that were given up are made holes only after the change that gave them up is in redb, and are
-//! used again only when the holes are durable and nobody reads there any more.
+//! The order keeps a power cut harmless. Data first reaches the arena's medium, then the records
+//! that name it reach redb's, and only then is a segment of the journal used again. Blocks that
+//! were given up are made holes only after the change that gave them up is in redb. They are used
+//! again only once the holes are durable and no reader of them is left.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use super::journal::Turn;
 use super::{Inner, Kind, unpoisoned};
 use crate::store::{Commit, Error};
 
-/// How long readers are waited for before blocks are left for the next time.
+/// Time to wait for readers before their blocks are left for the next time.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// After that it is looked again whether they have ended, each time that so much has passed.
+/// Interval at which it is checked afterwards whether those readers have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// After a checkpoint that failed, the next is tried so much later.
+/// Delay after a failed checkpoint before the next.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The one who writes a frame. Dropped before its end (its task was torn down), it leaves the lead
-/// to another.
+/// The leader's right to write a frame. Dropped before its end (its task was torn down), it leaves
+/// the lead to another.
 struct Lead<'a>(&'a Inner);
 
 impl Lead<'_> {
@@ -42,9 +42,9 @@ impl Drop for Lead<'_> {
 }
 
 impl Inner {
-    /// Waits until change `ticket` is in the journal, and writes it if nobody else does: in one go
-    /// durably, where `commit` asks for it and all before is durable. Whoever needs it durable
-    /// calls [`Self::flush_journal`] after, which then has nothing to do.
+    /// Waits until change `ticket` is in the journal, and writes it if no other task does. The
+    /// write is durable at once if `commit` asks for it and all frames before are durable. A caller
+    /// that needs durability calls [`Self::flush_journal`] after, which then has nothing to do.
     pub(super) async fn written(&self, ticket: u64, commit: Commit) -> Result<(), Error> {
         loop {
             let turn = poll_fn(|cx| {
@@ -141,7 +141,7 @@ impl Inner {
         }
     }
 
-    /// Has the store's own thread write a checkpoint soon, which nobody waits for.
+    /// Requests a checkpoint from the store's own thread, without waiting for it.
     pub(super) fn ask_for_checkpoint(&self) {
         let mut log = self.log();
         // One is running, or will be.
@@ -183,7 +183,7 @@ impl Inner {
         result
     }
 
-    /// Opens redb anew after it has failed: it answers nobody before.
+    /// Opens redb anew after it has failed: until then it answers no request.
     fn open_anew(&self) {
         self.layers.take_failed();
         match self.database.open_anew() {
@@ -279,7 +279,7 @@ impl Inner {
             };
             if !closing && self.layers.take_failed() {
                 self.open_anew();
-                // What fails at once is not opened all the time.
+                // A redb that fails again at once is not reopened in a busy loop.
                 runtime::sleep(RETRY).await;
             }
             let result = match frozen {

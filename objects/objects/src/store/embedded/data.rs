@@ -1,8 +1,8 @@
-//! What steps do to an object's data.
+//! Steps on an object's data.
 //!
-//! What is written goes to new blocks, or in place where the blocks are the object's alone. New
-//! blocks are zeros, so that only the sectors which are written are written. What lies beyond an
-//! object's end in its last block is always zeros.
+//! Data is written to new blocks, or in place where the blocks are the object's alone. New blocks
+//! are zeros, so that only sectors with new data are written. Bytes beyond an object's end in its
+//! last block are always zeros.
 
 use runtime::{Buf, Chain};
 use smallvec::SmallVec;
@@ -23,13 +23,13 @@ const MOST_LOGGED: usize = LOGGED + (32 << 10);
 
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// What surrounds new bytes in their blocks.
+/// The bytes around new ones in their blocks.
 #[derive(Clone, Copy)]
 enum Around {
-    /// They are put where the old ones are.
+    /// The old ones: the new bytes are written in place.
     InPlace,
     Zeros,
-    /// What another block has, at so many bytes in the arena.
+    /// The bytes of another block, at this offset in the arena.
     Copy(u64),
 }
 
@@ -118,7 +118,7 @@ impl Txn {
         in_place && self.shared.is_empty() && !self.inner.space().is_shared(taken)
     }
 
-    /// Writes at `at`. With `in_place` over what is there, where it is nobody else's.
+    /// Writes at `at`. With `in_place`, overwrites blocks that only this object uses.
     pub async fn write(
         &mut self,
         work: &mut Work,
@@ -134,8 +134,8 @@ impl Txn {
         self.overwrite(work, id, at, data, in_place).await
     }
 
-    /// Before an object becomes longer, from `to` on: what a write that failed or was cut off has
-    /// left beyond its end becomes zeros.
+    /// Before an object grows: zeros the bytes between its end and `to` that a failed or
+    /// interrupted write has left in its last block.
     async fn grow(&mut self, work: &mut Work, id: Id, to: u64, in_place: bool) -> Result<(), Error> {
         let (end, block) = (work.record.a, work.record.a / BLOCK);
         let until = to.min((block + 1) * BLOCK);
@@ -166,7 +166,7 @@ impl Txn {
         let mapped = self.mapped(work, id, first, last)?;
         let mut parts: SmallVec<[(u64, u64, Option<u64>); 4]> = SmallVec::new();
         pieces(&mapped, first, last, |block, len, arena| parts.push((block, len, arena)));
-        // What comes before it in the object: it is best continued.
+        // The block before the data in the object: the new blocks best follow it.
         let mut hint = match first.checked_sub(1) {
             Some(before) if parts.first().is_some_and(|p| p.2.is_none()) => {
                 self.mapped(work, id, before, first)?.first().map(|run| run.arena + run.len)
@@ -245,13 +245,14 @@ impl Txn {
         let mut chain = self.inner.arena.read(start, (end - start) as usize).await?;
         chain.advance((base + from - start) as usize);
         chain.truncate((to - from) as usize);
-        // It is written to the store that it was read from, which may lend its own pages.
+        // It is written to the store that it was read from, which may send its own pages without a
+        // copy.
         Ok(chain.to_vec().into())
     }
 
-    /// Writes to the arena, and to the journal what has to be there. Of the bytes, the first `head`
-    /// and the last `tail` have some of before among them, which may be durable and must not get
-    /// lost whatever this change promises.
+    /// Writes to the arena, and to the journal where needed. Among the first `head` and the last
+    /// `tail` bytes are older ones, which may be durable and must not get lost whatever this change
+    /// promises.
     async fn put_bytes(&mut self, at: u64, bytes: Chain, head: usize, tail: usize) -> Result<(), Error> {
         let mut rest = bytes.clone();
         let middle = bytes.len() - head - tail;
@@ -277,8 +278,8 @@ impl Txn {
     /// Tells the journal of bytes on their way to the arena. Whether it has them.
     fn note(&mut self, at: u64, bytes: &Chain, keeps: bool) -> bool {
         let len = bytes.len();
-        // The journal has what is overwritten: to say that it is out of date, it has to be on the
-        // arena's medium.
+        // The journal has the overwritten bytes: before they are marked out of date, they have to
+        // be on the arena's medium.
         let meets = !self.logs_data && !keeps && self.inner.logged.meets(at, at + len as u64);
         let wanted = self.logs_data || keeps || meets;
         if wanted && self.logged + len <= MOST_LOGGED {
@@ -425,12 +426,12 @@ impl Txn {
     }
 }
 
-/// Where a range ends that an object can have.
+/// End of a range, which must not exceed [`MAX_LENGTH`].
 pub(super) fn end_of(at: u64, len: u64) -> Result<u64, Error> {
     at.checked_add(len).filter(|end| *end <= MAX_LENGTH).ok_or(Error::OutOfRange)
 }
 
-/// How many bytes of `at..end` lie in so many blocks.
+/// Bytes of `at..end` in the `len` blocks from `block` on.
 fn overlap(at: u64, end: u64, block: u64, len: u64) -> usize {
     (end.min((block + len) * BLOCK) - at.max(block * BLOCK)) as usize
 }

@@ -22,7 +22,7 @@ use crate::store::{Error, Id};
 
 /// Opens what redb keeps its pages in; again after a failure.
 pub trait DatabaseStorage: Send + Sync + 'static {
-    /// What it is called in the log.
+    /// Its name in the log.
     fn name(&self) -> String {
         String::new()
     }
@@ -41,8 +41,8 @@ pub trait DatabaseStorage: Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Puts what was made beside it in its place, durably, and keeps the old one under another
-    /// name: this one.
+    /// Puts the file that was made beside it in its place, durably, and keeps the old one under
+    /// another name, which it returns.
     ///
     /// # Errors
     /// Those of the system.
@@ -50,7 +50,7 @@ pub trait DatabaseStorage: Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Removes what was made beside it.
+    /// Removes the file that was made beside it.
     fn forget(&self) {}
 }
 
@@ -88,7 +88,7 @@ impl DatabaseFile {
     }
 }
 
-/// What a damaged database, and one that is being made, are called instead of `.redb`.
+/// Extensions of a damaged database, and of one that is being made, instead of `.redb`.
 const DAMAGED: &str = "damaged";
 const REBUILT: &str = "rebuilt";
 
@@ -163,7 +163,7 @@ impl StorageBackend for Pages {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
-    /// How records are laid out: [`LAYOUT`], or an older one.
+    /// Layout of the records: [`LAYOUT`], or an older one.
     pub layout: u64,
     /// Its name: random.
     pub name: u64,
@@ -213,12 +213,12 @@ impl Meta {
     }
 }
 
-/// The database. Only whoever writes a checkpoint takes the lock.
+/// The database. Only the writer of a checkpoint takes the lock.
 pub(super) struct Database {
     storage: Box<dyn DatabaseStorage>,
     cache_bytes: usize,
     open: Mutex<Option<Open>>,
-    /// Something was lost when it was made anew, and nobody was told yet.
+    /// Records were lost when it was made anew, and [`Database::open`] has not reported that yet.
     lost: AtomicBool,
 }
 
@@ -279,8 +279,8 @@ impl Database {
         result
     }
 
-    /// What the last checkpoint says, and its state for readers. No `Meta` of a store that was
-    /// never finished. Whether records were lost since it was opened before.
+    /// The last checkpoint's `Meta`, its state for readers, and whether records were lost since it
+    /// was opened before. A store that was never finished has no `Meta`.
     pub fn open(&self) -> Result<(Option<Meta>, Base, bool), Error> {
         self.with(|database, _| {
             let transaction = database.begin_read()?;
@@ -350,8 +350,8 @@ impl Database {
                 return Ok(None);
             }
             let mut transaction = database.begin_write()?;
-            // Else redb takes a damaged page of a database that was not closed for a commit that was
-            // cut off, and goes back to the one before, whose frames the journal has no more.
+            // Else redb takes a damaged page of a database that was not closed for an interrupted
+            // commit. It then goes back to the commit before, whose frames the journal has no more.
             transaction.set_two_phase_commit(true);
             {
                 let mut table = transaction.open_table(TABLE)?;

@@ -35,7 +35,7 @@ pub(super) fn first_after(runs: &[Run], block: u64) -> usize {
     runs.partition_point(|run| run.end() <= block)
 }
 
-/// Takes the blocks `from..to` out, and gives what was there.
+/// Takes the blocks `from..to` out, and appends their runs to `removed`.
 pub(super) fn cut(runs: &mut (impl Runs + ?Sized), from: u64, to: u64, removed: &mut Vec<Run>) {
     let first = first_after(runs.slice(), from);
     let mut rest: SmallVec<[Run; 2]> = SmallVec::new();
@@ -136,7 +136,7 @@ mod tests {
                 }
                 assert!(table[block as usize..(block + len) as usize].iter().all(Option::is_none));
                 if random.below(3) > 0 {
-                    // Often next to what is before it.
+                    // Often next to the run before it.
                     let arena = block + 1000 * random.below(2);
                     insert(&mut runs, Run { block, arena, len });
                     insert(&mut small, Run { block, arena, len });

@@ -1,11 +1,11 @@
-//! The journal: what changed since the last checkpoint, in the order in which it did.
+//! The journal: the changes since the last checkpoint, in their order.
 //!
-//! Two segments of one preallocated store take turns. Changes gather in `pending`; whoever needs
-//! one on the medium becomes the leader, writes all that has gathered as one frame, and wakes the
-//! others (so that one write, and one flush of the store beneath, serve many). A frame is whole or
-//! is not there: its checksum says so. Its number follows the one before, so that nothing is
-//! replayed behind a gap. When a segment has had enough, the leader freezes the layer of changes,
-//! the next frame goes to the other segment, and a checkpoint writes the frozen layer to redb.
+//! Two segments of one preallocated store take turns. Changes gather in `pending`. A task that
+//! needs one on the medium becomes the leader, writes all gathered changes as one frame, and wakes
+//! the others. So one write, and one flush of the store beneath, serve many. A frame is whole or is
+//! not there: its checksum says so. Its number follows the one before, so that nothing is replayed
+//! behind a gap. When a segment has had enough, the leader freezes the layer of changes, and the
+//! next frame goes to the other segment. A checkpoint then writes the frozen layer to redb.
 //!
 //! It must never call a change written that a kill of the process could take, nor go on after a
 //! write or a flush has failed.
@@ -28,7 +28,7 @@ const DELETE: u8 = 2;
 const DATA: u8 = 3;
 const OVERWRITTEN: u8 = 4;
 
-/// After a frame that need not be durable, so many durable ones go through the page cache as it
+/// After a frame that need not be durable, this many durable ones go through the page cache as it
 /// did.
 const THROUGH_CACHE: u32 = 64;
 
@@ -38,7 +38,7 @@ pub(super) struct Journal {
     pub name: u64,
     /// Bytes of each of the two segments.
     pub segment: u64,
-    /// Frames begin at multiples of so many bytes.
+    /// Frames begin at multiples of this, bytes.
     pub sector: usize,
 }
 
@@ -72,9 +72,9 @@ pub(super) struct Log {
     /// Blocks that were given up since the layer was frozen.
     pub freed: Vec<Blocks>,
     pub frozen: Option<Frozen>,
-    /// Somebody waits for a checkpoint.
+    /// A task waits for a checkpoint.
     pub rotate: bool,
-    /// One would do those good who look for what is still there.
+    /// A checkpoint would speed up scans, which meet many deleted keys.
     pub untidy: bool,
     /// Checkpoints that have ended, well or not, and how the last one did.
     pub checkpoints: u64,
@@ -83,7 +83,7 @@ pub(super) struct Log {
     pub closing: bool,
 }
 
-/// What a checkpoint writes, beside the frozen layer.
+/// Contents of a checkpoint, beside the frozen layer.
 pub(super) struct Frozen {
     /// The last frame that it covers.
     pub number: u64,
@@ -105,15 +105,15 @@ pub(super) enum Turn {
 }
 
 impl Log {
-    /// Whether a payload of so many bytes still fits.
+    /// Whether a payload of `bytes` still fits.
     pub fn has_room(&self, journal: &Journal, bytes: usize) -> bool {
         let frame = (HEADER + self.pending.len() + bytes + journal.sector) as u64;
         self.offset + frame <= journal.segment
     }
 
-    /// Whether change `ticket` is written, or who is to write it. `commit`: how durable whoever
-    /// asks wants it; it may have to be flushed all the same. `freeze` is called when the layer is
-    /// to be frozen, after the frame that ends it was taken.
+    /// Whether change `ticket` is written, or whether the caller is to write it. `commit` is the
+    /// durability that the caller asks for; the frame may have to be flushed all the same. `freeze`
+    /// is called when the layer is to be frozen, after the frame that ends it was taken.
     pub fn turn(
         &mut self,
         cx: &mut Context<'_>,
@@ -126,8 +126,8 @@ impl Log {
         if let Some(error) = self.failed {
             return Poll::Ready(Turn::Over(Err(error)));
         }
-        // A checkpoint that was asked for is begun here, by whoever comes; while another writes, it
-        // is waited for.
+        // The next caller begins a requested checkpoint here. While another one is being written,
+        // the requested one waits.
         if self.written >= ticket && !(self.rotate && self.frozen.is_none()) {
             return Poll::Ready(Turn::Over(Ok(())));
         }
@@ -244,8 +244,8 @@ pub(super) fn data(payload: &mut Vec<u8>, at: u64, bytes: &Chain) {
     bytes.copy_to_slice(&mut payload[start..]);
 }
 
-/// Appends to a payload that the arena was written there by itself: what the journal has for it
-/// before is out of date.
+/// Appends to a payload that a write went to the arena without the journal: the journal's earlier
+/// data for it are out of date.
 pub(super) fn overwritten(payload: &mut Vec<u8>, at: u64, len: u64) {
     payload.push(OVERWRITTEN);
     payload.extend_from_slice(&at.to_le_bytes());
@@ -260,7 +260,8 @@ pub(super) enum Entry<'a> {
     Overwritten(u64, u64),
 }
 
-/// What is in a payload, in order; an error where it makes no sense, which its checksum rules out.
+/// Entries of a payload, in order; an error for a malformed one, which the payload's checksum rules
+/// out.
 pub(super) fn entries(mut payload: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, Error>> {
     std::iter::from_fn(move || {
         let (kind, rest) = payload.split_first()?;

@@ -1,12 +1,12 @@
-//! The metadata as a sorted map: what was changed lately in memory, the rest in redb.
+//! The metadata as a sorted map: recent changes in memory, the rest in redb.
 //!
 //! Three layers: `active` takes changes, `frozen` is on its way into redb, `base` is redb as of the
-//! last checkpoint. A key is looked for in that order. redb is only written by checkpoints, one
-//! transaction each, so that it is always exactly what it was after some change; what came later is
-//! in the journal. Nothing of redb's panics gets out of here.
+//! last checkpoint. A key is looked for in that order. Only checkpoints write redb, one transaction
+//! each, so that it always has exactly the state after some change; later changes are in the
+//! journal. No panic of redb gets out of here.
 //!
-//! Keys that are deleted lie apart from those that have values: who walks over what there is meets
-//! none of the first, unless redb has it still, however many objects came and went lately.
+//! Deleted keys lie apart from those that have values. So a scan meets no deleted key unless redb
+//! has it still, however many objects came and went lately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind::{InvalidData, UnexpectedEof};
@@ -28,7 +28,7 @@ pub(super) const TABLE: TableDefinition<'static, &'static Key, &'static [u8]> =
 /// A value, or that there is none any more.
 pub(super) type Val = Option<Arc<[u8]>>;
 
-/// What has changed: a key is among the living, among the deleted, or as it was.
+/// A layer of changes: a key is among the living, among the deleted, or unchanged.
 #[derive(Default)]
 pub(super) struct Layer {
     live: BTreeMap<Key, Arc<[u8]>>,
@@ -96,13 +96,13 @@ pub(super) struct View {
 #[derive(Default)]
 pub(super) struct Layers {
     view: RwLock<View>,
-    /// Bytes of keys and values in the active layer, for those who need not see it.
+    /// Bytes of keys and values in the active layer, readable without the lock.
     active_bytes: AtomicUsize,
-    /// How many keys scans have met that redb has and a layer has deleted.
+    /// Keys met by scans that redb has and a layer has deleted.
     passed: AtomicU64,
     /// redb gave an error: it gives no other answer until it is opened anew.
     failed: AtomicBool,
-    /// Who opens it anew.
+    /// Waker of the task that opens it anew.
     opener: Mutex<Option<Waker>>,
 }
 
@@ -113,7 +113,7 @@ const LOOKED_AT_ONCE: usize = 1024;
 /// So many deleted keys that redb still has make scans slow: about as long as a checkpoint takes.
 pub(super) const MANY_PASSED: u64 = 1 << 16;
 
-/// What redb says, as an error of the store.
+/// Maps an error of redb to one of the store.
 pub(super) fn redb_error(error: redb::Error) -> Error {
     match error {
         redb::Error::Io(error) => match error.raw_os_error() {
@@ -141,16 +141,16 @@ impl Base {
         })
     }
 
-    /// Looks up the first `most` pairs between two keys. The last key that there can be no other
-    /// than these up to. Keys that are not in order, or not between the two, are damage, which redb
-    /// does not look for: a scan would never end, or show what is not asked for.
+    /// Looks up the first `most` pairs between two keys. Returns the last key up to which there are
+    /// no others. Keys out of order, or not between the two, are damage that redb does not look
+    /// for: a scan would never end, or show wrong keys.
     fn some(&self, (from, to): (Key, Key), most: usize, into: &mut Pairs) -> Result<Key, Error> {
         let Some(table) = &self.0 else { return Ok(to) };
         guarded(|| {
             for pair in table.range::<&Key>(&from..=&to).map_err(|e| redb_error(e.into()))?.take(most) {
                 let pair = pair.map_err(|e| redb_error(e.into()))?;
-                // Where a damaged page has neither redb panics: here, where that is caught. Its
-                // pages do not change.
+                // redb panics on a damaged page without the key or value: they are read here, where
+                // the panic is caught. Its pages do not change later.
                 let (key, _) = (pair.0.value(), pair.1.value());
                 if !(from..=to).contains(key) || into.last().is_some_and(|(last, _)| last.value() >= key) {
                     return Err(Error::Damaged(Id::ROOT));
@@ -175,7 +175,7 @@ impl Layers {
         self.view.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What redb said. After an error it has to be opened anew.
+    /// Passes a result of redb on. After an error, redb has to be opened anew.
     fn noted<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);
@@ -202,7 +202,7 @@ impl Layers {
         self.active_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether scans have met so many deleted keys since they last had, that a checkpoint is less
+    /// Whether scans have met so many deleted keys, since the last time, that a checkpoint is less
     /// work than to meet them again.
     pub(crate) fn is_untidy(&self) -> bool {
         self.passed.load(Ordering::Relaxed) >= MANY_PASSED && self.passed.swap(0, Ordering::Relaxed) > 0
@@ -238,8 +238,8 @@ impl Layers {
         self.noted(base.get(key, f))
     }
 
-    /// What redb has of a key, to be asked with [`Self::get_known`] under a lock that no redb is to
-    /// be asked under.
+    /// Looks a key up in redb, for a later [`Self::get_known`] under a lock under which redb must
+    /// not be asked.
     pub fn ask<R>(&self, key: &Key, f: impl FnOnce(&[u8]) -> R) -> Result<Known<R>, Error> {
         let view = self.read();
         let base = view.base.clone();
@@ -305,8 +305,7 @@ impl Layers {
             most = BELOW_AT_ONCE;
             let view = self.read();
             if !Arc::ptr_eq(&base, &view.base) {
-                // A checkpoint was written meanwhile, and what it has is not in the layers any
-                // more.
+                // A checkpoint was written meanwhile, and its keys are not in the layers any more.
                 continue;
             }
             let mut until_now = Looked::default();
@@ -325,7 +324,7 @@ impl Layers {
     }
 }
 
-/// What redb said of a key, and which redb.
+/// redb's value of a key, and the redb that was asked.
 pub(super) struct Known<R> {
     base: Arc<Base>,
     found: Option<R>,
@@ -398,7 +397,7 @@ fn merge(
 /// The deleted keys of a layer, beside others that are asked for in order.
 struct Gone<'a> {
     keys: &'a BTreeSet<Key>,
-    /// The first that is not before what was asked for last.
+    /// The first key that is not before the last requested one.
     next: Option<&'a Key>,
 }
 
@@ -445,7 +444,7 @@ mod tests {
     use super::super::testing::Disk;
     use super::*;
 
-    /// A disk that looks, whenever it is read, whether somebody has the lock of the layers.
+    /// A disk that checks, at each read, whether a thread has the lock of the layers.
     #[derive(Clone, Debug, Default)]
     struct Probe(Disk, Arc<Seen>);
 

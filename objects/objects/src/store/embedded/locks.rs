@@ -1,7 +1,7 @@
-//! Who may change what at the same time: changes wait for one another by object and by partition.
+//! [`Locks`]: changes wait for one another by object and by partition.
 //!
 //! Objects and partitions are spread over a fixed number of locks, which are taken in one order, so
-//! that nobody waits in a circle. Waiting costs a core nothing. Readers do not come here.
+//! that no deadlock arises. Waiting costs a core nothing. Readers take no lock here.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,28 +22,28 @@ pub(super) struct Locks(Box<[Mutex<Lock>]>);
 struct Lock {
     shared: u32,
     exclusive: bool,
-    /// Those who want it for themselves, and therefore keep new sharers away.
+    /// Waiters for exclusive use, which therefore keep new sharers away.
     wanted: u32,
     waiting: VecDeque<Waker>,
 }
 
-/// Which locks a change needs, and how.
+/// The locks that a change needs, each shared or exclusive (`true`).
 #[derive(Debug, Default)]
 pub(super) struct Needed(SmallVec<[(u16, bool); 8]>);
 
 impl Needed {
-    /// What is done to one object, its partition staying as it is.
+    /// For a change of one object, while its partition stays as it is.
     pub fn object(&mut self, id: Id) {
         self.0.push((stripe(id.partition, 0, PARTITIONS), false));
         self.0.push((PARTITIONS as u16 + stripe(id.partition, id.object, OBJECTS), true));
     }
 
-    /// What is done to a partition as a whole.
+    /// For a change of a partition as a whole.
     pub fn partition(&mut self, id: u64) {
         self.0.push((stripe(id, 0, PARTITIONS), true));
     }
 
-    /// Emptying what is nobody's, which a check does not want either.
+    /// For emptying homes without a partition, which must not run during a check either.
     pub fn emptying(&mut self) {
         self.0.push(((PARTITIONS + OBJECTS) as u16, true));
     }
@@ -89,7 +89,7 @@ impl Locks {
         held
     }
 
-    /// Takes all of them, if nobody has one.
+    /// Takes all of them, if none has to be waited for.
     pub fn try_take(self: &Arc<Self>, needed: Needed) -> Option<Held> {
         match pin!(self.take(needed)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(held) => Some(held),
@@ -98,7 +98,7 @@ impl Locks {
     }
 
     async fn take_one(&self, at: u16, exclusive: bool) {
-        /// Takes the wish back when the one who waits goes away.
+        /// Takes the wish back when the waiter is dropped.
         struct Wish<'a>(&'a Locks, u16, bool);
         impl Drop for Wish<'_> {
             fn drop(&mut self) {

@@ -1,7 +1,8 @@
-//! Which bytes of the arena the journal has, and the arena's own medium perhaps not.
+//! [`Logged`]: ranges of the arena whose data the journal has, and the arena's own medium may lack.
 //!
-//! A replay writes them again. Whoever writes there without the journal says so in it, and then
-//! nothing is written again: so what the journal has must be on the arena's medium before.
+//! A replay writes them again. A write there without the journal is noted in the journal, after
+//! which a replay no longer writes that range. So the journal's data must be on the arena's medium
+//! before.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -74,7 +75,7 @@ impl Logged {
         }
     }
 
-    /// That flush has done its work.
+    /// The flush announced with [`Self::flush_begins`] has ended.
     pub fn flushed(&self) {
         self.lock()[1] = Ranges::default();
     }

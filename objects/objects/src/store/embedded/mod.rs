@@ -1,14 +1,14 @@
 //! The store on a directory, `osd:DIR`, and on memory, `osd:mem:SIZE`.
 //!
-//! Object data lies in extents of one arena, which is a `backing` store, so that reads lend pages
-//! as a disk unit's do. Metadata lies in redb, behind a journal of its own that a change is
-//! appended to: one write makes it safe from the end of the process, one flush from a power cut,
-//! and both are shared by all who wait at the time. `docs/src/objects/store.md` says what each kind
-//! of commit promises.
+//! Object data lies in extents of one arena, which is a `backing` store, so that reads send its
+//! pages without a copy, as a disk unit's do. Metadata lies in redb, behind a journal of its own to
+//! which a change is appended. One write makes it safe from the end of the process, one flush from
+//! a power cut. All tasks that wait at the time share both. `docs/src/objects/store.md` describes
+//! the promise of each kind of commit.
 //!
-//! What it must never do: show an object the bytes of another, whatever was cut off in between;
-//! call something durable of which the system has not said so; block a core for a flush that has
-//! anything else to do (`backing` sees to that).
+//! It must never show an object the bytes of another, whatever a power cut interrupts. It must not
+//! call anything durable before the system has confirmed it. It must not block a core that has
+//! other work for a flush (`backing` sees to that).
 
 mod apply;
 mod attributes;
@@ -95,17 +95,17 @@ struct Inner {
     locks: Arc<Locks>,
     holds: Arc<Holds>,
     logged: Logged,
-    /// Blocks that nobody uses and that are not zeros yet.
+    /// Blocks that no object uses and that are not zeros yet.
     limbo: Mutex<Limbo>,
     touched: Mutex<HashMap<Id, TimesUpdate>>,
-    /// How many are in `touched`: none, mostly, and then nobody looks.
+    /// Entries of `touched`: mostly 0, and then the lock is not taken.
     touched_count: AtomicU64,
-    /// Damage was found, so that what is free is not known: nothing is changed until it is
+    /// Damage was found, so that free blocks are not known: nothing is changed until it is
     /// repaired.
     damaged: AtomicBool,
     /// Homes that are no partition's any more, to be emptied.
     dying: Mutex<Vec<u64>>,
-    /// How often a part of one was.
+    /// Number of times that a part of one was emptied.
     emptied: AtomicU64,
 }
 
@@ -160,8 +160,8 @@ impl Inner {
 }
 
 impl EmbeddedStore {
-    /// Writes a checkpoint now, and gives back what has been given up. Done by itself from time to
-    /// time.
+    /// Writes a checkpoint now, and frees space that was given up. The store does so by itself from
+    /// time to time.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.inner.checkpoint().await
     }
@@ -198,7 +198,7 @@ impl ObjectStore for EmbeddedStore {
     fn touch(&self, id: Id, times: TimesUpdate) {
         let mut touched = unpoisoned(self.inner.touched.lock());
         if touched.len() >= MOST_TOUCHED && !touched.contains_key(&id) {
-            // Nobody waits for access times: those of this one are lost until the next sync has
+            // Access times are not essential: those of this object are lost until the next sync has
             // made room.
             return;
         }
@@ -257,7 +257,7 @@ impl Drop for EmbeddedStore {
             }
         }
         if let Some(thread) = self.thread.take() {
-            // It has said in the log what went wrong.
+            // The thread has logged its errors.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,5 @@
-//! Opening a directory: what it is, whether it is free, and what a new one gets.
+//! Opening a directory: checks whether it holds a store and whether that is free, or makes a new
+//! one.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,12 +23,12 @@ pub struct Options {
     pub capacity: Option<u64>,
     /// Whether to make a new store where there is none.
     pub create: bool,
-    /// Bytes of metadata that are cached, beside what has changed lately.
+    /// Bytes of metadata that are cached, beside recent changes.
     pub cache_bytes: usize,
     /// Bytes of the journal, of a new store: a checkpoint is due each time that a quarter of them
     /// was written.
     pub journal_bytes: u64,
-    /// How the arena is read and written; `None` for the default.
+    /// I/O engine of the arena; `None` for the default.
     pub engine: Option<Engine>,
 }
 
@@ -37,7 +38,7 @@ impl Default for Options {
     }
 }
 
-/// What there may be in a directory beside a store that was never finished.
+/// Names that a directory may hold if the store in it was never finished.
 const OWN: [&str; 8] = [
     "arena",
     "journal",
@@ -55,9 +56,9 @@ const MOST_JOURNAL: u64 = 4 << 30;
 /// The journal of a store in memory, in bytes: that of [`Options`], so that changes are bounded
 /// alike.
 const MEMORY_JOURNAL: u64 = 64 << 20;
-/// The cache of one, in bytes: what it caches is in memory already.
+/// The cache of one, in bytes: the cached pages are in memory already.
 const MEMORY_CACHE: usize = 16 << 20;
-/// The largest arena, in bytes: what ext4 can hold in a file, nearly.
+/// The largest arena, in bytes: nearly the largest file of ext4.
 const MOST_CAPACITY: u64 = 15 << 40;
 
 /// Why a directory could not be opened. Each text names the path and what to do about it.
@@ -74,7 +75,7 @@ pub enum OpenError {
         "{path} holds a part of a store of objects, but no {missing}: put it back, or empty the directory"
     )]
     Incomplete { path: PathBuf, missing: &'static str },
-    /// The arena cannot be opened, or somebody else has it.
+    /// The arena cannot be opened, or another process has it.
     #[error(transparent)]
     Arena(#[from] backing::OpenError),
     #[error(
@@ -179,7 +180,7 @@ impl EmbeddedStore {
         })
     }
 
-    /// Makes a store in memory, of `capacity` bytes: what it holds goes when it is dropped.
+    /// Makes a store in memory, of `capacity` bytes. Its contents go when it is dropped.
     ///
     /// # Errors
     /// The system has no memory or no thread for it, or the capacity is less than a block.
@@ -236,7 +237,7 @@ impl EmbeddedStore {
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// One that writes checkpoints only when it is told to, or has to.
+    /// A store that writes checkpoints only on request, or if it has to.
     #[cfg(test)]
     pub(super) async fn by_hand(parts: Parts) -> Result<Self, Error> {
         Ok(Self { inner: Arc::new(recover::recover(parts).await?), thread: None })

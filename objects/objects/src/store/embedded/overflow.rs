@@ -1,9 +1,9 @@
-//! redb's file, of which what finds no room waits in memory.
+//! redb's file, whose bytes wait in memory if they find no room on the medium.
 //!
-//! redb gives a file up for good that it could not write, for readers too, who would find nothing
-//! of what is not in the journal any more. So what finds no room on the medium is kept here and
-//! redb takes it for written; whoever has it write a checkpoint asks afterwards whether all of it
-//! is really there ([`Overflow::settle`]), and lets it write no other before.
+//! redb gives up for good a file that it could not write, for readers too, which would lose all
+//! that is not in the journal any more. So bytes that find no room on the medium are kept here, and
+//! redb takes them for written. The writer of a checkpoint asks afterwards whether all of it is
+//! really there ([`Overflow::settle`]), and writes no other checkpoint before.
 //!
 //! From the first piece without room on, everything is kept here, flushes are not done, and the
 //! header, which makes a checkpoint count, goes to the file last: until then the file is what the
@@ -18,12 +18,13 @@ use redb::StorageBackend;
 
 const PIECE: usize = 4096;
 
-/// What is not in the file.
+/// Bytes that are not in the file yet.
 #[derive(Debug, Default)]
 struct Waiting {
     /// By their place in pieces.
     pieces: BTreeMap<u64, Box<[u8; PIECE]>>,
-    /// How long the file is to be: it may need all of what it has until the rest is there.
+    /// Length that the file is to get: it may need all of its present bytes until the rest is
+    /// there.
     len: Option<u64>,
 }
 
@@ -31,7 +32,7 @@ struct Waiting {
 pub(super) struct Overflow {
     file: Box<dyn StorageBackend>,
     waiting: Mutex<Waiting>,
-    /// How many pieces there are: none, mostly, and then readers take no lock.
+    /// Number of pieces: mostly 0, and then readers take no lock.
     count: AtomicUsize,
     most: usize,
 }
@@ -50,8 +51,8 @@ impl Overflow {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings what waits into the file, durably. Whether there was room for all of it. Nobody
-    /// writes meanwhile.
+    /// Writes the waiting pieces to the file, durably. Returns whether there was room for all of
+    /// them. No other write may run meanwhile.
     pub fn settle(&self) -> io::Result<bool> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(true);

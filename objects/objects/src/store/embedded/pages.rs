@@ -1,9 +1,9 @@
-//! redb's file, read without redb: for what is left of one that redb refuses.
+//! Reads redb's file without redb, to salvage the rest of one that redb refuses.
 //!
-//! The format is version 3, as redb's design.md describes it: pages of B-trees, each with a checksum
-//! (XXH3, 128 bits) beside the reference to it. So a page is known to be the one that was meant, and
-//! one whose only fault is a single wrong bit can be mended. What it must never do: panic, or follow
-//! a reference to a page that no checksum vouches for, which may be an older one.
+//! The format is version 3, as redb's design.md describes it: pages of B-trees, each with a
+//! checksum (XXH3, 128 bits) beside the reference to it. So a page is known to be the intended one,
+//! and a single wrong bit can be corrected. This code must never panic, nor follow a reference to a
+//! page that no checksum vouches for, which may be an older one.
 
 use redb::StorageBackend;
 use twox_hash::XxHash3_128;
@@ -23,7 +23,7 @@ const DEEPEST: usize = 32;
 /// Bytes of a commit slot, and its place in the header.
 const SLOT: usize = 128;
 const SLOTS: usize = 64;
-/// Where a file's geometry is in the header, and which commit slot counts.
+/// Offsets in the header: a file's geometry, and the byte that selects the commit slot.
 const GEOMETRY: usize = 16;
 const GOD_BYTE: usize = 9;
 
@@ -39,7 +39,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     number(bytes, at).and_then(|n| usize::try_from(u32::from_le_bytes(n)).ok())
 }
 
-/// Where a page is, and the checksum of what it has.
+/// Number of a page, and the checksum of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reference {
     page: u64,
@@ -53,7 +53,7 @@ impl Reference {
     }
 }
 
-/// How wide a tree's keys are; `None` if each has its own width. Its values all have their own.
+/// Bytes of each of a tree's keys; `None` if each key has its own width. Values all have their own.
 type Width = Option<usize>;
 
 /// A page of a tree.
@@ -64,7 +64,7 @@ impl<B: AsRef<[u8]>> Page<B> {
         self.0.as_ref()
     }
 
-    /// What a leaf has: how many pairs, where its values' ends are noted, and where its keys begin.
+    /// Layout of a leaf: number of pairs, offset of its values' ends, offset of its keys.
     fn leaf(&self, width: Width) -> Option<(usize, usize, usize)> {
         let pairs = u16_at(self.bytes(), 2)?;
         let noted = if width.is_some() { 4 } else { 4 + 4 * pairs };
@@ -104,7 +104,7 @@ impl<B: AsRef<[u8]>> Page<B> {
         })
     }
 
-    /// How many of its bytes a checksum covers.
+    /// Number of its bytes that a checksum covers.
     fn covered(&self, width: Width) -> Option<usize> {
         let end = match *self.bytes().first()? {
             LEAF => {
@@ -157,11 +157,11 @@ pub(super) fn mend(bytes: &mut [u8], is: impl Fn(&[u8], usize) -> bool) -> bool 
     false
 }
 
-/// What is read of a table.
+/// A result of reading a table.
 pub(super) enum Item<'a> {
-    /// A pair of a page that is whole, or of what is left of one that is not.
+    /// A pair of a whole page, or of the rest of a damaged one.
     Pair { key: &'a [u8], value: &'a [u8], whole: bool },
-    /// What this page had is lost, or a part of it.
+    /// The pairs of this page are lost, all or some.
     Lost(u64),
 }
 
@@ -184,9 +184,9 @@ pub(super) struct Salvage<'a> {
 
 impl<'a> Salvage<'a> {
     /// Shows all that can be read of a table whose keys are `width` bytes long. `None` if not even
-    /// the table is found. `like` is a file of the same making. Of a damaged page its pairs are
-    /// shown if one of them is `sound`: then it has the pairs that it seems to have. How many pages had
-    /// one wrong bit.
+    /// the table is found. `like` is a file of the same making. The pairs of a damaged page are
+    /// shown if one of them is `sound`: then it has the pairs that it seems to have. Returns the
+    /// number of pages with one wrong bit.
     pub fn read<E>(
         file: &'a dyn StorageBackend,
         like: &dyn StorageBackend,

@@ -1,9 +1,9 @@
-//! What is done to partitions as a whole: creating, removing, duplicating.
+//! Creation, removal and duplication of whole partitions.
 //!
 //! A duplicate is a copy of the records, and shares all data. The copy goes to a home of its own in
 //! many small commits while the source stands still; the last change lets a partition's record name
-//! it. Until then, and after a crash, it is nobody's, and is emptied like the home of a partition
-//! that was removed.
+//! it. Until then, and after a crash, it belongs to no partition, and is emptied like the home of a
+//! removed one.
 
 use std::sync::atomic::Ordering;
 
@@ -21,9 +21,9 @@ use crate::store::{Commit, Error, FIRST_ID, Id, Origin};
 const AT_ONCE: usize = 512;
 /// Bytes of a put in the journal, at most, beside its value.
 const ENTRY: usize = 64;
-/// How long emptying waits for a check to end before it looks again.
+/// Interval at which emptying checks whether a check has ended.
 pub(super) const LATER: std::time::Duration = std::time::Duration::from_millis(5);
-/// After so many times of [`LATER`] in which nothing was emptied, nobody waits for it any longer.
+/// Intervals of [`LATER`] without any emptying after which waiting for it ends.
 const IDLE: u32 = 400;
 
 impl Txn {
@@ -102,7 +102,7 @@ impl Txn {
         Ok(())
     }
 
-    /// Where a duplicate comes from, which must still be there.
+    /// Origin of a duplicate; its source must still exist.
     pub fn origin(&self, id: u64) -> Result<Origin, Error> {
         let origin = self.partition(id)?.origin.ok_or(Error::NoSource(id))?;
         match self.partition(origin.source) {
@@ -225,12 +225,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Deletes a part of what is in homes that are nobody's. Whether there may be more.
+    /// Deletes some records of homes that belong to no partition. Returns whether there may be
+    /// more.
     pub(super) async fn empty_some(&self) -> Result<bool, Error> {
         let mut needed = Needed::default();
         needed.emptying();
-        // Not waited for: whoever has it may wait for a checkpoint, which is written by this very
-        // task.
+        // Not waited for: its holder may wait for a checkpoint, which this very task writes.
         let Some(_emptying) = self.locks.try_take(needed) else {
             if self.has_thread {
                 runtime::sleep(LATER).await;
@@ -268,7 +268,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Waits until the homes that nobody has any more are empty, as long as somebody is at it.
+    /// Waits until the homes without a partition are empty, as long as that progresses.
     pub(super) async fn are_emptied(&self) {
         let (mut seen, mut idle) = (self.emptied.load(Ordering::Relaxed), 0);
         // By hand it is done by the next checkpoint.
@@ -280,7 +280,7 @@ impl Inner {
         }
     }
 
-    /// Commits puts that no change is about, by whoever may have to write the checkpoint himself.
+    /// Commits puts that belong to no change; the caller may have to write the checkpoint itself.
     async fn commit_part(&self, mut part: Part, share: bool) -> Result<(), Error> {
         if part.puts.is_empty() {
             return Ok(());

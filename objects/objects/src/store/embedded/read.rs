@@ -1,4 +1,4 @@
-//! Questions: what there is, and what its bytes are.
+//! Queries: objects, their attributes and their bytes.
 
 use backing::BlockStore;
 use runtime::Chain;
@@ -20,7 +20,7 @@ use crate::store::{
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     len: usize,
-    /// Where it is in the arena, in bytes; `None` for a hole.
+    /// Offset in the arena, bytes; `None` for a hole.
     at: Option<u64>,
 }
 
@@ -223,7 +223,7 @@ impl Inner {
     }
 
     pub(super) fn read(&self, id: Id, at: u64, len: usize, to_send: bool) -> Io<Chain> {
-        // Before the extents are looked up: what they name stays as it is until this is dropped.
+        // Before the extents are looked up: their blocks stay as they are until this is dropped.
         let reading = self.holds.enter();
         let plan = || {
             let wanted = at.saturating_add(len as u64);
@@ -333,7 +333,7 @@ impl Inner {
                 if here != there {
                     tell(piece * BLOCK, (piece + n) * BLOCK);
                 }
-                // What lies beyond the end of one differs, whatever it is.
+                // Bytes beyond the end of the shorter one differ in any case.
                 tell((piece * BLOCK).max(both), (piece + n) * BLOCK);
             });
         });

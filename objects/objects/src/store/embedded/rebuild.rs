@@ -1,9 +1,9 @@
-//! A new database of what can be read of one that redb refuses.
+//! A new database, of the readable pairs of one that redb refuses.
 //!
 //! It is written beside the old one and takes its place when it is whole; the old one is kept under
-//! another name. Records that do not match their checksums are taken along, so that a check can say
-//! whose they were. A key of the kind [`LOST`] stands for each page of which something is lost: while
-//! there is one the store is not changed, since what is free is not known.
+//! another name. Records that do not match their checksums are taken along, so that a check can
+//! name their owners. A key of the kind [`LOST`] stands for each page with lost pairs. While there
+//! is one, the store is not changed, since its free blocks are not known.
 
 use std::io;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Copying<'_> {
         {
             let mut table = transaction.open_table(TABLE)?;
             for (key, value) in self.waiting.drain(..) {
-                // The key itself may be what is damaged: it takes no sound record's place.
+                // The damage may be in the key itself: it takes no sound record's place.
                 if is_sound(&key, &value) || table.get(&key)?.is_none() {
                     table.insert(&key, value.as_slice())?;
                 }
@@ -65,8 +65,8 @@ impl Copying<'_> {
     }
 }
 
-/// Makes the database anew. Whether anything is lost. An error if nothing can be saved: then the old
-/// one is as it was.
+/// Makes the database anew. Whether anything is lost. An error if nothing can be saved: then the
+/// old one is as it was.
 pub(super) fn rebuild(storage: &dyn DatabaseStorage, cache_bytes: usize) -> Result<bool, Error> {
     let damaged = Error::Damaged(Id::ROOT);
     let failed = |error: io::Error| redb_error(error.into());

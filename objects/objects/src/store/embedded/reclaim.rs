@@ -1,10 +1,10 @@
-//! Space that was given up, on its way to be free again: it waits until nobody reads there any
-//! more, becomes zeros, and can be taken. Owns who reads the arena, and the list of what waits;
-//! never decides that something is given up.
+//! Reclaims space that was given up: it waits until the last reader there has ended, becomes zeros,
+//! and is free again. Owns the count of the arena's readers, and the list of waiting blocks; never
+//! decides that something is given up.
 //!
-//! Who reads is counted on two sides. When some space is to be freed, new readers go to the other
-//! side, and it waits for those who were there before: however long they take, and however many
-//! others come meanwhile.
+//! Readers are counted on two sides. When some space is to be freed, new readers go to the other
+//! side, and the space waits for the earlier ones. It waits however long they take, and however
+//! many others come meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -14,7 +14,7 @@ use super::space::Blocks;
 use super::{Inner, Kind, unpoisoned};
 use crate::store::{BLOCK, Error};
 
-/// Who reads the arena now: see [`crate::store::ObjectStore::hold`].
+/// Counts of the arena's readers: see [`crate::store::ObjectStore::hold`].
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     epoch: AtomicU64,
@@ -39,9 +39,8 @@ impl Holds {
         }
     }
 
-    /// Parts those who read now from those who begin from here on, and gives the side of the
-    /// former. `None` while somebody is left from the time before: the new ones would mix with
-    /// them.
+    /// Separates present readers from later ones, and returns the side of the former. `None` while
+    /// readers of the period before are left: later ones would mix with them.
     fn part(&self) -> Option<usize> {
         let epoch = self.epoch.load(Ordering::SeqCst);
         if self.readers[((epoch + 1) % 2) as usize].load(Ordering::SeqCst) > 0 {
@@ -62,17 +61,17 @@ impl Drop for Reading {
     }
 }
 
-/// Blocks that nobody uses and that are not zeros yet.
+/// Blocks that no object uses and that are not zeros yet.
 #[derive(Default)]
 pub(super) struct Limbo {
     /// In the order in which they were given up.
     pub blocks: Vec<Blocks>,
-    /// Whose end the first of them wait for: the side, and how many of them.
+    /// Side whose readers the first blocks wait for, and the number of these blocks.
     awaited: Option<(usize, usize)>,
 }
 
 impl Limbo {
-    /// The first blocks, if nobody reads there any more. They stay here until they are free.
+    /// The first blocks, if their last reader has ended. They stay here until they are free.
     fn unread(&mut self, holds: &Holds) -> Option<Vec<Blocks>> {
         if self.awaited.is_none() && !self.blocks.is_empty() {
             self.awaited = holds.part().map(|side| (side, self.blocks.len()));
@@ -91,9 +90,9 @@ impl Inner {
         unpoisoned(self.limbo.lock())
     }
 
-    /// Makes what nobody uses any more zeros, and free. Waits so long for those who still read
-    /// there; what is left then is left for the next time. By one task at a time, which is the only
-    /// one that takes any out of the list.
+    /// Zeros and frees blocks that no object uses any more. Waits up to `patience` for their
+    /// readers; the rest is left for the next time. Only one task at a time calls it, and no other
+    /// takes blocks out of the list.
     pub(super) async fn reclaim(&self, patience: Duration) {
         let mut waited = Duration::ZERO;
         loop {

@@ -1,8 +1,8 @@
-//! How metadata is written: keys, and one record for each object.
+//! Encoding of metadata: keys, and one record for each object.
 //!
 //! Keys are 25 bytes: a kind and three numbers, big-endian, so that they sort as lists do. A record
 //! holds an object's times, sums, first extents and short attributes. Every value begins with a
-//! CRC32C of its key and of what follows: what does not match is damage, and is never guessed at.
+//! CRC32C of its key and of its other bytes: a mismatch is damage, and is never guessed at.
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::store::{BLOCK, Duplicate, Error, Id, Origin, Times, Value};
 
 pub(super) type Key = [u8; 25];
 
-/// The store itself: version, name, what has been checkpointed.
+/// The store itself: version, name, end of the last checkpoint.
 pub(super) const META: u8 = 1;
 pub(super) const ROOT: u8 = 2;
 /// A partition's record: its id.
@@ -28,7 +28,7 @@ pub(super) const MEMBER: u8 = 8;
 /// The same from the other side: home, user object, collection.
 pub(super) const MEMBERSHIP: u8 = 9;
 
-/// How many members a collection has: home, collection.
+/// Number of a collection's members: home, collection.
 pub(super) const COUNT: u8 = 10;
 /// A page of the database of which something was lost: its number.
 pub(super) const LOST: u8 = 11;
@@ -36,7 +36,7 @@ pub(super) const LOST: u8 = 11;
 /// All kinds of keys.
 pub(super) const KINDS: std::ops::RangeInclusive<u8> = META..=LOST;
 
-/// The kinds of keys that begin with a home: what a partition's content is.
+/// The kinds of keys that begin with a home: a partition's contents.
 pub(super) const CONTENT: [u8; 7] = [USER, COLLECTION, ATTRIBUTE, CHUNK, MEMBER, MEMBERSHIP, COUNT];
 
 /// Blocks of an object that one record of extents is about.
@@ -87,7 +87,7 @@ pub(super) struct Held {
     pub value: Value,
 }
 
-/// What is in a record. Which numbers mean something depends on the object's kind.
+/// Contents of a record. The meaning of the numbers depends on the object's kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     pub times: Times,
@@ -95,7 +95,7 @@ pub(super) struct Record {
     pub a: u64,
     /// A user object's blocks; a collection's type; a partition's source.
     pub b: u64,
-    /// A user object's collections; what a partition is: see [`Record::origin`].
+    /// A user object's collections; a partition's kind: see [`Record::origin`].
     pub c: u64,
     /// When a partition was duplicated.
     pub d: u64,
@@ -111,11 +111,10 @@ const RUN: usize = 20;
 const CHUNKED: u8 = 1;
 
 impl Record {
-    /// Which of the partitions a partition is that have had its id; 0 of those that were made
-    /// before this was kept.
+    /// Number of the partition among those that have had its id; 0 if it was made before this was
+    /// kept.
     ///
-    /// A partition has no extents. In the place for them one that is none holds its generation and
-    /// its source's.
+    /// A partition has no extents. The fields of its one run hold its generation and its source's.
     pub fn generation(&self) -> u64 {
         self.runs.first().map_or(0, |lineage| lineage.block)
     }
@@ -194,8 +193,8 @@ fn seal(key: &[u8], bytes: &mut [u8]) {
     bytes[..4].copy_from_slice(&sum);
 }
 
-/// What a checksum covers beside the key, if it matches. One that covers no key has an empty one
-/// here.
+/// The bytes that a checksum covers beside the key, if it matches. `key` is empty for a checksum
+/// that covers no key.
 pub(super) fn unsealed<'a>(key: &[u8], bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     (*sum == checksum(key, rest)).then_some(rest)
@@ -251,7 +250,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
 pub(super) struct View<'a>(&'a [u8]);
 
 impl<'a> View<'a> {
-    /// What is kept under `key`; `id` is whose it is, for the error.
+    /// The record kept under `key`, which belongs to object `id`; the error names it.
     pub fn new(key: &Key, bytes: &'a [u8], id: Id) -> Result<Self, Error> {
         let view = Self(bytes);
         let whole = unsealed(key, bytes).is_some()

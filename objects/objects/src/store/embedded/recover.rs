@@ -1,5 +1,5 @@
-//! What is done when a store is opened: the journal is replayed onto the last checkpoint,
-//! everything is counted, and what is free becomes zeros.
+//! Opening of a store: the journal is replayed onto the last checkpoint, everything is counted, and
+//! free blocks become zeros.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -45,8 +45,8 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     }
     let journal = Journal { store: parts.journal.clone(), name: meta.name, segment: meta.segment, sector };
     let replayed = if fresh { Replayed::default() } else { replay(&journal, &meta, &*parts.arena).await? };
-    // Frames of this life have numbers that none of an earlier one had, though of that not one
-    // frame was found: what a cut has left behind a gap stays there.
+    // Frames of this life have other numbers than all earlier lives' frames, even those of a life
+    // that left no frame. So frames that a cut has left behind a gap stay invalid.
     let number = (meta.number + replayed.frames + 1) | 0xffff_ffff;
     let meta = Meta { number, side: 0, clean: false, ..meta };
     parts.arena.sync().await?;
@@ -154,7 +154,7 @@ async fn replay(journal: &Journal, meta: &Meta, arena: &dyn BlockStore) -> Resul
             }
         }
     }
-    // From the newest on: what is covered already is out of date.
+    // From the newest on: data of a covered range is out of date.
     let mut covered = Ranges::default();
     for (at, len, bytes) in writes.into_iter().rev() {
         let end = at.checked_add(len).filter(|end| *end <= arena.size());

@@ -1,8 +1,8 @@
-//! Which blocks of the arena are free, and which are used more than once.
+//! [`Space`]: the free blocks of the arena, and those that are used more than once.
 //!
 //! Both follow from the extents of all objects, and are counted anew when the store is opened: a
-//! counter that is kept can be wrong, one that is computed cannot. What is free reads as zeros,
-//! durably, so that new data that a power cut takes leaves zeros and never another object's bytes.
+//! stored counter can be wrong, a computed one cannot. Free blocks read as zeros, durably. If a
+//! power cut takes new data, zeros are left and never another object's bytes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Blocks {
     pub len: u64,
 }
 
-/// Ranges that are looked at for one that is long enough, before what is found is taken in pieces.
+/// Free ranges that are searched for a long enough one, before the space is taken in pieces.
 const LOOKED_AT: usize = 32;
 
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ impl Space {
         Blocks { at, len }
     }
 
-    /// Makes blocks free that nobody uses any more.
+    /// Frees blocks that no object uses any more.
     pub fn release(&mut self, blocks: Blocks) {
         let Blocks { mut at, mut len } = blocks;
         self.free_blocks += len;
@@ -153,7 +153,8 @@ impl Space {
         });
     }
 
-    /// One use less of each of these blocks. Gives those that nobody uses any more: not free yet.
+    /// Removes one use of each of these blocks. Reports those without a use left, which are not
+    /// free yet.
     pub(crate) fn drop_use(&mut self, blocks: Blocks, unused: &mut Vec<Blocks>) {
         if self.shared.is_empty() {
             return unused.push(blocks);
@@ -165,8 +166,8 @@ impl Space {
         });
     }
 
-    /// Takes the range out of what is shared, and shows it piece by piece with the counts it had; 0
-    /// for once.
+    /// Takes the range out of the shared blocks, and shows it piece by piece with the counts it
+    /// had; 0 for once.
     fn each_piece(&mut self, blocks: Blocks, mut each: impl FnMut(&mut Self, Blocks, u32)) {
         let (mut at, end) = (blocks.at, blocks.at + blocks.len);
         while at < end {
@@ -241,7 +242,7 @@ impl Space {
         self.free == other.free && self.shared == other.shared
     }
 
-    /// How often each block is used, for comparison: free ranges, and those used more than once.
+    /// For comparison: the free ranges, and the shared ones with their number of uses.
     #[cfg(test)]
     pub fn describe(&self) -> (Vec<Blocks>, Vec<(Blocks, u32)>) {
         let shared = self.shared.iter().map(|(at, (len, count))| (Blocks { at: *at, len: *len }, *count));

@@ -1,5 +1,5 @@
-//! What the tests share: a redb in memory whose power can be cut, changes made of numbers, and the
-//! comparison of two stores.
+//! Shared code of the tests: a redb in memory whose power can be cut, changes made of numbers, and
+//! the comparison of two stores.
 
 use std::io;
 use std::pin::pin;
@@ -178,7 +178,7 @@ pub struct Rig {
     pub journal_faults: Faults,
     pub disk: Disk,
     pub health: Arc<Health>,
-    /// Of what is in the disk, so many bytes are remembered.
+    /// Bytes of the disk that are cached.
     pub cache_bytes: usize,
 }
 
@@ -247,7 +247,7 @@ fn fill(seed: u32, len: usize) -> Chain {
     bytes.into()
 }
 
-/// Where in an object: often at the borders of blocks.
+/// An offset in an object: often at the borders of blocks.
 fn place(n: u32) -> u64 {
     let at = u64::from(n % 40_000);
     if n % 3 == 0 { at / BLOCK * BLOCK } else { at }
@@ -332,8 +332,8 @@ pub fn describe(store: &dyn ObjectStore) -> String {
     while store.list(List::Partitions, partitions.last().map_or(0, |l| l + 1), 2, &mut partitions).unwrap() {}
     for p in partitions {
         let mut info = store.partition(p).unwrap();
-        // Which numbers generations have is the store's own; whether the source is the one that it
-        // was is not.
+        // A store numbers generations as it likes. Compared is only whether the source is the one
+        // that it was.
         info.generation = 0;
         if let Some(origin) = &mut info.origin {
             let source = store.partition(origin.source);

@@ -1,8 +1,8 @@
 //! One change in progress: the records it read, the new ones, and their commit.
 //!
-//! Steps work on copies of the records that they touch. Nothing is seen by anybody before the
-//! commit, which appends all of it to the journal and to the active layer under one lock. What is
-//! dropped before gives back the blocks that it took.
+//! Steps work on copies of the records that they touch. No reader sees them before the commit,
+//! which appends all of them to the journal and to the active layer under one lock. A transaction
+//! that is dropped before gives back the blocks that it took.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,17 +62,18 @@ pub(super) struct Txn {
     pub payload: Vec<u8>,
     /// Blocks taken, given up, and used once more.
     pub added: Vec<Blocks>,
-    /// From where on in `added` blocks may be overwritten: nobody shares or still needs them.
+    /// Index in `added` from which on blocks may be overwritten: no other object shares or still
+    /// needs them.
     pub fresh_from: usize,
     pub freed: Vec<Blocks>,
     pub shared: Vec<Blocks>,
-    /// By how much the members of collections change, by home and id.
+    /// Changes of collections' numbers of members, by home and id.
     pub members: BTreeMap<(u64, u64), i64>,
     /// Partitions that begin and end, with their homes.
     pub created: BTreeMap<u64, Partition>,
     pub removed: BTreeMap<u64, u64>,
     pub dying: SmallVec<[u64; 2]>,
-    /// Homes that it has filled: nobody's until it is committed.
+    /// Homes that it has filled: they belong to no partition until it is committed.
     pub made: SmallVec<[u64; 1]>,
     pub formatted: bool,
     /// Data goes into the journal too, so that the arena need not be flushed.
@@ -175,7 +176,7 @@ impl Txn {
         self.puts.insert(key, value.map(Arc::from));
     }
 
-    /// Where the attributes of an object are that its record does not hold.
+    /// Numbers in the keys of an object's attributes that its record does not hold.
     pub fn owner(id: Id, home: u64) -> (u64, u64) {
         if id.object == 0 { (0, id.partition) } else { (home, id.object) }
     }
@@ -284,7 +285,7 @@ impl Txn {
         }
     }
 
-    /// Turns a record into puts, and notes what it does to its partition's sums.
+    /// Turns a record into puts, and notes the changes of its partition's sums.
     fn settle(&mut self, id: Id, mut work: Work) {
         let own = match work.of {
             Of::Root => key(ROOT, 0, 0, 0),
@@ -334,7 +335,7 @@ impl Txn {
         }
     }
 
-    /// Commits it: seen by everybody from then on. The number by which the journal knows it.
+    /// Commits it: visible to all from then on. Returns its ticket in the journal.
     pub async fn commit(mut self) -> Result<(u64, Applied), Error> {
         let ids: SmallVec<[Id; 4]> =
             self.works.iter().filter(|(_, w)| w.dirty || !w.exists).map(|(id, _)| *id).collect();
@@ -392,7 +393,7 @@ impl Txn {
                     log.pending.extend_from_slice(&payload);
                     log.appended += 1;
                     let ticket = log.appended;
-                    // First the sums: nobody looks for an object above the highest id.
+                    // The sums go first: no reader looks for an object above the highest id.
                     if !quiet {
                         self.publish_sums(&deltas, &origins, root_times);
                     }
@@ -497,7 +498,7 @@ impl Drop for Txn {
     }
 }
 
-/// How many members a collection's count says.
+/// Number of members that a collection's count holds.
 pub(super) fn count_of(key: &Key, bytes: &[u8]) -> Option<u64> {
     record::unsealed(key, bytes)?.try_into().ok().map(u64::from_le_bytes)
 }

@@ -1,10 +1,10 @@
-//! A file whose pages are what they were: each page that was read or written once is the same when
-//! it is read again.
+//! A file whose pages do not change unnoticed: each page that was read or written once is the same
+//! when it is read again.
 //!
 //! redb verifies all pages when it is opened, and none of them later. In the middle of a commit it
 //! panics on a page that it does not expect, and again while it unwinds, which ends the process. So
-//! no page gets to it that has changed since it was verified. One wrong bit is mended, with a line in
-//! the log; other damage is an error.
+//! no page gets to it that has changed since it was verified. One wrong bit is mended, with a line
+//! in the log; other damage is an error.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +21,11 @@ pub(super) const PAGE: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Verified {
     file: Box<dyn StorageBackend>,
-    /// Which file it is, for the log.
+    /// The file's name, for the log.
     name: String,
     /// Of each page its hash: 2 bytes for each KiB of the file. 0 if it is not known.
     sums: RwLock<Vec<u64>>,
-    /// Damage was told of.
+    /// Damage was reported.
     told: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ impl StorageBackend for Verified {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // A write that fails leaves pages that nobody knows.
+        // After a failed write, the contents of the pages are unknown.
         let first = usize::try_from(offset / PAGE as u64).unwrap_or(usize::MAX);
         let last = usize::try_from((offset + data.len() as u64).div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
         {

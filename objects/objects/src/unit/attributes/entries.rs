@@ -24,7 +24,7 @@ const MAX_VALUES: usize = 1 << 18;
 /// Look-ups between two turns of the core's other tasks, about.
 const PIECE: usize = 1024;
 
-/// Where the entries of a list come from. A clone goes on where the original was.
+/// Source of a list's entries. A clone goes on where the original was.
 pub(in super::super) trait Entries: Clone {
     const MANY: bool;
 
@@ -147,21 +147,21 @@ impl Task<'_> {
     }
 }
 
-/// Looking up attributes of one object, in pieces: whoever does it lets others have their turn in
-/// between. However many attributes there are, few are known at a time: "all" goes on behind what
-/// it has seen.
+/// A lookup of one object's attributes, in pieces: other commands have their turn in between.
+/// However many attributes there are, few are in memory at a time: "all" goes on behind those it
+/// has seen.
 #[derive(Clone)]
 pub(super) struct Values<'w> {
-    /// What is left of what was asked for.
+    /// The rest of the requested attributes.
     wanted: std::slice::Iter<'w, AttributeId>,
-    /// Of "all pages", where to go on.
+    /// Page to go on with, for "all pages".
     pages: Option<u32>,
-    /// The number that is wanted of each.
+    /// Number of the attribute that is wanted of each page.
     number: u32,
     /// The page whose attributes are looked up, and the next of its numbers.
     page: Page,
     numbers: std::vec::IntoIter<u32>,
-    /// Where to go on behind them.
+    /// Number to go on with behind them.
     behind: Option<u32>,
     left: usize,
     /// Looked up once, however many attributes of the Collections page are wanted.
@@ -170,7 +170,7 @@ pub(super) struct Values<'w> {
 }
 
 impl<'w> Values<'w> {
-    /// Those that `wanted` asks for, in its order: "all" is spread out, what is not defined has no
+    /// The values of `wanted`, in its order: "all" is spread out, an undefined attribute has no
     /// value.
     pub fn of(wanted: &'w [AttributeId]) -> Self {
         Self {
@@ -186,9 +186,9 @@ impl<'w> Values<'w> {
         }
     }
 
-    /// Shows the next attributes of `subject` to `each` until it says false; the next call goes on
-    /// behind that attribute. `looked` counts what was looked up since others had their turn: with
-    /// [`PIECE`] of them the time has come again.
+    /// Shows the next attributes of `subject` to `each` until it returns false; the next call goes
+    /// on behind that attribute. `looked` counts the lookups since others had their turn: at
+    /// [`PIECE`] their time has come again.
     pub fn look(
         &mut self,
         unit: &OsdUnit,
@@ -249,7 +249,7 @@ impl<'w> Values<'w> {
         Ok(Looked::Paused)
     }
 
-    /// Goes on with what is wanted of `page`.
+    /// Goes on with the wanted attributes of `page`.
     fn of_page(&mut self, page: Page) {
         self.page = page;
         match self.number {

@@ -1,8 +1,7 @@
-//! Attributes of commands: taking what is to be set and got out of a command's buffers, setting it
-//! ([`modify`]), and putting what was got. What attributes are worth is worked out in [`value`].
+//! Attributes of commands: takes those to set and to get out of a command's buffers, sets them
+//! ([`modify`]), and puts those that were got. [`value`] computes their values.
 //!
-//! What is got may be asked for by lists with "all" in them: how those are looked up and put is in
-//! [`entries`].
+//! A list of attributes to get may contain "all": [`entries`] looks those up and puts them.
 
 mod entries;
 mod modify;
@@ -45,7 +44,8 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// What is wrong with it, at fault being its page or number (0), or its value or length.
+    /// The failure of this setting: at fault is its value or length if `value`, else its page or
+    /// number.
     pub fn refuse(&self, value: bool) -> Failure {
         let failure = match self.place {
             Place::Cdb(byte) if value => Failure::cdb(byte + 8),
@@ -69,7 +69,7 @@ pub(super) enum Request {
 pub(super) struct Parameters {
     pub set: Vec<Setting>,
     pub get: Request,
-    /// Where what is got goes in Data-In; `None` if it is not wanted at all.
+    /// Place of the retrieved attributes in Data-In; `None` if none are requested.
     pub retrieved: Option<Region>,
 }
 

@@ -1,5 +1,5 @@
-//! Setting attributes: what may be set, to what, and the steps of a change that this takes. Owns
-//! the rules of the standard's pages; applies nothing.
+//! Setting attributes: checks attributes and values, and makes the steps of the change. Owns the
+//! rules of the standard's pages; applies nothing.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ impl Task<'_> {
         self.set_times(id, times, change)
     }
 
-    /// Notes that what was to be set has been set.
+    /// Notes that the command's settings have been applied.
     pub(crate) fn settings_applied(&mut self, effects: Effects) {
         if !self.parameters.set.is_empty() {
             self.progress.done(function::SET_ATTRIBUTES);

@@ -1,5 +1,5 @@
-//! What attributes are worth: those of the standard pages are worked out here, the others are kept
-//! by the store. Owns which attributes an object has, in which order; sets none.
+//! Values of attributes: those of the standard pages are computed here, the store keeps the others.
+//! Owns the set and the order of an object's attributes; sets none.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -36,9 +36,9 @@ const UNLIMITED: u64 = u64::MAX;
 const ISOLATIONS: [Isolation; 4] =
     [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional];
 
-/// The collections that an object names, by the numbers that it names them by:
-/// [`MAX_COLLECTIONS`](super::super::limits::MAX_COLLECTIONS) of them at most, or what was kept
-/// before there was this limit.
+/// The collections that an object names, by its numbers for them. At most
+/// [`MAX_COLLECTIONS`](super::super::limits::MAX_COLLECTIONS), except for those kept from before
+/// this limit.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Memberships(HashMap<u32, u64>);
 
@@ -53,7 +53,7 @@ impl Memberships {
         self.0.get(&number).copied()
     }
 
-    /// How many there are. Tracking collections are in no object's page.
+    /// Number of memberships with a number. Tracking collections are in no object's page.
     pub fn named(&self) -> u64 {
         self.0.keys().filter(|number| **number != UNNAMED).count() as u64
     }
@@ -245,8 +245,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Attribute `number` of the directory: what page `number` is, if the object has it. Attribute
-    /// 0 is its own, as of any page.
+    /// Attribute `number` of the directory: the identification of page `number`, if the object has
+    /// it. Attribute 0 is its own, as of any page.
     fn directory_value(&self, subject: &Subject, number: u32, out: &mut Vec<u8>) -> Result<bool, Failure> {
         let page = if number == 0 { Page::of(subject.object_type(), 0) } else { Page(number) };
         if !page.suits(subject.object_type()) || !self.has_page(subject, page)? {

@@ -1,4 +1,4 @@
-//! The Policy/Security pages: what is worked out of them, what may be set, and to what.
+//! The Policy/Security pages: their computed attributes, and the checks of those that are set.
 
 use std::collections::BTreeSet;
 
@@ -134,7 +134,7 @@ impl OsdUnit {
         }
         if len == 1 && value.first().is_some_and(|code| *code != 0) {
             let known = value.first().copied().and_then(Method::from_code).is_some();
-            // A method that nobody has keys for would lock everybody out, the one who sets it too.
+            // A method without keys would lock every client out, the one that sets it too.
             if !known || self.key(Name::Master)?.is_none() {
                 return Err(setting.refuse(true));
             }

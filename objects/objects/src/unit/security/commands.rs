@@ -26,7 +26,7 @@ pub(super) enum Signer {
     Working,
 }
 
-/// Whose key has to sign the capability of `command`.
+/// The key that has to sign the capability of `command`.
 pub(super) const fn signer(command: &Command) -> Signer {
     match command {
         Command::SetMasterKey(_) => Signer::Master,
@@ -39,7 +39,7 @@ pub(super) const fn signer(command: &Command) -> Signer {
     }
 }
 
-/// What SET MASTER KEY's first step has left for the second.
+/// State that SET MASTER KEY's first step has left for the second.
 pub(in super::super) struct Exchange {
     nexus: NexusId,
     group: u8,
@@ -142,8 +142,8 @@ fn change(task: &Task<'_>, set: SetMasterKey, data: &[u8], change: &mut Change) 
     let nexus = task.command.nexus.nexus.id;
     let exchange = {
         let mut pending = task.unit.security.exchange.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only by who began it, and of the key that it was begun for; whether it succeeds or not,
-        // it is over then.
+        // Only by the nexus that began it, and of the key that it was begun for. It is over then,
+        // whether it succeeds or not.
         pending.take_if(|exchange| {
             exchange.nexus == nexus && exchange.group == set.group && exchange.id == set.key_id
         })

@@ -1,6 +1,6 @@
-//! Where keys are kept: as attributes of a reserved page of the root and of partitions, which no
-//! client can name. Owns their form and which of them are in force; what signs what is told by
-//! `permissions`.
+//! Storage of keys: attributes of a reserved page of the root and of partitions, which no client
+//! can name. Owns their form and which of them are in force; `permissions` tells which key signs
+//! what.
 //!
 //! A key remembers the mark of the key it was derived from. When that one is replaced, all keys
 //! below are in force no more, without being looked for.
@@ -119,7 +119,7 @@ impl OsdUnit {
         let (id, number) = name.place();
         let mut value = Vec::new();
         match self.store.attribute(id, PAGE, number, &mut value) {
-            // One that cannot be read is not one that nobody has set.
+            // A key that cannot be read is not the same as one that was never set.
             Ok(true) => match Kept::from_bytes(&value) {
                 Some(kept) => Ok(Some(kept)),
                 None => Err(crate::store::Error::Damaged(id).into()),
@@ -136,8 +136,8 @@ impl OsdUnit {
     }
 
     /// Adds the steps that leave `partition` its security when it gets the attributes of `content`:
-    /// methods, tags, limits, keys and the time of its creation are no content, and nobody brings
-    /// those of another time back with it.
+    /// methods, tags, limits, keys and the time of its creation are no content, so that those of
+    /// another time do not come back with it.
     pub(in super::super) fn security_stays(
         &self,
         partition: u64,
@@ -168,8 +168,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Adds the steps that put back what is kept of security at the root: after FORMAT the same
-    /// manager governs.
+    /// Adds the steps that restore the root's security attributes: after FORMAT the same manager
+    /// governs.
     pub(in super::super) fn security_keep(&self, change: &mut Change) -> Result<(), Failure> {
         let names = [Name::Master, Name::Root, Name::Partition(0)]
             .into_iter()

@@ -1,9 +1,9 @@
-//! What security asks of a command before it runs, and how its end is sealed. The unit calls these;
-//! a unit without a security method (NOSEC) lets everything through and looks at no capability.
+//! Security checks of a command before it runs, and the seal of its end. The unit calls these; a
+//! unit without a security method (NOSEC) lets everything through and looks at no capability.
 //!
-//! Owns the order of the checks: who signed the capability, whether the client holds its key,
-//! whether the request is new, whether the capability is still good, and last what it permits.
-//! Whoever has not proved to hold the key learns nothing of the rest. The computations are
+//! Owns the order of the checks: the capability's signer, the client's proof that it holds the key,
+//! the freshness of the request, the capability's validity, and last its permissions. A client that
+//! has not proved to hold the key learns nothing of the rest. The computations are
 //! `osd::security`'s; `docs/src/objects/security.md` describes the whole.
 
 mod attributes;
@@ -83,9 +83,9 @@ impl Security {
         }
     }
 
-    /// Whether there is anything in the unit that not everybody may read. A page that was lent
-    /// shows what lies in it when it is sent, and a reader may stall until its object is gone and
-    /// another has its place: such a unit lends none.
+    /// Whether the unit has anything that not every client may read. A page sent without a copy
+    /// shows its contents at the time of sending. A reader may stall until its object is gone and
+    /// another has its place, so such a unit sends copies.
     pub fn has_secrets(&self) -> bool {
         self.demanded.load(Ordering::Relaxed)
     }
@@ -129,7 +129,7 @@ fn demands(store: &dyn ObjectStore) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     method: Method,
-    /// Which key signed the capability, and what it was marked with then.
+    /// The key that signed the capability, and its mark at that time.
     signer: (Name, Mark),
     algorithm: Algorithm,
     key: Key,
@@ -286,8 +286,8 @@ impl OsdUnit {
             demanded = demanded.max(self.default_method(partition)?);
         }
         if command.sets_keys() && self.key(Name::Master)?.is_some() {
-            // Once there is a master key, nobody else changes keys, whatever the rest of the unit
-            // is open to.
+            // Once there is a master key, a command that sets keys needs CMDRSP, whatever the unit
+            // demands of others.
             return Ok(demanded.max(Method::CmdRsp));
         }
         Ok(demanded)
@@ -385,8 +385,8 @@ impl OsdUnit {
         })
     }
 
-    /// How old and how new a nonce may be in a partition: as it says, or else the root, or else the
-    /// default.
+    /// Limits of a nonce's age and lead in a partition: the partition's own, else the root's, else
+    /// the default.
     fn nonce_window(&self, partition: u64) -> Result<Window, Failure> {
         let default = Window::default();
         let of = |number: AttributeId, root: AttributeId, default: u64| -> Result<u64, Failure> {
@@ -415,7 +415,7 @@ impl OsdUnit {
             let len = Sealer::information_len(proof.algorithm, Direction::Out) as u64;
             let at = task.cdb.security.data_out_icv.ok_or_else(|| Failure::cdb(out_field))?;
             let end = at.checked_add(len).filter(|end| *end <= task.transfer.out_len());
-            // Behind everything that it covers, and within what is held.
+            // Behind all bytes that it covers, and within the limit.
             let (Some(end), true) = (end, at >= task.transfer.wanted_out && at <= MAX_SEALED) else {
                 return Err(Failure::cdb(out_field));
             };
@@ -511,8 +511,8 @@ impl OsdUnit {
         if capability.object != id.object && (capability.object != 0 || partition_itself) {
             return Err(capability_field(object_at));
         }
-        // What a command reads or fills besides its own object: only whoever may use every object
-        // of the partition.
+        // Objects that a command reads or fills besides its own: only a capability for every object
+        // of the partition permits that.
         let others = match cdb.command {
             Command::CopyUserObjects { .. } => true,
             Command::CreateUserTrackingCollection { source, .. } => source != 0,
@@ -544,7 +544,8 @@ impl OsdUnit {
             return Err(capability_field(49));
         }
         task.progress.done(function::COMMAND_CAPABILITY);
-        // Retrieval is checked once the lists are there; the command's own attributes are open to all.
+        // Retrieval is checked once the lists are there; the command's own attributes are open to
+        // all.
         if cdb.attributes.sets() && !capability.permissions.contains(Permissions::SET_ATTR) {
             return Err(capability_field(49));
         }
@@ -620,7 +621,7 @@ impl OsdUnit {
             })
         };
         let set = task.parameters.set.iter().map(|setting| setting.attribute);
-        // Whether an object matches tells of its attributes.
+        // A match reveals an object's attributes.
         let asked = task.descriptors.iter().flat_map(|descriptor| match descriptor {
             osd::continuation::Descriptor::Query(query) => query.criteria.as_slice(),
             _ => &[],
@@ -632,8 +633,8 @@ impl OsdUnit {
         }
     }
 
-    /// The security token of VPD page B1h for a nexus: nobody else's, and another one after a
-    /// start.
+    /// The security token of VPD page B1h for a nexus: no other nexus has it, and it differs after
+    /// a start.
     pub(super) fn security_token(&self, nexus: &Nexus) -> Vec<u8> {
         let parts: [&[u8]; 3] = [b"security token", &nexus.id.0.to_be_bytes(), nexus.initiator.as_bytes()];
         security::mac(Algorithm::HmacSha256, &self.security.boot, &parts).bytes().to_vec()
@@ -666,7 +667,7 @@ fn is_security(page: Page) -> bool {
     ObjectType::ALL.into_iter().any(|of| page == Page::of(of, 5))
 }
 
-/// Whether who sets attributes of a page decides about others' access: the Policy/Security pages,
+/// Whether setting attributes of a page decides about others' access: the Policy/Security pages,
 /// and the lists that capabilities name.
 fn decides_access(page: Page) -> bool {
     is_security(page) || page == attributes_access::PAGE
@@ -687,7 +688,8 @@ fn within(task: &Task<'_>, allowed: ObjectRange) -> bool {
             Ok(segments) => segments.iter().all(inside),
             Err(_) => false,
         },
-        // What lies behind moves; a copy is of everything.
+        // A PUNCH moves the bytes behind it, and an APPEND's place is not known; a copy is of
+        // everything.
         Command::Punch(..) | Command::Append { .. } | Command::CopyUserObjects { .. } => false,
         _ => true,
     }

@@ -1,5 +1,4 @@
-//! How far a permission reaches: over which partitions, for how long, and over which attributes and
-//! bytes.
+//! The reach of a permission: over partitions, time, attributes and bytes.
 
 use osd::attributes::numbers::{
     attributes_access, partition_information, partition_security, root_security, user_information,
@@ -33,7 +32,7 @@ fn partition(manager: &Manager, client: &Client, narrow: fn(&mut Capability)) ->
     manager.sign(client, capability, &manager.working[1])
 }
 
-/// What anybody may do where nothing is demanded: another partition with an object.
+/// Makes another partition with an object, which any client may do where no method is demanded.
 fn open_partition(client: &Client) {
     client.ask(Osd::CreatePartition { requested: Q }).send().good();
     client.ask(Osd::Create { partition: Q, requested: O, count: 1 }).send().good();
@@ -55,7 +54,7 @@ fn a_command_proves_what_every_partition_that_it_touches_demands() {
     let clone = || client.ask(Osd::CreateClone { requested: Q, source: P, method: 0 });
     open(snapshot()).send().bad_field(82);
     open(clone()).send().bad_field(82);
-    // A clone that is open is not filled again from what is not.
+    // An open clone is not filled again from a protected source.
     sealed(&client, open(clone()), &everything).good();
     client.ask(Osd::Read(Id::new(Q, O), range(0, 8))).send().good();
     let refresh = || client.ask(Osd::RefreshSnapshotOrClone { partition: Q });
@@ -135,7 +134,7 @@ fn a_list_shows_attributes_of_those_partitions_only_whose_method_was_proved() {
     let holds = |data: &[u8], text: &[u8]| data.windows(text.len()).any(|part| part == text);
     let anybody = list().send().good().data;
     assert!(holds(&anybody, b"open") && !holds(&anybody, b"secret"), "{anybody:?}");
-    // That it is there is no secret.
+    // The existence of the partition is no secret.
     assert!(holds(&anybody, &P.to_be_bytes()));
     let proved = sealed(&client, list(), &root(&manager, &client, Method::CmdRsp, |_| {})).good().data;
     assert!(holds(&proved, b"open") && holds(&proved, b"secret"));
@@ -287,7 +286,7 @@ fn a_key_that_cannot_be_read_is_not_taken_for_none() {
         value: crate::store::Value::from_slice(b"damaged"),
     });
     super::super::tests::block_on(client.unit.store().apply(change, Commit::Relaxed)).unwrap();
-    // Were there no master key, anybody could bring one.
+    // Without a master key, any client could bring one.
     let set =
         osd::cdb::SetKey { key: KeyToSet::Root, partition: 0, version: 0, key_id: *b"mine---", seed: SEED };
     let refused = client.ask(Osd::SetKey(set)).send();
@@ -341,7 +340,7 @@ fn the_lists_that_capabilities_name_are_set_by_those_who_set_security() {
     assert_eq!(list.page, Page::of(ObjectType::Partition, 4));
 }
 
-/// What a store keeps of a partition's security, and when the partition was made.
+/// The attributes that a store keeps of a partition's security, and the partition's creation time.
 fn kept(client: &Client, partition: u64) -> (Vec<(u32, u32, Vec<u8>)>, u64) {
     let (store, id) = (client.unit.store(), Id::partition(partition));
     let mut kept = Vec::new();
@@ -441,7 +440,7 @@ fn a_tunnelled_command_is_under_the_seals_of_the_command_that_it_is_in() {
     let mut altered = seal(&client, register(), &everything);
     altered.out[9] ^= 1;
     client.raw(&altered.cdb, &altered.out).fails(SenseKey::IllegalRequest, code::INVALID_DATA_OUT_ICV);
-    // Nothing of it is done when what it sets is not permitted.
+    // Nothing of it is done if its settings are not permitted.
     let plain = root(&manager, &client, Method::AllData, |c| {
         c.permissions = Permissions::DEV_MGMT | Permissions::GLOBAL | Permissions::SET_ATTR;
     });

@@ -1,5 +1,5 @@
-//! A security manager, its clients, and those who would like to be: each attack is refused, with
-//! the sense that says why.
+//! A security manager, its clients, and attackers: each attack is refused, with the sense for its
+//! reason.
 
 use osd::attributes::numbers::{
     attributes_access, collection_security, current_command, partition_security, root_security,
@@ -128,13 +128,12 @@ fn agree(client: &Client, old: Option<&Manager>, algorithm: Algorithm) -> Result
     let shared = exponent.shared(&dh::parse_exchange(&first.data).unwrap()).unwrap();
     let new = dh::master(algorithm, old.map(|manager| &manager.master), &shared);
     let proof = dh::confirmation(algorithm, &new.authentication, b"masterk");
-    // Somebody who has not the key cannot have it changed, and ends the exchange.
+    // A client without the key cannot have it changed, and ends the exchange.
     step(1, proof.bytes(), 0).good();
     Ok(new)
 }
 
-/// A command with its capability, integrity check values and all: what a client sends that holds
-/// `credential`.
+/// A command with its capability and integrity check values, from a client that holds `credential`.
 pub(super) struct Sealed {
     pub cdb: Vec<u8>,
     pub out: Vec<u8>,
@@ -267,7 +266,7 @@ fn a_forged_capability_or_command_is_refused() {
         assert_eq!(ran.sense().key, SenseKey::IllegalRequest, "byte {at}");
     }
     client.raw(&good.cdb, &good.out).good();
-    // A key that is nobody's, and another unit's credential.
+    // An unknown key, and another unit's credential.
     let mut stranger = narrow.clone();
     stranger.key = Key::new(&[1; 32]).unwrap();
     sealed(&client, read(&client), &stranger).bad_field(184);
@@ -476,7 +475,7 @@ fn every_command_needs_each_permission_that_the_table_gives_it_and_its_own_objec
         if matches!(action, Action::SetKey | Action::SetMasterKey) {
             continue;
         }
-        // Whatever its fields are, the CDB is judged by its capability first.
+        // The capability is checked before the CDB's other fields.
         let mut bytes = Cdb::new(Osd::Read(ID, range(0, 0))).encode().unwrap().to_vec();
         bytes[8..10].copy_from_slice(&action.code(Version::Osd2).unwrap().to_be_bytes());
         let command = Cdb::decode(&bytes).unwrap().command;
@@ -649,7 +648,7 @@ fn under_alldata_one_command_brings_no_more_than_is_held() {
 #[test]
 fn a_method_is_demanded_only_where_there_are_keys_and_formatting_keeps_the_roots() {
     let client = Client::ready();
-    // Nobody locks himself out.
+    // A client cannot lock itself out.
     let refused = client.set(Id::ROOT, root_security::DEFAULT_METHOD, &[2]);
     assert!(refused.outcome.sense.is_some());
     let manager = Manager::new(&client, Method::CmdRsp);

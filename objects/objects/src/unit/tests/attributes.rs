@@ -175,7 +175,7 @@ fn pages_of_security_and_collections_have_their_values_at_fixed_places() {
         assert_eq!(page, b"\x60\0\0\x05\0\0\0\x04some");
         it.set(ID, user_security::POLICY_TAG, b"mine").good();
         assert_eq!(get(ID, user_security::PAGE).good().data, b"\0\0\0\x05\0\0\0\x04mine");
-        // What a new object gets is in its page too.
+        // The value that a new object gets is in its page too.
         it.create(O + 9).good();
         assert_eq!(get(Id::new(P, O + 9), user_security::PAGE).good().data[8..], *b"new!");
         use osd::attributes::numbers::collections;
@@ -186,7 +186,7 @@ fn pages_of_security_and_collections_have_their_values_at_fixed_places() {
         let expected = [&[0, 0, 0, 4, 0, 0, 0, 16][..], &other.to_be_bytes(), &one.to_be_bytes()].concat();
         assert_eq!(get(ID, collections::PAGE).good().data, expected);
         get(Id::new(P, one), collections::PAGE).bad_field(52);
-        // Where the keys of the root are in its page is not known for sure.
+        // The place of the root's keys in its page is not known for sure.
         get(Id::ROOT, osd::attributes::numbers::root_security::PAGE).bad_field(52);
         let times = get(partition, timestamps::page(ObjectType::Partition)).good().data;
         assert_eq!((times[7], times.len(), times[38]), (31, 39, 0));
@@ -293,7 +293,7 @@ fn directories_list_the_pages_that_an_object_has() {
     let ran = it.ask(Osd::GetAttributes(Id::ROOT)).get(&[all_of(root)]).send().good();
     let numbers: Vec<u32> = ran.values().iter().map(|(id, _)| id.number).collect();
     assert_eq!(numbers, [0, root.0, root.0 + 1, root.0 + 2, root.0 + 3, root.0 + 5]);
-    // Nobody writes in a directory, and a page that is not there is not in it.
+    // A directory is read-only, and a page that does not exist is not in it.
     it.set(ID, AttributeId::new(directory, 0x1_0000), &name).bad_parameter(8);
     assert_eq!(it.get(ID, AttributeId::new(directory, 0x1_0002)).good().value(), b"");
 }
@@ -339,7 +339,7 @@ fn all_attributes_and_all_pages_are_spread_out_in_order() {
         for (attribute, value) in [(FREE, &b"one"[..]), (ANY, b"any"), (info::ID, &O.to_be_bytes())] {
             assert!(everything.contains(&(attribute, value.to_vec())), "{attribute}");
         }
-        // Attribute 0 of every page: what the pages are.
+        // Attribute 0 of every page: the pages' identifications.
         let ids =
             it.ask(Osd::GetAttributes(ID)).get(&[AttributeId::new(Page::ALL, 0)]).send().good().values();
         assert_eq!(ids.len(), 8);
@@ -361,7 +361,7 @@ fn a_page_on_which_nothing_was_set_has_no_attribute_0() {
     assert_eq!(values(all_of(free)), []);
     assert!(values(all_of(Page::ALL)).iter().all(|(id, _)| id.page != free));
     assert!(values(AttributeId::new(Page::ALL, 0)).iter().all(|(id, _)| id.page != free));
-    // Nor when what was set is deleted again.
+    // Nor when the attribute that was set is deleted again.
     let attribute = AttributeId::new(free, 3);
     it.set(ID, attribute, b"x").good();
     it.set(ID, attribute, b"").good();
@@ -471,7 +471,7 @@ fn pointers_of_the_collections_page_join_and_leave() {
         assert_eq!(members(a), 1);
         it.ask(Osd::Remove(Id::new(P, 0x3_0000))).send().good();
         assert_eq!(members(a), 0);
-        // Only so many of them.
+        // Only as many of them as the quota allows.
         it.set(Id::partition(P), partition_quotas::COLLECTIONS_PER_OBJECT, &1u32.to_be_bytes()).good();
         it.set(ID, pointer(2), &a.to_be_bytes()).quota();
         let ran =

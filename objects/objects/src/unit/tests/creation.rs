@@ -172,7 +172,7 @@ fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhil
     let id = Id::new(P, O + 7);
     let range = range(0, 2_000_000);
     let create = Osd::CreateAndWrite { partition: P, requested: id.object, range };
-    // That it cannot be set is found at the end.
+    // The command finds at its end that the attribute cannot be set.
     let ask = it.ask(create).data(&vec![1; 2_000_000]).set(info::USED_CAPACITY, &[0; 8]);
     let mut writing = ask.begin(0, 1, 1);
     assert!(poll(&mut writing).is_pending());

@@ -34,7 +34,7 @@ fn a_read_past_the_end_is_recovered_and_says_how_much_there_was() {
         assert_eq!(ran.functions().2, ID);
         let ran = it.read(100, 1);
         assert_eq!(ran.fails(SenseKey::RecoveredError, (0x3B, 0x17)).command_specific, Some(0));
-        // What begins behind the end is no short read.
+        // A READ that begins behind the end is no short read.
         let start = if it.form == Form::Osd1 { 44 } else { 40 };
         it.read(101, 1).bad_field(start);
         it.read(101, 0).good();
@@ -202,7 +202,7 @@ fn punch_shifts_the_tail_down() {
     it.write(0, b"0123456789").good();
     it.ask(Osd::Punch(ID, range(2, 3))).send().good();
     assert_eq!(it.read(0, 7).good().data, b"0156789");
-    // What is beyond the end does not matter, but where it begins does.
+    // The range may reach beyond the end, but not begin beyond it.
     it.ask(Osd::Punch(ID, range(5, 100))).send().good();
     assert_eq!(it.length(), 5);
     it.ask(Osd::Punch(ID, range(5, 1))).send().good();

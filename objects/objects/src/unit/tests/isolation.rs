@@ -11,7 +11,8 @@ use super::*;
 /// Of a page that every kind of object may have.
 const ANY: AttributeId = AttributeId::new(Page(0xF000_0000), 1);
 
-/// Whether a command ends while somebody has the object's data from `start` to `end` for itself.
+/// Whether a command ends while another has locked the object's data from `start` to `end`
+/// exclusively.
 fn ends_beside(it: &Client, ask: Ask<'_>, part: Part, start: u64, end: u64) -> bool {
     let key = Key { id: ID, part };
     let guard = block_on(it.unit.locks.lock(key, Mode { start, end, exclusive: true }));
@@ -160,7 +161,7 @@ fn commands_on_lists_and_members_wait_for_their_initiator_before_they_hold_anyth
             assert!(pin!(lock).poll(&mut cx).is_ready(), "{name} has a lock while it waits");
         }
     }
-    // What is gone when the initiator has sent all is not listed as it was.
+    // A partition that is gone when the initiator has sent all is not listed as it was.
     let mut late = it.ask(list(P)).set(ANY, b"x").begin(1 << 20, 0, 1);
     assert!(poll(&mut late).is_pending());
     let scope = osd::cdb::RemoveScope::Contents;
@@ -227,7 +228,7 @@ fn no_mix_of_commands_and_levels_waits_in_a_circle() {
     }
 }
 
-/// A mover whose task is aborted by somebody else.
+/// A mover whose task is aborted by another one.
 struct Abortable {
     data_out: Vec<u8>,
     abort: Arc<Mutex<Abort>>,
@@ -299,7 +300,7 @@ fn a_command_that_waits_for_others_ends_when_it_is_aborted_and_leaves_no_place_b
         abort.lock().unwrap().waker.take().expect("it would not hear of its end").wake();
         assert!(poll(&mut waiting).is_ready(), "{name} goes on waiting");
         drop((lock, alone));
-        // Nobody waits for it.
+        // No lock is left to wait for.
         it.ask(Osd::Clear(ID, range(0, 1))).isolation(Isolation::Strict).send().good();
         it.ask(Osd::SetAttributes(ID)).set(ANY, b"y").isolation(Isolation::Range).send().good();
         assert_eq!(it.length(), 1, "{name} has done something");
@@ -436,7 +437,7 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
         let mut future = ask.begin(0, 0, 0);
         let polled = poll(&mut future);
         assert_eq!(polled.is_pending(), waits);
-        // Whoever names none need not wait.
+        // A command that names no collection need not wait.
         it.set(ID, FREE, b"x").good();
         drop(other);
         if polled.is_pending() {
@@ -445,8 +446,8 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
     }
 }
 
-/// Whether a functionally isolated command waits, for its last function, for somebody who came
-/// while it was at work on the one before it, and has not changed the object until then.
+/// Whether a functionally isolated command waits, for its last function, for another command that
+/// came during the function before, and has not changed the object until then.
 fn waits_for_its_last_function(it: &Client, ask: Ask<'_>, part: Part) {
     let name = format!("{:?}", ask.cdb.command.action());
     let key = Key { id: ID, part };

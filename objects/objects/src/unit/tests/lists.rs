@@ -1,5 +1,4 @@
-//! LIST and LIST COLLECTION: what fits, where to go on, and whether something has changed
-//! meanwhile.
+//! LIST and LIST COLLECTION: length limits, continuation, and changes meanwhile.
 
 use osd::cdb::{List, ListCollection};
 use osd::data::{self, ListHeader, Listed};

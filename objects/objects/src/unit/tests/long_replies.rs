@@ -1,5 +1,5 @@
-//! Long replies: put piece by piece as the initiator takes them, true to one time, and of a length
-//! that is what was promised.
+//! Long replies: put piece by piece as the initiator takes them, true to one time, and of the
+//! promised length.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ const PAGE: Page = Page(0x1_0000);
 /// The most that a command puts between two looks at whether there is room.
 const PIECE: usize = 64 << 10;
 
-/// What an initiator has taken, and how it does.
+/// The data that an initiator has taken, and its pace.
 #[derive(Default)]
 struct Taken {
     data: Vec<u8>,
@@ -24,7 +24,7 @@ struct Taken {
     patience: usize,
 }
 
-/// An initiator that sends all at once and takes what is put as it likes.
+/// An initiator that sends all at once and takes data at its own pace.
 struct Slow {
     taken: Arc<Mutex<Taken>>,
     data_out: Vec<u8>,
@@ -67,8 +67,8 @@ fn start(
     }
 }
 
-/// Runs a command whose initiator stops to read after so many pieces, until `meanwhile` is done.
-/// Gives what it was put, and the most that was put without asking.
+/// Runs a command whose initiator stops to read after `patience` pieces, until `meanwhile` is done.
+/// Returns the data put, and the most that was put without asking.
 #[track_caller]
 fn stalled(it: &Client, ask: Ask<'_>, patience: usize, meanwhile: impl FnOnce()) -> (Ran, usize) {
     let (cdb, out, retrieved) = ask.build();
@@ -87,7 +87,7 @@ fn value(number: u32) -> Vec<u8> {
     vec![number as u8; 60_000 - number as usize]
 }
 
-/// A unit whose object has so many long attributes.
+/// A unit whose object has `count` long attributes.
 fn with_attributes(count: u32) -> Client {
     let it = Client::ready();
     let mut change = Change::new();

@@ -58,7 +58,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls a future once; nobody is woken.
+/// Polls a future once, with a waker that does nothing.
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -68,11 +68,11 @@ pub struct TestMover {
     data_out: Vec<u8>,
     room: usize,
     data_in: Vec<u8>,
-    /// How many times data or room is not there yet.
+    /// Number of times that data or room is not there yet.
     pending: usize,
-    /// How many times it is there before that.
+    /// Number of times that it is there before that.
     free: usize,
-    /// How many times it can be asked for room before its command is aborted.
+    /// Number of requests until its command is aborted.
     asks: usize,
 }
 
@@ -550,8 +550,8 @@ impl Ask<'_> {
         }
     }
 
-    /// How often it lets others have their turn, of 1000 times. Its mover is asked for data `asked`
-    /// times before.
+    /// Number of pauses for others, of 1000 at most. Its mover is asked for data `asked` times
+    /// before.
     pub fn pauses(self, asked: usize) -> usize {
         let room = self.room;
         let (mover, outcome) = block_on(self.begin(room, asked, 1000));

@@ -201,7 +201,7 @@ fn a_partition_that_has_the_id_of_another_that_is_gone_is_not_what_its_duplicate
     remove(P);
     refresh(snapshot).bad_field(16);
     restore(P).bad_field(16);
-    // Another, which somebody else may have made.
+    // Another partition, which another client may have made.
     it.make();
     it.write(0, b"theirs").good();
     for duplicate in [snapshot, clone] {
@@ -215,8 +215,8 @@ fn a_partition_that_has_the_id_of_another_that_is_gone_is_not_what_its_duplicate
     it.ask(Osd::CreateClone { requested: P, source: snapshot, method: 0 }).send().good();
     restore(P).bad_field(40);
     refresh(snapshot).bad_field(16);
-    // It is one of that snapshot's, and they stay what they are when content goes from one to the
-    // other.
+    // It is a duplicate of that snapshot, and both keep their kind when content goes from one to
+    // the other.
     refresh(P).good();
     let own = P + 0x12;
     it.ask(Osd::CreateSnapshot { requested: own, source: P, method: 0 }).send().good();

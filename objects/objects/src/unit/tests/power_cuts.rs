@@ -1,8 +1,8 @@
 //! Random sequences of commands on a directory's store whose power is cut, between two commands or
-//! in the middle of one: at any operation on the journal. What is there then is what there was
-//! after one of the unit's changes, none of those that a command has promised being lost; and
-//! commands and plain maps agree from there on. `STAG_MODEL_SEEDS` and `STAG_MODEL_SEED` are as in
-//! the model test, whose commands these are.
+//! in the middle of one: at any operation on the journal. The store then has the state after one of
+//! the unit's changes, and no change that a command has promised is lost. From there on, commands
+//! and plain maps agree. `STAG_MODEL_SEEDS` and `STAG_MODEL_SEED` are as in the model test, whose
+//! commands these are.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ const JOURNAL: usize = 512 << 10;
 
 struct Possible {
     store: Oracle,
-    /// What plain maps say, between two commands.
+    /// The state in plain maps, between two commands.
     model: Option<Model>,
 }
 
@@ -52,7 +52,7 @@ struct Record {
     torn: bool,
 }
 
-/// A store that remembers what it was after each change.
+/// A store that remembers its state after each change.
 struct Recorder {
     store: EmbeddedStore,
     beside: Oracle,
@@ -65,8 +65,7 @@ impl Recorder {
     }
 }
 
-/// What a store says, without when anything was looked at: nobody waits for that to be on the
-/// medium.
+/// Describes a store without its access times: no command waits for them to be on the medium.
 fn said(store: &dyn ObjectStore) -> String {
     const LOOKED_AT: &str = "accessed: ";
     let text = describe(store);
@@ -75,7 +74,7 @@ fn said(store: &dyn ObjectStore) -> String {
     parts.fold(first, |text, part| text + LOOKED_AT + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
-/// The same without what tells of data's bytes.
+/// The same without the parts that show data's bytes.
 fn without_data(text: &str) -> String {
     text.lines()
         .map(
@@ -96,7 +95,7 @@ fn is_of_data(step: &Step) -> bool {
     )
 }
 
-/// The store is polled by hand: what it does is over at once.
+/// The store is polled by hand: each operation is over at once.
 fn at_once<T: Unpin>(future: Io<T>) -> Result<T, Error> {
     crate::store::embedded::testing::now(future)
 }
@@ -126,7 +125,7 @@ impl ObjectStore for Recorder {
                 }
             }
             Err(Error::Io(_)) => {
-                // Nobody is told that it is done, and it may be.
+                // The change may have been done, although its caller gets an error.
                 let _ = at_once(self.beside.apply(change, commit));
                 record.torn = data;
             }
@@ -232,7 +231,7 @@ fn sequence(seed: u64, seen: &mut Seen) {
         assert_eq!(report.findings, Vec::<String>::new());
         drop(left);
         seen.took += u64::from(at + 1 < possible.len());
-        // Torn data is nobody's to foretell; nor do plain maps know what half a command does.
+        // Torn data cannot be predicted, and plain maps do not model half a command.
         let Some(Possible { store: copy, model: Some(model), .. }) = possible.into_iter().nth(at) else {
             return;
         };

@@ -162,7 +162,7 @@ fn an_object_that_goes_after_it_was_found_is_no_match_and_the_others_are() {
     let (count, ids) = found(&ran.good());
     assert_eq!((count, ids.len(), ids.contains(&(O + 3))), (599, 599, false));
     assert_eq!(counts(matches), [599, 599, 1]);
-    // What was made of a collection that has one less meanwhile.
+    // A collection that is made of one that loses a member meanwhile.
     it.create(O + 3).good();
     let source = create(0);
     it.ask(in_partition(0, source, false)).descriptor(looking_for(true, vec![])).send().good();

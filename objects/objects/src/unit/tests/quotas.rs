@@ -1,4 +1,4 @@
-//! Quotas: what is beyond them is refused, whichever command asks for it.
+//! Quotas: requests beyond them are refused, by every command.
 
 use osd::attributes::numbers::{
     current_command, partition_quotas as partition, root_quotas as root, user_information as info,
@@ -24,7 +24,8 @@ fn no_object_grows_beyond_its_maximum_length() {
             it.ask(Osd::Clear(ID, range(100, 1))).send().quota();
         }
         assert_eq!(it.length(), 100);
-        // What does not grow is no matter, even beyond a quota that came later.
+        // A command that does not grow the object is allowed, even beyond a quota that was set
+        // later.
         it.set(ID, user::MAX_LENGTH, &number(10)).good();
         it.write(50, &[2; 10]).good();
         it.set(ID, info::LOGICAL_LENGTH, &number(60)).good();
@@ -88,7 +89,7 @@ fn a_partition_holds_no_more_bytes_than_its_quota() {
     it.ask(Osd::Append { id: ID, len: 1 }).data(b"x").send().quota();
     let other = Osd::CreateAndWrite { partition: P, requested: O + 1, range: range(0, 1) };
     it.ask(other).data(b"x").send().quota();
-    // A hole takes none, and what is given back may be used again.
+    // A hole takes no room, and freed room may be used again.
     it.set(ID, info::LOGICAL_LENGTH, &number(1 << 30)).good();
     it.ask(Osd::Clear(ID, range(0, 8192))).send().good();
     it.ask(other).data(b"x").send().good();
@@ -159,7 +160,7 @@ fn pieces_of_one_write_count_together_and_a_block_of_several_once() {
     write((0..3).map(|n| range(n * 10 * BLOCK, 1)).collect()).quota();
     assert_eq!(it.length(), 0);
     write(vec![range(0, 1), range(10, 1), range(BLOCK + 5, 1), range(5, 1)]).good();
-    // What is there already needs no room.
+    // Existing blocks need no room.
     write(vec![range(0, 10), range(BLOCK, 10)]).good();
     write(vec![range(0, 10), range(2 * BLOCK, 10)]).quota();
 }
@@ -185,7 +186,7 @@ fn a_punch_that_spreads_data_over_more_blocks_needs_room_for_them() {
     assert_eq!((it.read(0, 7 * BLOCK).good().data, used()), (before.clone(), 4));
     capacity(6);
     punch(0, 100).quota();
-    // The first block keeps what is before the range, and gets none of what is behind it.
+    // The first block keeps the bytes before the range, and gets none of those behind it.
     punch(50, 100).quota();
     // By whole blocks nothing spreads.
     punch(2 * BLOCK, 2 * BLOCK).good();
@@ -199,7 +200,7 @@ fn a_punch_that_spreads_data_over_more_blocks_needs_room_for_them() {
     let both = [before[4 * BLOCK as usize], before[6 * BLOCK as usize]];
     let data = it.read(0, 4 * BLOCK - 200).good_or_short();
     assert!(both.iter().all(|byte| data.iter().filter(|found| *found == byte).count() as u64 == BLOCK));
-    // What is cut off at the end moves nothing.
+    // A punch that cuts off the end moves nothing.
     capacity(0);
     punch(BLOCK, u64::MAX / 2).good();
 }
@@ -236,7 +237,7 @@ fn no_object_names_more_collections_than_its_quota() {
     assert_eq!((members(collection(0)), members(collection(1))), (0, 1));
 }
 
-/// Makes the object longer while somebody is about to append to it.
+/// Makes the object longer just before an append to it.
 fn write_before_an_append(store: &Oracle, change: &Change) -> bool {
     let appends = change.steps.iter().any(|step| matches!(step, Step::Append { .. }));
     if appends {

@@ -171,7 +171,7 @@ fn attributes_of_all_members_are_set_and_got() {
         let values: Vec<&[u8]> = object.values.iter().map(|value| value.bytes).collect();
         assert_eq!((object.id, values), (id, vec![&b"every one"[..], &id.to_be_bytes()]));
     }
-    // What has no room is counted: the header tells the whole length.
+    // Entries without room are counted: the header gives the whole length.
     let ran = it.ask(Osd::GetMemberAttributes(SET)).get(&wanted).allocation(100).send().good();
     assert_eq!(ran.data.len(), ran.retrieved + 100);
     let whole = u32::from_be_bytes(ran.data[ran.retrieved + 4..ran.retrieved + 8].try_into().unwrap());

@@ -1,5 +1,5 @@
-//! INQUIRY, what is supported, REQUEST SENSE, MODE SENSE, reservations, and attaching as open-osd
-//! does it.
+//! INQUIRY, supported operation codes, REQUEST SENSE, MODE SENSE, reservations, and attaching as
+//! open-osd does it.
 
 use osd::attributes::numbers::root_information as info;
 use osd::data;

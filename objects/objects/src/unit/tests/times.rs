@@ -1,4 +1,4 @@
-//! Timestamps: what each command leaves behind, and how it is told not to.
+//! Timestamps: those that each command sets, and their bypass.
 
 use osd::attributes::numbers::{timestamps, user_information as info};
 use osd::{ObjectType, attributes::numbers};

@@ -55,7 +55,7 @@ fn data_out_of_a_tunnelled_command_stands_where_a_commands_data_does() {
     assert_eq!((ran.outcome.status, ran.outcome.sense), (Status::ReservationConflict, None));
 }
 
-/// Remembers what it was asked for; of each nexus there is one task, which has the tag 7.
+/// Remembers its requests; each nexus has one task, with the tag 7.
 #[derive(Default)]
 struct Aborter(Mutex<Vec<(u64, Tasks)>>);
 
@@ -91,7 +91,7 @@ fn functions_on_tasks_are_done_by_the_server_and_answered_in_8_bytes() {
     let all = |nexuses: &[u64]| nexuses.iter().map(|id| (*id, Tasks::All)).collect::<Vec<_>>();
     assert_eq!((ask(0x02), aborted()), (done.to_vec(), all(&[1])));
     assert_eq!(other.nexus.take_attention(), None);
-    // Whose tasks another has cleared is told.
+    // A nexus whose tasks another nexus has cleared gets a unit attention.
     assert_eq!((ask(0x04), aborted()), (done.to_vec(), all(&[1, 2])));
     assert_eq!(other.nexus.take_attention(), Some(UnitAttention::CommandsClearedByAnotherInitiator));
     assert_eq!(it.nexus.take_attention(), None);
@@ -99,7 +99,7 @@ fn functions_on_tasks_are_done_by_the_server_and_answered_in_8_bytes() {
     assert_eq!(other.nexus.pending_attention().map(|(_, more)| more), Some(false), "a reset is told");
     assert_eq!(other.nexus.take_attention(), Some(UnitAttention::BusDeviceResetFunctionOccurred));
     assert!(it.nexus.take_attention().is_some());
-    // One task. That there is none of this name, or none any more, is what was asked for.
+    // One task. If none has this tag, or none any more, the request is fulfilled.
     for tag in [5, 7] {
         assert_eq!((tagged(0x01, tag), aborted()), (done.to_vec(), vec![(1, Tasks::Tagged(tag))]));
     }

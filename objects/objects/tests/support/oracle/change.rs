@@ -1,5 +1,4 @@
-//! How the oracle does a change: step by step, on copies of what a step touches, which are put
-//! back if one fails.
+//! Changes of the oracle, step by step. If a step fails, the state from before is put back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -277,7 +276,7 @@ impl State {
         self.partition(id)?.origin.ok_or(Error::NoSource(id))
     }
 
-    /// Where a duplicate comes from, which must still be there.
+    /// Origin of a duplicate; its source must still exist.
     fn origin(&self, id: u64) -> Result<(Origin, u64), Error> {
         let origin = self.origin_of(id)?;
         match self.partitions.get(&origin.source) {
@@ -286,7 +285,7 @@ impl State {
         }
     }
 
-    /// Everything of a partition but what it is and what it was made of.
+    /// Replaces all of a partition but its identity and its origin.
     fn replace_content(&mut self, id: u64, content: Partition, room: u64) -> Result<(), Error> {
         let partition = self.partitions.get_mut(&id).ok_or(Error::NotFound(Id::partition(id)))?;
         if content.used.saturating_sub(partition.used) > room {

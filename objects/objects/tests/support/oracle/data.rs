@@ -19,7 +19,7 @@ impl Data {
         self.pages.len() as u64 * BLOCK
     }
 
-    /// Where a range ends that the object can have.
+    /// End of a range, which must not exceed [`MAX_LENGTH`].
     pub fn end_of(at: u64, len: u64) -> Result<u64, Error> {
         at.checked_add(len).filter(|end| *end <= MAX_LENGTH).ok_or(Error::OutOfRange)
     }
@@ -128,7 +128,7 @@ impl Data {
         };
         let span = |index: u64| ((index * BLOCK).max(at), ((index + 1) * BLOCK).min(end));
         let mut spans: Vec<_> = indices.into_iter().filter(|i| !same(i)).map(span).collect();
-        // What lies beyond the end of one differs, whatever it is.
+        // Bytes beyond the end of the shorter one differ in any case.
         spans.push((both.max(at), end));
         spans.retain(|(from, to)| from < to);
         spans.sort_unstable();

@@ -1,5 +1,5 @@
-//! A store of plain maps behind one lock: what the embedded store is compared with, and a store
-//! that tests and the fuzz target of the unit can look into. No program contains it.
+//! A store of plain maps behind one lock: the reference for the embedded store. Tests and the fuzz
+//! target of the unit can look into it. No program contains it.
 
 mod change;
 mod data;
@@ -21,7 +21,7 @@ use data::Data;
 pub struct Oracle {
     state: Arc<Mutex<State>>,
     capacity: u64,
-    /// What a test does to it just before a change is done, until it says that it has.
+    /// A function of a test that is called before each change, until it returns true.
     #[cfg(test)]
     meddler: Arc<Mutex<Option<Meddler>>>,
 }
@@ -70,8 +70,8 @@ struct Collection {
 }
 
 impl Oracle {
-    /// An empty store whose objects' data may take `capacity` bytes, counting what they share for
-    /// each of them.
+    /// An empty store whose objects' data may take `capacity` bytes; shared bytes count for each
+    /// object.
     pub fn new(capacity: u64) -> Self {
         Self {
             state: Arc::default(),
@@ -88,7 +88,7 @@ impl Oracle {
         Self { state, capacity: self.capacity, meddler: Arc::default() }
     }
 
-    /// Has `meddler` called before each change, until it says that it has done what it wanted.
+    /// Has `meddler` called before each change, until it returns true.
     #[cfg(test)]
     pub fn meddle(&self, meddler: Meddler) {
         *self.meddler.lock().unwrap_or_else(PoisonError::into_inner) = Some(meddler);

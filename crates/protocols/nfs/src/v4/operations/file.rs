@@ -49,7 +49,7 @@ xdr_struct! {
     pub struct SetAttr<'a> {
         /// Needed for the size; else [`Stateid::ANONYMOUS`].
         pub stateid: Stateid,
-        /// What to set.
+        /// The attributes to set.
         pub attributes: Fattr<'a>,
     }
 
@@ -60,7 +60,7 @@ xdr_struct! {
         pub stateid: Stateid,
         /// Offset, bytes.
         pub offset: u64,
-        /// How stable the data must be before the reply.
+        /// Stability that the data must have before the reply.
         pub stable: Stable,
         /// Length of the data that follows, bytes.
         pub length: u32,
@@ -71,7 +71,7 @@ xdr_struct! {
     pub struct WriteOk {
         /// Bytes written.
         pub count: u32,
-        /// How stable they are; at least as much as was asked for.
+        /// Stability of the written data; at least the requested one.
         pub committed: Stable,
         /// Changes when the server may have lost data that was not stable.
         pub verifier: Verifier,

@@ -20,7 +20,7 @@ xdr_struct! {
         pub offset: u64,
         /// Bytes; all ones is up to the end of the file, wherever it is.
         pub length: u64,
-        /// Who locks.
+        /// The lock owner.
         pub locker: Locker<'a>,
     }
 
@@ -55,7 +55,7 @@ xdr_struct! {
         pub length: u64,
         /// READ or WRITE.
         pub kind: LockType,
-        /// Who holds it.
+        /// The owner that holds the lock.
         pub owner: StateOwner<'a>,
     }
 
@@ -68,7 +68,7 @@ xdr_struct! {
         pub offset: u64,
         /// Bytes; all ones is up to the end of the file.
         pub length: u64,
-        /// Who asks.
+        /// The owner that asks.
         pub owner: StateOwner<'a>,
     }
 

@@ -43,7 +43,7 @@ xdr_struct! {
     pub struct ReadDir {
         /// The last entry that the client has; 0 at the start.
         pub cookie: u64,
-        /// That of the reply that the cookie came with; zero at the start.
+        /// Verifier of the reply that the cookie came with; zero at the start.
         pub verifier: Verifier,
         /// The most bytes of names and cookies; a hint.
         pub dir_count: u32,

@@ -53,7 +53,7 @@ xdr_struct! {
         pub consecutive: bool,
         /// Before the reply.
         pub synchronous: bool,
-        /// Where the source is, if it is at another server.
+        /// Addresses of the source's server, if it is another one.
         pub source_servers: List<'a, NetLoc<'a>>,
     }
 
@@ -73,7 +73,7 @@ xdr_struct! {
         pub callback: Option<Stateid>,
         /// Bytes written.
         pub count: u64,
-        /// How stable they are.
+        /// Stability of the written data.
         pub committed: Stable,
         /// As that of WRITE.
         pub verifier: Verifier,
@@ -91,7 +91,7 @@ xdr_struct! {
     /// `COPY4resok`.
     #[derive(Copy)]
     pub struct CopyOk {
-        /// What was copied.
+        /// The result of the copy.
         pub response: WriteResponse,
         /// How.
         pub requirements: CopyRequirements,
@@ -109,11 +109,11 @@ xdr_struct! {
     /// `COPY_NOTIFY4resok`.
     #[derive(Copy)]
     pub struct CopyNotifyOk<'a> {
-        /// How long the other server has to begin.
+        /// Time that the other server has to begin.
         pub lease_time: Time,
-        /// What the other server reads with.
+        /// The stateid with which the other server reads.
         pub stateid: Stateid,
-        /// Where it reads.
+        /// Addresses from which it reads.
         pub source_servers: List<'a, NetLoc<'a>>,
     }
 
@@ -144,9 +144,9 @@ xdr_struct! {
     pub struct Seek {
         /// The open, lock or delegation.
         pub stateid: Stateid,
-        /// Where to begin, bytes.
+        /// Offset at which to begin, bytes.
         pub offset: u64,
-        /// What to seek.
+        /// Data or a hole.
         pub what: Content,
     }
 
@@ -155,7 +155,7 @@ xdr_struct! {
     pub struct SeekOk {
         /// There is none from `offset` on.
         pub eof: bool,
-        /// Where it begins, bytes.
+        /// Offset of the data or hole found, bytes.
         pub offset: u64,
     }
 }

@@ -6,7 +6,7 @@ use super::names::ChangeInfo;
 use crate::v4::{Ace, Bitmap, ClientId, DelegationType, Fattr, Name, OwnerId, Stateid, Verifier};
 
 xdr_struct! {
-    /// `state_owner4`: who opens or locks.
+    /// `state_owner4`: an owner of opens or locks.
     #[derive(Copy)]
     pub struct StateOwner<'a> {
         /// Ignored since 4.1: the session says it.
@@ -25,11 +25,11 @@ xdr_struct! {
         pub share_access: u32,
         /// [`ShareDeny`](crate::v4::ShareDeny).
         pub share_deny: u32,
-        /// Who opens.
+        /// The open owner.
         pub owner: StateOwner<'a>,
         /// `openflag4`: how to create the file, if at all.
         pub create: Option<CreateHow<'a>>,
-        /// What to open, and by which right.
+        /// The file to open, and the right to open it.
         pub claim: Claim<'a>,
     }
 
@@ -73,7 +73,7 @@ xdr_struct! {
         pub stateid: Stateid,
         /// Reclaimed, and recalled at once.
         pub recall: bool,
-        /// Who may read without an ACCESS.
+        /// Users who may read without an ACCESS.
         pub permissions: Ace<'a>,
     }
 
@@ -84,9 +84,9 @@ xdr_struct! {
         pub stateid: Stateid,
         /// Reclaimed, and recalled at once.
         pub recall: bool,
-        /// How far the client may let the file grow without a WRITE.
+        /// Limit up to which the client may let the file grow without a WRITE.
         pub space_limit: SpaceLimit,
-        /// Who may open without an ACCESS.
+        /// Users who may open without an ACCESS.
         pub permissions: Ace<'a>,
     }
 
@@ -130,7 +130,8 @@ xdr_union! {
         Unchecked(Fattr<'a>) = 0,
         /// An existing file is an error.
         Guarded(Fattr<'a>) = 1,
-        /// An existing file is an error unless it was created with this verifier. Obsolete since 4.1.
+        /// An existing file is an error unless it was created with this verifier. Obsolete since
+        /// 4.1.
         Exclusive(Verifier) = 2,
         /// EXCLUSIVE4_1: the same, with attributes.
         Exclusive41(Exclusive<'a>) = 3,
@@ -173,7 +174,7 @@ xdr_union! {
         Read(ReadDelegation<'a>) = 1,
         /// WRITE.
         Write(WriteDelegation<'a>) = 2,
-        /// NONE, with a reason: the client said what it wants.
+        /// NONE, with a reason: the client stated its wish.
         NoneExt(WhyNoDelegation) = 3,
     }
 

@@ -35,7 +35,7 @@ xdr_struct! {
     pub struct BindConnToSession {
         /// The session.
         pub session: SessionId,
-        /// What the client wants of the connection.
+        /// Channels that the client requests for the connection.
         pub direction: ChannelFromClient,
         /// The connection steps up to RDMA.
         pub rdma: bool,
@@ -46,7 +46,7 @@ xdr_struct! {
     pub struct BindConnToSessionOk {
         /// The session.
         pub session: SessionId,
-        /// What the connection became.
+        /// Channels to which the connection was bound.
         pub direction: ChannelFromServer,
         /// The connection steps up to RDMA.
         pub rdma: bool,
@@ -96,7 +96,7 @@ xdr_struct! {
     /// `nfs_impl_id4`: an implementation's name, of use for diagnosis only.
     #[derive(Copy)]
     pub struct ImplId<'a> {
-        /// Who made it: a domain.
+        /// Domain of its maker.
         pub domain: Text<'a>,
         /// Product and version.
         pub name: Text<'a>,
@@ -107,11 +107,11 @@ xdr_struct! {
     /// `EXCHANGE_ID4args`.
     #[derive(Copy)]
     pub struct ExchangeId<'a> {
-        /// Who the client is.
+        /// The client's owner ID and verifier.
         pub client: ClientOwner<'a>,
         /// Bits of [`exchange_id`](crate::v4::flags::exchange_id).
         pub flags: u32,
-        /// How its state is to be protected.
+        /// Requested protection of its state.
         pub protect: StateProtect<'a>,
         /// Its implementation.
         pub implementation: Option<ImplId<'a>>,
@@ -135,11 +135,11 @@ xdr_struct! {
         pub sequence: u32,
         /// Bits of [`exchange_id`](crate::v4::flags::exchange_id).
         pub flags: u32,
-        /// How the state is protected.
+        /// Protection of the state.
         pub protect: StateProtected<'a>,
         /// The server's owner.
         pub server: ServerOwner<'a>,
-        /// Where handles, owners and stateids mean the same.
+        /// Scope in which handles, owners and stateids mean the same.
         pub scope: OwnerId<'a>,
         /// The server's implementation.
         pub implementation: Option<ImplId<'a>>,
@@ -169,7 +169,7 @@ xdr_struct! {
     pub struct CreateSession<'a> {
         /// The client's ID.
         pub client: ClientId,
-        /// That of EXCHANGE_ID's reply, and one more for each call since.
+        /// The sequence ID of EXCHANGE_ID's reply, and one more for each call since.
         pub sequence: u32,
         /// Bits of [`create_session`](crate::v4::flags::create_session).
         pub flags: u32,
@@ -188,7 +188,7 @@ xdr_struct! {
     pub struct CreateSessionOk {
         /// The session.
         pub session: SessionId,
-        /// That of the call.
+        /// The sequence ID of the call.
         pub sequence: u32,
         /// Bits of [`create_session`](crate::v4::flags::create_session).
         pub flags: u32,
@@ -218,7 +218,7 @@ xdr_struct! {
     pub struct SequenceOk {
         /// The session.
         pub session: SessionId,
-        /// That of the call.
+        /// The sequence ID of the call.
         pub sequence: u32,
         /// The slot.
         pub slot: u32,

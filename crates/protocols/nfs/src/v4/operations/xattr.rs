@@ -20,7 +20,7 @@ xdr_struct! {
     /// `LISTXATTRS4args`.
     #[derive(Copy)]
     pub struct ListXattrs {
-        /// That of the last reply; 0 at the start.
+        /// The cookie of the last reply; 0 at the start.
         pub cookie: u64,
         /// The most bytes of `LISTXATTRS4resok`.
         pub max_count: u32,

@@ -38,7 +38,7 @@ impl Service {
     }
 }
 
-/// What the server calls the client for.
+/// A call of the server to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Call {
     /// CB_SEQUENCE alone: does the path work?
@@ -90,7 +90,7 @@ struct BackSlot {
     flight: Option<Flight>,
 }
 
-/// How a call is sent, and the fields of its CB_SEQUENCE that vary.
+/// The service that a call is sent to, and the fields of its CB_SEQUENCE that vary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) service: Service,

@@ -15,8 +15,8 @@ use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
 /// oldest.
 pub type Hosts = ArrayVec<IpAddr, 8>;
 
-/// Who calls. With AUTH_SYS both are all that a client can be told by: every root of every machine
-/// has the same user.
+/// The caller. With AUTH_SYS only both fields together distinguish clients: every root of every
+/// machine has the same user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Principal<'a> {
     /// The user, as bytes to compare.
@@ -25,7 +25,7 @@ pub struct Principal<'a> {
     pub host: IpAddr,
 }
 
-/// What stable storage keeps of a client: it may reclaim after a restart of the server.
+/// A client's record in stable storage: it may reclaim after a restart of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// `co_ownerid`: names the record.
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// What a client may reclaim after a restart of the server.
+/// The kinds of state that a client may reclaim after a restart of the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reclaim {
     /// Opens and locks.
@@ -316,7 +316,7 @@ impl Clients {
         self.clients.iter().map(|(id, it)| (*id, it.renewed))
     }
 
-    /// What stable storage would keep of the client.
+    /// The record that stable storage would keep of the client.
     pub(super) fn record(&self, id: ClientId) -> Option<Record> {
         self.clients.get(&id).map(Client::record)
     }
@@ -336,7 +336,7 @@ impl Clients {
         self.clients.get_mut(&id).is_some_and(|it| !std::mem::replace(&mut it.revoked, true))
     }
 
-    /// What the client may reclaim in the grace period.
+    /// The kinds of state that the client may reclaim in the grace period.
     pub(super) fn may_reclaim(&self, id: ClientId) -> Reclaim {
         self.clients.get(&id).map(|it| it.may_reclaim).unwrap_or_default()
     }

@@ -28,7 +28,7 @@ pub(super) struct Delegation {
     pub(super) revoked: bool,
 }
 
-/// All delegations. What follows the second field is derived from the first.
+/// All delegations. Fields after the second are derived from the first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Delegations {
     all: BTreeMap<StateNo, Delegation>,
@@ -139,7 +139,8 @@ impl Delegations {
         Some(delegation.file)
     }
 
-    /// Begins to recall a delegation, unless that has begun. `sent`: OPEN's results said so.
+    /// Begins to recall a delegation, unless that has begun. `sent`: OPEN's results carried the
+    /// recall.
     pub(super) fn recall(&mut self, now: Duration, number: StateNo, cooling: Duration, sent: bool) {
         let Some(delegation) = self.all.get_mut(&number).filter(|it| it.recall.is_none()) else { return };
         delegation.recall = Some(Recall { since: now, sent });

@@ -1,11 +1,11 @@
-//! What the state asks of its caller: records for stable storage, and calls to clients.
+//! Effects that the state asks of its caller: records for stable storage, and calls to clients.
 
 use super::back::Connection;
 use super::clients::Record;
 use crate::v4::{ClientId, SessionId, Stateid, Status};
 
-/// What the caller has to do. The first three are done in their order, and are durable before any
-/// answer leaves that was given after them.
+/// An effect that the caller has to carry out. The first three variants are carried out in their
+/// order. They are durable before any answer leaves that was given after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<F> {
     /// Keep this record, in place of one of the same owner.
@@ -18,7 +18,7 @@ pub enum Effect<F> {
     Call(Callback<F>),
 }
 
-/// A CB_COMPOUND to send. Its outcome is told to [`super::ServerState::called`].
+/// A CB_COMPOUND to send. The caller reports its outcome to [`super::ServerState::called`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callback<F> {
     /// The connection that carries it.
@@ -71,7 +71,7 @@ pub enum Outcome {
     Done(Result<(), Status>),
     /// CB_SEQUENCE failed.
     Refused(Status),
-    /// There was no answer in time. After the end of a connection, [`super::ServerState::closed`] is
-    /// enough.
+    /// There was no answer in time. After the end of a connection, [`super::ServerState::closed`]
+    /// is enough.
     Lost,
 }

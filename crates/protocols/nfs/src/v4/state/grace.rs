@@ -14,7 +14,7 @@ use crate::v4::{ClientOwner, Status};
 pub(super) struct Grace {
     /// When it ends at the latest. None: it is over.
     until: Option<Duration>,
-    /// The records of the clients that may reclaim and have not said that they are done.
+    /// The records of the clients that may reclaim and have not sent RECLAIM_COMPLETE.
     waiting: BTreeMap<Box<[u8]>, Record>,
 }
 
@@ -31,7 +31,7 @@ impl Grace {
         self.until.is_some()
     }
 
-    /// What the client of this record may reclaim.
+    /// The kinds of state that the client of this record may reclaim.
     pub(super) fn may_reclaim(&self, record: &Record) -> Reclaim {
         match self.waiting.get(&record.owner) {
             Some(kept) if kept.verifier == record.verifier => {

@@ -28,7 +28,7 @@ pub(super) struct Conflict {
     pub(super) denied: Option<Denied>,
 }
 
-/// Why an operation is not done.
+/// Reasons for which an operation is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     Status(Status),
@@ -41,7 +41,7 @@ impl From<Status> for Refusal {
     }
 }
 
-/// Whose locks a LOCK adds to.
+/// The lock owner of a LOCK, new or existing.
 #[derive(Debug, Clone, Copy)]
 pub enum Locker<'a> {
     /// A lock owner that may have no locks of the file yet, and an open of the file.
@@ -55,7 +55,7 @@ pub enum Locker<'a> {
     Existing(Stateid),
 }
 
-/// What a client holds of all files.
+/// The opens, locks and delegations of all clients, and the names of their stateids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holdings {
     pub(super) names: Names,
@@ -66,7 +66,7 @@ pub(super) struct Holdings {
 
 saved! { Holdings { names, opens, locks, delegations } }
 
-/// What a stateid names.
+/// The state that a stateid names.
 enum Found<'a> {
     Open(&'a Open),
     Locks(StateNo),
@@ -114,7 +114,7 @@ impl Holdings {
         self.opens.take(number).map(|(_, open)| open.file)
     }
 
-    /// What a client's stateid names (RFC 8881 §8.2.4).
+    /// Finds the state that a client's stateid names (RFC 8881 §8.2.4).
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED.
@@ -313,7 +313,8 @@ impl Holdings {
         if access.writes() && !open.writes() {
             return Err(Status::OpenMode.into());
         }
-        // A client that opened for WRITE alone reads to write parts of pages. Another open may deny it.
+        // A client that opened for WRITE alone reads to write parts of pages. Another open may deny
+        // it.
         if access.reads() && !open.reads() {
             self.check_shares(file, (ShareAccess::Read.code(), 0), Some(number), Status::OpenMode)?;
         }

@@ -1,4 +1,4 @@
-//! What bounds the state: times, counts and sizes. A peer cannot make anything grow beyond these.
+//! Limits of the state: times, counts and sizes. A peer cannot make anything grow beyond these.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub struct Limits {
     pub sessions: usize,
     /// Connections bound to one session.
     pub connections: usize,
-    /// What the fore channel of a session gets at most.
+    /// Highest values that CREATE_SESSION grants for a session's fore channel.
     pub fore: Channel,
-    /// What the server uses of a backchannel at most.
+    /// Highest values that the server uses of a backchannel.
     pub back: Channel,
     /// Bytes of cached replies, over all sessions. CREATE_SESSION reserves them.
     pub replies: u64,
@@ -34,7 +34,7 @@ pub struct Limits {
     pub all_ranges: usize,
     /// Delegations of all clients, and files that get none because of a recall. 0 gives none.
     pub delegations: usize,
-    /// After a recall, nobody gets a delegation of the same file for this long.
+    /// Time after a recall in which no client gets a delegation of the same file.
     pub cooling: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Default for Limits {
     }
 }
 
-/// What both sides of a channel can do. Nothing here pads headers or reads by RDMA.
+/// The values that both sides of a channel support. Nothing here pads headers or reads by RDMA.
 pub(super) fn least(one: &Channel, other: &Channel) -> Channel {
     Channel {
         header_padding: 0,

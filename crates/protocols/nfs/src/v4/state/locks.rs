@@ -77,7 +77,7 @@ struct Key {
     owner: Box<[u8]>,
 }
 
-/// All locks. What follows the second field is derived from both.
+/// All locks. Fields after the second are derived from the first two.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Locks {
     held: BTreeMap<StateNo, Held>,
@@ -267,8 +267,8 @@ impl Locks {
         self.waiting.range(from..).take_while(move |(key, _)| key.file == file)
     }
 
-    /// Remembers that the owner waits, for one lock of a file at most, and unless too many wait: its
-    /// client asks again in any case.
+    /// Remembers that the owner waits, for one lock of a file at most, and unless too many wait:
+    /// its client asks again in any case.
     pub(super) fn wait(&mut self, now: Duration, wanted: &Wanted<'_>) {
         let key = Key { file: wanted.file, client: wanted.client, owner: wanted.owner.into() };
         self.stop_waiting(&key);
@@ -324,8 +324,8 @@ impl Locks {
         self.stop_waiting(&Key { file, client, owner: owner.into() });
     }
 
-    /// Forgets the owners for which `forget` holds, given the client and since when the owner waits.
-    /// Returns the files.
+    /// Forgets the owners for which `forget` holds, given the client and since when the owner
+    /// waits. Returns the files.
     pub(super) fn forget_waiting(&mut self, forget: impl Fn(ClientId, Duration) -> bool) -> Vec<FileNo> {
         let old = self.waiting.iter().filter(|(key, it)| forget(key.client, it.since));
         let old: Vec<_> = old.map(|(key, _)| key.clone()).collect();

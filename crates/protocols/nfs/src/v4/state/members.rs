@@ -15,7 +15,8 @@ use crate::v4::{
     Sequence, SequenceOk, SessionId, Status,
 };
 
-/// A COMPOUND that runs: it holds its slot until [`ServerState::finish`](super::ServerState::finish).
+/// A COMPOUND that runs: it holds its slot until
+/// [`ServerState::finish`](super::ServerState::finish).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Running {
     client: ClientId,
@@ -35,14 +36,14 @@ impl Running {
         self.answer
     }
 
-    /// What bounds this request and its reply: REP_TOO_BIG and REP_TOO_BIG_TO_CACHE are the caller's
-    /// to find.
+    /// Limits of this request and its reply. The caller detects REP_TOO_BIG and
+    /// REP_TOO_BIG_TO_CACHE.
     pub fn limits(&self) -> Channel {
         self.fore
     }
 }
 
-/// What becomes of a COMPOUND after its SEQUENCE.
+/// Result of a COMPOUND's SEQUENCE.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sequenced<'a> {
     /// It is new: run it.
@@ -62,7 +63,8 @@ pub(super) struct Members {
 
 saved! { Members { clients, sessions } }
 
-/// Whether the lease of a client that was last renewed at a time is valid, and the client has state.
+/// Whether the lease of a client that was last renewed at a time is valid, and the client has
+/// state.
 fn in_use(
     sessions: &Sessions,
     now: Duration,
@@ -199,7 +201,8 @@ impl Members {
 
     /// Whether DESTROY_CLIENTID may remove the client (RFC 8881 §18.50).
     pub(super) fn may_destroy(&self, id: ClientId, host: IpAddr) -> Result<(), Status> {
-        // The call needs no session, and client IDs can be guessed: other hosts know of no such client.
+        // The call needs no session, and client IDs can be guessed: other hosts know of no such
+        // client.
         if !self.clients.is_of(id, host) {
             return Err(Status::StaleClientId);
         }

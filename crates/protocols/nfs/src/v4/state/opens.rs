@@ -10,7 +10,7 @@ use super::saved::{Saved, saved};
 use super::stateid::{StateNo, bumped};
 use crate::v4::{ClientId, ShareAccess, ShareDeny, Status};
 
-/// What an open allows and denies.
+/// The access that an open has, and the access that it denies to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// `share_access`, without the delegation that the client wants.
@@ -69,7 +69,7 @@ impl Open {
     }
 }
 
-/// How many opens of a file have each bit.
+/// For each bit, the number of a file's opens that have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     access: [u32; 2],
@@ -95,7 +95,7 @@ impl Counts {
     }
 }
 
-/// All opens. What follows the first field is derived from it.
+/// All opens. Fields after the first are derived from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Opens {
     opens: BTreeMap<StateNo, Open>,
@@ -139,7 +139,7 @@ impl Opens {
         self.by_file.contains_key(&file)
     }
 
-    /// Somebody has the file open for writing.
+    /// Whether an open of the file permits writing.
     pub(super) fn has_writer(&self, file: FileNo) -> bool {
         self.by_file.get(&file).is_some_and(|(counts, _)| counts.access[1] > 0)
     }

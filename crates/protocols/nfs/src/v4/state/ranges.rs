@@ -32,7 +32,7 @@ impl Range {
     }
 }
 
-/// Where a locked range ends, and its kind.
+/// Last byte of a locked range, and its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Locked {
     last: u64,

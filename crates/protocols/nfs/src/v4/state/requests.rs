@@ -4,7 +4,7 @@ use super::locks::Denied;
 use super::opens::Share;
 use crate::v4::{LockType, Stateid, Status, WhyNoDelegation};
 
-/// By which right a client opens a file.
+/// The right by which a client opens a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// NULL and FH: a new open.
@@ -25,9 +25,9 @@ pub struct OpenFile<'a, F> {
     pub file: &'a F,
     /// The open owner. Its client is that of the session.
     pub owner: &'a [u8],
-    /// What the client wants to do, and what others must not.
+    /// The access that the client requests, and the access to deny to others.
     pub share: Share,
-    /// By which right.
+    /// The right by which the client opens.
     pub claim: Claim,
     /// Bits of [`flags::want`](crate::v4::flags::want).
     pub want: u32,
@@ -66,7 +66,7 @@ pub struct LockFile<'a, F> {
     pub length: u64,
 }
 
-/// Why LOCK or LOCKT is not done.
+/// Reasons for which LOCK or LOCKT is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotLocked {
     /// DENIED: another owner holds this lock.
@@ -81,7 +81,7 @@ impl From<Status> for NotLocked {
     }
 }
 
-/// How much state there is.
+/// The amount of state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Clients, confirmed or not.

@@ -20,7 +20,7 @@ const LEAST: u32 = 128;
 /// The shortest request of a backchannel, bytes: a CB_RECALL fits.
 const LEAST_CALL: u32 = 512;
 
-/// Which channels a connection carries.
+/// The channels that a connection carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bound {
     fore: bool,
@@ -48,7 +48,7 @@ impl Session {
     }
 }
 
-/// Where a call goes.
+/// The session, connection and slot for a call to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) session: SessionId,
@@ -127,7 +127,7 @@ impl Sessions {
         SessionId(id)
     }
 
-    /// What a session's channels would be (RFC 8881 §18.36.3).
+    /// Negotiates a session's channels (RFC 8881 §18.36.3).
     ///
     /// # Errors
     /// TOOSMALL; NOSPC if replies could not be kept, or if the client has too many sessions.
@@ -292,8 +292,8 @@ impl Sessions {
         clients
     }
 
-    /// Status flags that tell of the backchannels (RFC 8881 §18.46.3). A client that never bound
-    /// one is told nothing.
+    /// Status flags of the backchannels (RFC 8881 §18.46.3). A client that never bound one gets
+    /// none.
     pub(super) fn back_flags(&self, id: SessionId) -> u32 {
         let Some(session) = self.sessions.get(&id) else {
             broken!("the flags of a session that has gone");

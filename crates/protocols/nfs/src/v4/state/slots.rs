@@ -4,7 +4,7 @@
 use super::saved::saved;
 use crate::v4::{SequenceOk, Status};
 
-/// What a slot makes of a request that has its sequence ID or the next one.
+/// A slot's verdict on a request with its sequence ID or the next one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     /// It is new.

@@ -55,7 +55,7 @@ struct Client {
     connection: Connection,
 }
 
-/// A server's state on files that are numbers, its clock, and what it asked for.
+/// A server's state on files that are numbers, its clock, and its effects.
 struct Server {
     state: ServerState<u64>,
     now: Duration,

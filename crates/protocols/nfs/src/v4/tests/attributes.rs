@@ -100,7 +100,7 @@ fn every_attribute_is_read_as_it_was_written() {
     let read: Fattr<'_> = xdr::decode(&wire).unwrap();
     assert_eq!(read.attributes(), Ok(values.clone()));
     assert_eq!(xdr::encode(&read), wire);
-    // Each alone, too; and what is not asked for is not there.
+    // Each alone, too; attributes that are not requested are not there.
     for number in Attributes::KNOWN.iter() {
         let one = Fattr::new(Bitmap::of(&[number, Bitmap::BEYOND]), &values);
         let wire = xdr::encode(&one);

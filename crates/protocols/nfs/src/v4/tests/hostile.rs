@@ -13,7 +13,7 @@ fn bytes<'a>(item: &impl Item<'a>) -> Vec<u8> {
     out
 }
 
-/// What can be read is written, and read as the same again.
+/// A decoded item is encoded, and decoded as the same again.
 fn check_item<'a, 'b, A: Item<'a>, B: Item<'b>>(item: &A, wire: &'b [u8]) {
     let number = u32::from_be_bytes(*wire.first_chunk().unwrap());
     let mut from = Reader::new(&wire[4..]);

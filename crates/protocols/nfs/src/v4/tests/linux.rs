@@ -1,5 +1,5 @@
-//! What a client and a server of Linux 6.1 sent to each other over minor versions 2 and 1: mounts,
-//! files, locks, ranges, extended attributes, and the recall of a delegation.
+//! Messages that a client and a server of Linux 6.1 sent to each other over minor versions 2 and 1.
+//! They cover mounts, files, locks, ranges, extended attributes, and the recall of a delegation.
 
 use rpc::xdr::{Writer, encode, padding};
 
@@ -55,7 +55,7 @@ fn check_reply<P: Program>(wire: &[u8]) -> Vec<(u32, Option<Status>)> {
     found
 }
 
-/// The records, and what they are: `call`, `reply`, `callback` or `callback-reply`.
+/// The records, and their kinds: `call`, `reply`, `callback` or `callback-reply`.
 fn records() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let lines = include_str!("../linux.txt").lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split_once(' ').unwrap()).map(|(kind, digits)| (kind, crate::from_hex(digits)))

@@ -72,7 +72,7 @@ pub fn some_parts() -> impl Strategy<Value = Parts> {
         })
 }
 
-/// What values of a sample borrow beside the parts.
+/// Values that a sample borrows beside the parts.
 pub struct Borrowed<'a> {
     pub attributes: Attributes<'a>,
     security: [CallbackSecurity<'a>; 3],

@@ -144,7 +144,7 @@ proptest! {
     }
 }
 
-/// RFC 8881 §16.2.3, §18.46, §18.16, §18.7, byte by byte: what a client sends to open a file.
+/// RFC 8881 §16.2.3, §18.46, §18.16, §18.7, byte by byte: a client's COMPOUND to open a file.
 #[test]
 fn a_compound_is_tag_minor_version_count_and_operations() {
     let wire = [

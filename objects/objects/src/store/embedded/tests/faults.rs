@@ -49,7 +49,7 @@ fn space_that_was_given_up_reads_as_zeros_before_it_is_used_again() {
     for round in 0..20 {
         apply(&store, create(round, 10)).unwrap();
         apply(&store, Step::RemoveUser(object(round))).unwrap();
-        // One byte of each block: the rest of the sector and of the block is nobody's old data.
+        // One byte of each block: the rest of the sector and of the block shows no old data.
         let id = object(1000 + round);
         apply(&store, Step::CreateUser(id)).unwrap();
         for block in 0..6 {
@@ -151,7 +151,7 @@ fn a_checkpoint_that_finds_no_room_is_tried_again_and_nothing_is_lost() {
     }
     assert!(failed >= 3, "it never ran out of room");
     let there = (0..2000).filter(|n| store.object(object(*n)).is_ok()).count();
-    // One that was told of a failed checkpoint may be there.
+    // An object whose creation reported a failed checkpoint may be there.
     assert!((created..=created + failed).contains(&there), "{created} {failed} {there}");
     now(store.checkpoint()).unwrap();
     sound(&store);
@@ -377,7 +377,7 @@ fn what_is_above_the_highest_id_is_known_to_be_new_without_a_look_at_the_medium(
         apply(&store, Step::CreateUser(Id::new(P, id))).unwrap();
     }
     assert_eq!(rig.disk.reads(), reads);
-    // Below it everything is looked up, and what is there is found.
+    // Below it everything is looked up, and existing objects are found.
     assert_eq!(apply(&store, Step::CreateUser(object(500))), Err(Error::Exists(object(500))));
     assert!(rig.disk.reads() > reads);
     apply(&store, create(3, 1)).unwrap();

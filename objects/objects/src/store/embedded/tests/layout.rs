@@ -1,5 +1,4 @@
-//! What is on the medium: older layouts and later ones, and records that are where they do not
-//! belong.
+//! Contents of the medium: older layouts and later ones, and records in wrong places.
 
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ fn filled(rig: &Rig) -> String {
             random.below(1 << 32) as u32,
             random.below(1 << 32) as u32,
         );
-        // What does not fit what is there is refused.
+        // A change that does not fit the store's contents is refused.
         let _ = now(store.apply(change(&[raw]), Commit::Relaxed));
     }
     let found = describe(&store);

@@ -1,5 +1,5 @@
-//! Relaxed and durable writes side by side: a power cut takes nothing that was durable, whoever
-//! wrote beside it later.
+//! Relaxed and durable writes side by side: a power cut takes nothing durable, whatever was written
+//! beside it later.
 
 use backing::model::Random;
 
@@ -106,7 +106,7 @@ fn any_mixture_of_relaxed_and_durable_writes_keeps_every_durable_byte_through_a_
         let mut random = Random::new(seed);
         let rig = Rig::new(2000, 512 << 10);
         let store = begin(&rig);
-        // What each byte may be after a cut; nothing where a relaxed write left zeros possible.
+        // Each byte's value after a cut; `None` where a relaxed write left zeros possible.
         let mut model: Vec<Option<u8>> = Vec::new();
         let mut snapshots = 0;
         for _ in 0..1 + random.below(25) {

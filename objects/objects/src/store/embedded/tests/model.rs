@@ -29,7 +29,7 @@ fn begin(store: &dyn ObjectStore) {
     }
 }
 
-/// Where two objects' bytes differ lies within what is called different.
+/// Checks that all bytes that differ between two objects lie within the reported differences.
 fn differences_are_told(store: &dyn ObjectStore) {
     let mut partitions = Vec::new();
     store.list(List::Partitions, 0, 100, &mut partitions).unwrap();
@@ -69,8 +69,7 @@ proptest! {
             let commit = if raw.len() % 2 == 0 { Commit::Durable } else { Commit::Relaxed };
             let found = now(store.apply(change(raw), commit));
             let wanted = now(model.apply(change(raw), commit));
-            // Which of several reasons is told first does not matter, as long as it is one that the
-            // change has.
+            // If a change has several faults, a store may report any of them.
             let kind = |e| matches!(e, Error::NoSpace | Error::Io(_) | Error::Damaged(_) | Error::NoMemory);
             prop_assert_eq!(found.map_err(kind), wanted.map_err(kind), "{:?}", change(raw));
             match (reopen >> (at % 60)) & 7 {
@@ -103,7 +102,8 @@ proptest! {
         let model = Oracle::new(u64::MAX / 2);
         begin(&store);
         begin(&model);
-        // What a cut may leave: the state after the last durable change, or after any later one.
+        // States that a cut may leave: the one after the last durable change, or after any later
+        // one.
         let mut possible = vec![describe(&model)];
         for (at, raw) in changes.iter().enumerate() {
             let durable = at == 0 || (seed >> (at % 60)) & 3 == 0;

@@ -12,7 +12,7 @@ use crate::store::{BLOCK, Change, Commit, Error, Id, ObjectStore, Step};
 const OBJECTS: u64 = 400;
 const PAGE: usize = 4096;
 
-/// What object `n` holds, in each of its bytes.
+/// Value of each byte of object `n`.
 fn byte(n: u64) -> u8 {
     (n % 250) as u8 + 1
 }
@@ -24,8 +24,8 @@ fn create(n: u64, blocks: u64) -> Change {
     change
 }
 
-/// A store whose database has several levels, what its database is while it is open and after it
-/// was closed, and what the store says.
+/// A store whose database has several levels, that database while it is open and after it was
+/// closed, and the store's description.
 fn whole() -> (Rig, [Vec<u8>; 2], String) {
     let mut rig = Rig::new(1000, 256 << 10);
     // Everything is read from the medium, each time.
@@ -54,7 +54,7 @@ fn place(random: &mut Random, bytes: &[u8]) -> usize {
     }
 }
 
-/// How many objects there are. What they show is their own, or zeros.
+/// Number of readable objects. Each has its own bytes, or zeros.
 fn look(store: &dyn ObjectStore) -> u64 {
     let mut there = 0;
     for n in 0..OBJECTS {
@@ -73,7 +73,7 @@ fn one_turned_bit_anywhere_in_the_database_is_turned_back_and_nothing_is_lost() 
     for round in 0..240 {
         let file = &files[round % 2];
         let at = match round {
-            // Of the header, what is written at each commit.
+            // Those bytes of the header that each commit writes.
             0..80 => random.below(320) as usize,
             _ => place(&mut random, file),
         };
@@ -209,7 +209,7 @@ fn a_damaged_database_file_is_replaced_and_kept() {
     assert!(report.repaired > 0, "{report:?}");
     runtime.block_on(store.apply(create(60, 1), Commit::Durable)).unwrap();
     drop(store);
-    // What has been repaired is whole, and stays.
+    // A repaired database is whole, and is not repaired again.
     let kept = std::fs::metadata(&damaged).unwrap().modified().unwrap();
     let store = EmbeddedStore::open(directory.path(), &options).unwrap();
     assert!(store.object(object(60)).is_ok());

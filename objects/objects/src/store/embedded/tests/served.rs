@@ -13,7 +13,7 @@ fn object(partition: u64, n: u64) -> Id {
     Id::new(partition, FIRST_ID + n)
 }
 
-/// Runs a test on stores of so many blocks: on files, and in memory.
+/// Runs a test on stores of `blocks` blocks: on files, and in memory.
 fn with_store<F: Future<Output = ()>>(blocks: u64, test: impl Fn(Rc<EmbeddedStore>) -> F) {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
@@ -39,7 +39,8 @@ fn the_space_of_a_partition_that_was_removed_is_there_for_whoever_comes_next() {
             apply(&store, Step::CreatePartition(partition)).await;
             apply(&store, Step::CreateUser(object(partition, 0))).await;
         }
-        // What takes the space is emptied last: its extents are many, and have keys of their own.
+        // The extents, which hold the space, are emptied last: they are many, and have keys of
+        // their own.
         for n in 0..40 {
             let data = vec![1; 20 * BLOCK as usize].into();
             apply(&store, Step::Write { id: object(P, 0), at: n * 21 * BLOCK, data }).await;
@@ -84,7 +85,7 @@ fn deletions_that_lists_meet_again_and_again_bring_a_checkpoint_about() {
         }
         assert_eq!(checkpoints(), before, "too few to be worth it");
         list();
-        // Nothing is changed any more, and nobody waits for it.
+        // The checkpoint comes although no change is made, and no task waits for it.
         for _ in 0..1000 {
             if checkpoints() > before {
                 break;

@@ -22,7 +22,7 @@ pub struct Request {
     pub set: Vec<(AttributeId, Vec<u8>)>,
     pub data: Vec<u8>,
     pub descriptors: Vec<Descriptor>,
-    /// LIST_ATTR: what is got comes with the list.
+    /// LIST_ATTR: the attributes come with the list.
     pub listed: bool,
 }
 
@@ -53,7 +53,7 @@ impl Request {
     }
 }
 
-/// Why a command is refused, as far as sense data tells and the model foretells it.
+/// Reasons to refuse a command, as far as sense data shows and the model predicts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Cdb(u16),
@@ -64,7 +64,7 @@ pub enum Fault {
     Protected,
     /// WRITE ERROR or UNRECOVERED READ ERROR.
     Medium,
-    /// READ PAST END: so many bytes were there.
+    /// READ PAST END, with the number of bytes that were there.
     PastEnd(u64),
 }
 

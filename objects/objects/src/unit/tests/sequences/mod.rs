@@ -40,8 +40,8 @@ struct Ended {
     namesakes: u64,
 }
 
-/// Runs a sequence. Now and then the unit ends, and with it all that holds its store, and what
-/// `open` opens has to hold what was there.
+/// Runs a sequence. Now and then the unit ends, and all that holds its store; the store that `open`
+/// then opens has to hold the same.
 async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, ended: &mut Ended) {
     let clock = Arc::new(Hands::default());
     let mut chance = Chance::new(seed);
@@ -95,7 +95,7 @@ fn a_unit_on_a_directory_does_what_plain_maps_do_and_still_has_it_when_it_is_ope
         println!("seed {seed}");
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("objects");
-        // Little of everything: so that what is written is not all found in memory, and the journal
+        // Little of everything: so that not all written data is found in memory, and the journal
         // goes round.
         let options = Options {
             capacity: Some(256 << 20),

@@ -1,6 +1,6 @@
-//! What a unit should hold, in simple maps: nothing of the store is used here. Each function does
-//! what its command does, or says which sense data it ends with; the order of the checks is the
-//! order in which a unit finds what is wrong.
+//! The contents that a unit should hold, in simple maps: nothing of the store is used here. Each
+//! function does its command's work, or returns the sense data that the command ends with. It
+//! checks in the order in which a unit finds faults.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct User {
     pub memberships: BTreeMap<u64, u32>,
 }
 
-/// How the last command on a tracking collection went.
+/// Result of the last command on a tracking collection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tracked {
     Never,
@@ -41,7 +41,7 @@ pub struct Collection {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Origin {
     pub source: u64,
-    /// Which of those that have had this id.
+    /// Number of the source among the partitions that have had its id.
     pub generation: u64,
     pub snapshot: bool,
 }
@@ -51,7 +51,7 @@ pub struct Partition {
     pub users: BTreeMap<u64, User>,
     pub collections: BTreeMap<u64, Collection>,
     pub attributes: Attributes,
-    /// Which of those it is that have had its id.
+    /// Number of the partition among those that have had its id.
     pub generation: u64,
     pub origin: Option<Origin>,
 }
@@ -113,7 +113,7 @@ pub struct Model {
     pub generations: u64,
 }
 
-/// What a set list does to an object, one attribute.
+/// One attribute that a set list sets.
 pub type Setting = (AttributeId, Vec<u8>);
 
 impl Model {
@@ -160,7 +160,7 @@ impl Model {
         if requested != 0 && (requested < FIRST || taken) { Err(Fault::Cdb(24)) } else { Ok(()) }
     }
 
-    /// Whether what is to be created may be, ids that the unit chooses aside.
+    /// Whether the creation is allowed, apart from ids that the unit chooses.
     pub fn may_create(&self, partition: u64, requested: u64, count: u64) -> Result<(), Fault> {
         if count > 1 && requested != 0 {
             return Err(Fault::Cdb(24));
@@ -418,7 +418,7 @@ impl Model {
         })
     }
 
-    /// What an attribute is worth; nothing if it does not exist.
+    /// Value of an attribute; empty if it does not exist.
     pub fn value(&self, id: Id, attribute: AttributeId) -> Result<Vec<u8>, Fault> {
         use osd::attributes::numbers::{
             collection_information as of_collection, collections, command_tracking as tracking,
@@ -473,7 +473,8 @@ impl Model {
         Ok(found.unwrap_or_else(|| if quota { vec![0xFF; 8] } else { Vec::new() }))
     }
 
-    /// What number "all" of a page that clients define gives: the page's identification first.
+    /// Attributes that number "all" of a client-defined page gives: the page's identification
+    /// first.
     pub fn all_of(&self, id: Id, page: Page) -> Result<Vec<(u32, Vec<u8>)>, Fault> {
         let found = self.attributes(id)?.range((page.0, 0)..=(page.0, u32::MAX));
         let found: Vec<_> = found.map(|((_, number), value)| (*number, value.clone())).collect();

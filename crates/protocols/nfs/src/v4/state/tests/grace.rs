@@ -1,4 +1,4 @@
-//! The grace period: who may reclaim, and how it ends.
+//! The grace period: the clients that may reclaim, and its end.
 
 use ShareAccess::{Read, Write};
 
@@ -86,7 +86,7 @@ fn a_client_that_restarted_too_reclaims_nothing() {
     assert_eq!(server.open_as(client, b"o", 1, (Read, NONE), RECLAIM), Err(Status::NoGrace));
 }
 
-/// What a client may reclaim is not for another host that claims its name.
+/// A client's right to reclaim does not pass to another host that claims its name.
 #[test]
 fn a_name_that_another_host_claims_ends_no_clients_reclaim() {
     let mut server = restarted(&[1]);

@@ -1,4 +1,4 @@
-//! Random steps of three clients against a simple model of what they were granted.
+//! Random steps of three clients against a simple model of the state that they were granted.
 //!
 //! The model knows the opens, the locks of each byte, the delegations, and stable storage. It
 //! predicts each answer. A client may lose its state only if its lease expired.
@@ -87,7 +87,7 @@ struct Locking {
 #[derive(Debug, Clone)]
 struct Delegating {
     stateid: Stateid,
-    /// When it came into the way of another client.
+    /// Time at which it first conflicted with another client's request.
     recalled: Option<Duration>,
 }
 
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// What holds after each step.
+    /// Checks the invariants that hold after each step.
     fn check(&mut self) {
         self.settle();
         let usage = self.server.state.usage();

@@ -1,5 +1,6 @@
-//! Random commands, each sent to the unit and done to the model; what both say is compared. Here is
-//! what is chosen, and how answers are compared; each kind of command has a file of its own.
+//! Random commands, each sent to the unit and done to the model; the results are compared. Here are
+//! the choice of commands and the comparison of answers; each kind of command has a file of its
+//! own.
 
 mod objects;
 mod sets;
@@ -55,19 +56,20 @@ impl Chance {
 const FREE: Page = Page(0x1_0000);
 const ANY: Page = Page(0xF000_0001);
 
-/// A unit and what it should hold.
+/// A unit and the contents that it should hold.
 pub struct Pair {
     /// None while the unit is not there.
     pub client: Option<Initiator>,
     pub model: Model,
     pub chance: Chance,
-    /// The last commands, for whoever reads of a failure.
+    /// The last commands, for the report of a failure.
     pub log: Vec<String>,
     /// Commands that ended well, and how often.
     pub ended: BTreeMap<Action, u64>,
-    /// How often something was asked of a duplicate whose source was gone, and another had its id.
+    /// Number of times that a duplicate's source was gone, and another partition had the source's
+    /// id.
     pub namesakes: u64,
-    /// Whether the last command that ended well has promised that what it did is on the medium.
+    /// Whether the last command that ended well has promised that its changes are on the medium.
     pub promised: bool,
     /// The medium has failed, which a test may have it do: nothing comes of the command any more.
     pub failed: Option<Rc<Cell<bool>>>,
@@ -111,7 +113,7 @@ impl Pair {
         let answer = self.client.as_ref().expect("a unit").send(&request).await;
         if let (Err(Fault::Medium), Some(failed)) = (&answer.result, &self.failed) {
             failed.set(true);
-            // Whoever had it fail drops this.
+            // The test that made it fail drops this future.
             std::future::pending::<()>().await;
         }
         self.promised = answer.result.is_ok()
@@ -151,7 +153,7 @@ impl Pair {
         self.agree(&answer, expected)
     }
 
-    /// What the model grants; what it refuses the unit has to refuse.
+    /// The model's result. If the model refuses the command, the unit has to refuse it too.
     #[track_caller]
     fn granted<T>(&self, answer: &Answer, expected: Result<T, Fault>) -> Option<T> {
         expected.map_err(|fault| self.agree(answer, Err(fault))).ok()
@@ -229,8 +231,7 @@ impl Pair {
                 }
                 _ => (free, value),
             };
-            // One pointer and one length a list: what several of them do to each other is another
-            // test's.
+            // One pointer and one length a list: another test covers several of them.
             let twice = set.iter().any(|(attribute, _)| attribute.page == one.0.page && one.0.page.0 < 0x100);
             if !twice {
                 set.push(one);
@@ -286,7 +287,7 @@ impl Pair {
         }
     }
 
-    /// The ids that a creation tells of, which fit what was requested.
+    /// The ids that a creation reports, which fit the request.
     #[track_caller]
     fn created(&self, answer: &Answer, partition: u64, requested: u64) -> u64 {
         assert_eq!(answer.number(0), partition);

@@ -59,7 +59,7 @@ impl Pair {
                 assert_eq!(ids, (last + 1 - count..=last).collect::<Vec<_>>());
                 ids
             }
-            // Any free one shows what is wrong.
+            // Any free id shows the fault.
             Err(_) => vec![if requested == 0 { u64::MAX } else { requested }],
         };
         let expected = self.model.create(partition, &ids, &set);

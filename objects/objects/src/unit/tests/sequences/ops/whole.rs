@@ -38,7 +38,7 @@ impl Pair {
                 .await;
             }
             _ => {
-                // Where it comes from, most of the time.
+                // Most of the time, the partition that it comes from.
                 let origin = self.model.partitions.get(&partition).and_then(|found| found.origin);
                 let to = origin.map_or_else(|| self.partition(), |origin| origin.source);
                 let command = Osd::RestorePartition { partition: to, snapshot: partition };
@@ -113,7 +113,7 @@ impl Pair {
     }
 
     pub(super) async fn compare(&mut self, id: Id) {
-        // With what it was duplicated to or from, most of the time.
+        // Most of the time, with the partition that it was duplicated from.
         let origin = self.model.partitions.get(&id.partition).and_then(|found| found.origin);
         let other = origin.map_or_else(|| self.partition(), |origin| origin.source);
         let command = Osd::ReadMapsAndCompare { id, allocation: 1 << 16, other, map_type: 0 };
