@@ -64,17 +64,27 @@ class Machine:
              "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self",
              "--boot", "--console=pipe", f"--bind-ro={packages}:/packages", "systemd.mask=systemd-networkd-wait-online.service"],
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-        self.first = proc.wait_until(self.child, 60, "systemd-nspawn starts the machine")
-        proc.wait_until(lambda: self.run("systemctl", "is-system-running", ok=None).strip() in ("running", "degraded"), 120, "the machine boots")
+        self.first = None
+        try:
+            proc.wait_until(self.is_up, 120, "the machine boots")
+        except BaseException:
+            proc.end(self.process)
+            raise
 
-    def child(self):
+    def is_up(self):
+        """Whether it has booted. The first process inside is looked for anew: before it, systemd-nspawn has other children, which see
+        this machine's own files."""
         expect(self.process.poll() is None, "systemd-nspawn has ended")
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
-            return file.read().split()[:1]
+            children = file.read().split()
+        self.first = children[0] if children else None
+        if not self.first or self.run("test", "-d", "/packages", ok=None).code != 0:
+            return False
+        return self.run("systemctl", "is-system-running", ok=None).strip() in ("running", "degraded")
 
     def run(self, *command, **options):
         """A command inside."""
-        return proc.run("nsenter", "--target", self.first[0], "--all", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+        return proc.run("nsenter", "--target", self.first, "--all", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
                         "DEBIAN_FRONTEND=noninteractive", *command, **options)
 
     def write(self, path, text):
