@@ -164,13 +164,14 @@ mod tests {
         write_pages(dir.path()).unwrap();
         for command in Cli::command().get_subcommands() {
             let name = command.get_name();
-            let page = fs::read_to_string(dir.path().join(format!("stag-{name}.1"))).unwrap();
+            let page = fs::read_to_string(dir.path().join(format!("man1/stag-{name}.1"))).unwrap();
             // roff writes a hyphen that must not break as \-.
             let page = page.replace("\\-", "-");
             assert!(page.contains(&format!("stag {name}")), "{name}");
             assert!(page.contains("Examples:"), "{name}");
         }
-        assert!(fs::read_to_string(dir.path().join("stag.1")).unwrap().contains("Exit status"));
+        assert!(fs::read_to_string(dir.path().join("man1/stag.1")).unwrap().contains("Exit status"));
+        assert!(fs::read_to_string(dir.path().join("man5/stag.toml.5")).unwrap().contains("STAG.TOML"));
     }
 
     #[test]

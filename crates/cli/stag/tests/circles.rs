@@ -15,7 +15,8 @@ const MOST: usize = 3;
 /// remove those that are untied.
 const KNOWN: &[(&str, &str, usize)] = &[
     ("iscsi", "pdu::bhs", 10),
-    ("iscsi", "target::tasks", 5),
+    ("iscsi", "target::tasks", 6),
+    ("iscsi", "initiator::session", 6),
     ("runtime", "op::driver", 23),
     ("server-core", "hub", 5),
 ];
