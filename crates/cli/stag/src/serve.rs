@@ -57,7 +57,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     runtime::survive_file_size_limit();
     let supervisor = Supervisor::find();
     peer::group();
-    let mut taken = match take_over(args, &config) {
+    let mut taken = match take_over(args) {
         Ok(taken) => taken,
         Err(exit) => return exit,
     };
@@ -88,15 +88,15 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         }
     };
     let mut sockets = supervisor::handed();
-    let (mut state, mut nfs_clients, mut trees) = (State::default(), Vec::new(), Trees::default());
+    let (mut state, mut nfs_clients) = (State::default(), Vec::new());
     if let Some(taken) = &mut taken {
         sockets.append(&mut taken.sockets);
-        (state, nfs_clients, trees) = match taken.commit() {
+        (state, nfs_clients) = match taken.commit() {
             Ok(known) => known,
             // It was killed meanwhile. If it is alive, its units are locked, and this process ends.
             Err(CallError::Lost(error)) => {
                 tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
-                <(State, Vec<u8>, Trees)>::default()
+                <(State, Vec<u8>)>::default()
             }
             Err(error) => return failed(error, None),
         };
@@ -112,7 +112,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(units) => units,
         Err(error) => return failed(error, None),
     };
-    let trees = match trees.next(&config) {
+    let trees = match Trees::default().next(&config) {
         Ok(trees) => trees,
         Err(error) => return failed(error, None),
     };
@@ -280,7 +280,7 @@ fn keep_old_name(config: &mut Config) {
 }
 
 /// Asks the running daemon for its place, if that is wanted and there is one.
-fn take_over(args: &Serve, config: &Config) -> Result<Option<Taken>, Exit> {
+fn take_over(args: &Serve) -> Result<Option<Taken>, Exit> {
     if !args.takeover {
         return Ok(None);
     }
@@ -293,16 +293,7 @@ fn take_over(args: &Serve, config: &Config) -> Result<Option<Taken>, Exit> {
         Some(Place::Usual) | None => None,
     };
     match Taken::ask(path, args.lose_memory_units) {
-        Ok(taken) => match taken.loses(config).filter(|_| !args.lose_memory_units) {
-            None => Ok(Some(taken)),
-            Some(name) => {
-                say!(
-                    "stag: export {name} is in the running daemon's memory, and is not exported with the same size here: \
-                     --lose-memory-units loses it"
-                );
-                Err(Exit::Startup)
-            }
-        },
+        Ok(taken) => Ok(Some(taken)),
         Err(CallError::Unreachable { path, .. }) => {
             tracing::info!(path = %path.display(), "there is no daemon to take over from");
             Ok(None)

@@ -7,7 +7,6 @@
 //! kernel has taken their memory back: pages that it is still sending are detached then.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -15,7 +14,6 @@ use runtime::{Buf, LastUse, Region};
 use smallvec::SmallVec;
 
 use crate::budget::Budget;
-use crate::free::Run;
 use crate::pages::{PAGE, Pages, Runs, Taken};
 
 /// Number of views of the memory. A peer that receives its data slowly delays the retired pages of
@@ -61,20 +59,8 @@ impl Arena {
     /// # Errors
     /// The address space has no room for them.
     pub(crate) fn new(bytes: Arc<Budget>) -> io::Result<Self> {
-        Self::with(bytes, Region::new)
-    }
-
-    /// The arena of another process, whose memory this is: [`Self::restore`] has to follow.
-    ///
-    /// # Errors
-    /// It is too short.
-    pub(crate) fn of_shared(bytes: Arc<Budget>, memory: OwnedFd) -> io::Result<Self> {
-        Self::with(bytes, |len| Region::of_shared(memory, len))
-    }
-
-    fn with(bytes: Arc<Budget>, region: impl FnOnce(usize) -> io::Result<Arc<Region>>) -> io::Result<Self> {
         let pages = u32::try_from(bytes.limit().div_ceil(PAGE)).unwrap_or(u32::MAX);
-        let region = region(pages as usize * PAGE as usize)?;
+        let region = Region::new(pages as usize * PAGE as usize)?;
         let shard = |_| RwLock::new(Shard { view: region.view(), retired: Runs::new(), pages: 0 });
         Ok(Self {
             pages: Arc::new(Pages::new(region.clone(), pages, bytes)),
@@ -85,23 +71,6 @@ impl Arena {
             batch: (pages / 4096).clamp(1, BATCH),
             region,
         })
-    }
-
-    /// The memory that [`Self::share`] moves the pages to.
-    pub(crate) fn memory(&self) -> io::Result<OwnedFd> {
-        self.region.shared_file()
-    }
-
-    /// Moves the pages of files, in order, to [`Self::memory`]. `step` is called now and then.
-    pub(crate) fn share(&self, used: &[Run], step: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-        let place = |run: &Run| (run.at as usize * PAGE as usize, run.len as usize * PAGE as usize);
-        self.region.share(used.iter().map(place), step)
-    }
-
-    /// Files have these pages, in order, and no others. `None` if there are no such pages, or a page
-    /// is named twice.
-    pub(crate) fn restore(&self, used: &[Run]) -> Option<()> {
-        self.pages.restore(used)
     }
 
     /// Up to `most` pages, from `goal` on if that is free: see [`Pages::take`].

@@ -39,33 +39,6 @@ impl Data {
         Self { size, ..Self::default() }
     }
 
-    /// A file that another process had: [`Self::restore`] gives it its pages. `lent` as [`Self::is_lent`].
-    pub(crate) fn restored(size: u64, lent: bool) -> Self {
-        Self { size, lent, ..Self::default() }
-    }
-
-    /// Gives it pages from `page` on, behind all that it has. False if they are not.
-    pub(crate) fn restore(&mut self, page: u64, run: Run) -> bool {
-        let behind = self.runs.last_key_value().map_or(0, |(at, run)| at + u64::from(run.len));
-        let within = page.checked_add(run.len.into()).is_some_and(|end| end <= self.size.div_ceil(PAGE));
-        if page < behind || !within {
-            return false;
-        }
-        self.runs.insert(page, run);
-        self.pages += u64::from(run.len);
-        true
-    }
-
-    /// All runs, in order: the page of the file each begins with.
-    pub(crate) fn all_runs(&self) -> impl Iterator<Item = (u64, Run)> {
-        self.runs.iter().map(|(at, run)| (*at, *run))
-    }
-
-    /// Whether the kernel may still be sending its pages: they were handed out.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.lent
-    }
-
     pub(crate) fn size(&self) -> u64 {
         self.size
     }

@@ -50,29 +50,6 @@ impl Directory {
         Self { parent, names: HashMap::new(), order: BTreeMap::new(), next: FIRST_COOKIE, cost: 0 }
     }
 
-    /// A directory that another process had, whose next name gets cookie `next`: [`Self::restore`] gives
-    /// it its names.
-    pub(crate) fn restored(parent: Key, next: u64) -> Self {
-        Self { next, ..Self::new(parent) }
-    }
-
-    /// Gives it a name at its place. False if it has one of them.
-    pub(crate) fn restore(&mut self, cookie: u64, name: &[u8], child: Child) -> bool {
-        let name: Arc<[u8]> = name.into();
-        if cookie >= self.next || self.names.contains_key(&name) || self.order.contains_key(&cookie) {
-            return false;
-        }
-        self.cost += entry_cost(&name);
-        self.names.insert(name.clone(), (cookie, child));
-        self.order.insert(cookie, (name, child));
-        true
-    }
-
-    /// The cookie that the next name gets.
-    pub(crate) fn next(&self) -> u64 {
-        self.next
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

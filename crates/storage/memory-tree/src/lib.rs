@@ -1,15 +1,13 @@
 //! A tree of files in memory: `mem:1G`.
 //!
-//! Nothing outlives the process, unless another one takes the tree over. So every write counts as
-//! durable, and the ids of an earlier process are stale. All operations end at once. Reads answer with
-//! the memory itself.
+//! Nothing outlives the process, so every write counts as durable, and the ids of an earlier
+//! process are stale. All operations end at once. Reads answer with the memory itself.
 //!
 //! - [`MemoryTree`] implements [`tree::Tree`]. `names`, `attributes`, `file` and `extended` have
 //!   the operations, `state` their common parts.
 //! - `table` has the nodes, each behind its own lock, and the one rule against deadlocks.
 //! - `arena` has the pages of all files, and keeps those that are being sent from other files. `pages`
 //!   has those that are free.
-//! - `handover` has a tree go over to another process, with its data where it lies.
 //! - `budget` counts memory and files: data, names and attributes alike.
 #![forbid(unsafe_code)]
 
@@ -21,7 +19,6 @@ mod directory;
 mod extended;
 mod file;
 mod free;
-mod handover;
 mod memory_tree;
 mod names;
 mod node;

@@ -1,7 +1,6 @@
 //! [`MemoryTree`]: the operations of [`Tree`], each passed to the module that has it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use runtime::Chain;
 use tree::{
@@ -11,7 +10,7 @@ use tree::{
 };
 
 use crate::state::{FILE_SIZE, LINKS, Limits, NAME, State};
-use crate::{attributes, extended, file, handover, names};
+use crate::{attributes, extended, file, names};
 
 /// Owner and mode of a tree's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,32 +33,6 @@ impl MemoryTree {
     /// The address space has no room for so many bytes, or the limits none for a root.
     pub fn new(limits: Limits, root: Root) -> io::Result<Self> {
         State::new(limits, root.mode, root.uid, root.gid).map(Self)
-    }
-
-    /// The memory that holds the files' data after [`Self::hand_over`]. Another process maps it then.
-    ///
-    /// # Errors
-    /// Those of memfd_create(2).
-    pub fn memory(&self) -> io::Result<OwnedFd> {
-        self.0.arena.memory()
-    }
-
-    /// Writes all but the data to `to`, and moves the data to [`Self::memory`]. Nobody may use the tree
-    /// meanwhile, and not afterwards either if [`Self::take_over`] succeeds.
-    ///
-    /// # Errors
-    /// Those of `to`; memory is short. This tree stays whole.
-    pub fn hand_over(&self, to: &mut impl io::Write) -> io::Result<()> {
-        handover::hand_over(&self.0, to)
-    }
-
-    /// The tree of another process that [`Self::hand_over`] wrote, with that one's memory: its files,
-    /// ids and verifiers of writes are the same.
-    ///
-    /// # Errors
-    /// Those of `from`; `InvalidData` for another format or other limits.
-    pub fn take_over(limits: Limits, memory: OwnedFd, from: &mut impl io::Read) -> io::Result<Self> {
-        handover::take_over(limits, memory, from).map(Self)
     }
 
     /// Bytes of the limit that are in use, pages that are still being sent included.

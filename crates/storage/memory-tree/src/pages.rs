@@ -70,24 +70,6 @@ impl Pages {
         Self { region, bytes, free: Mutex::new(free), doomed: Mutex::default() }
     }
 
-    /// Takes these runs, in order, of pages that are all free, and makes zeros of the others. `None` if
-    /// that cannot be.
-    pub(crate) fn restore(&self, used: &[Run]) -> Option<()> {
-        let mut free = self.free();
-        let all = free.zeros.take(u32::MAX, Some(0))?.len;
-        let mut from = 0;
-        for run in used.iter().copied().chain([Run { at: all, len: 0 }]) {
-            let end = run.at.checked_add(run.len).filter(|end| *end <= all && run.at >= from)?;
-            if run.at > from {
-                let gap = Run { at: from, len: run.at - from };
-                self.empty(gap);
-                free.zeros.give(gap);
-            }
-            from = end;
-        }
-        Some(())
-    }
-
     /// Up to `most` pages, from `goal` on if that is free. The caller has taken them from the budget,
     /// which has no more than there are.
     pub(crate) fn take(&self, most: u32, goal: Option<u32>) -> Taken {
@@ -167,18 +149,13 @@ impl Pages {
     }
 
     fn free_run(&self, run: Run) {
-        self.empty(run);
-        self.free().zeros.give(run);
-        self.bytes.give(u64::from(run.len) * PAGE);
-    }
-
-    /// Makes zeros of pages, and gives their memory back.
-    fn empty(&self, run: Run) {
         let (at, len) = (run.at as usize * PAGE as usize, run.len as usize * PAGE as usize);
         if self.region.punch(at, len).is_err() {
             let done = self.region.fill(at, len, 0);
             debug_assert!(done.is_ok(), "{run:?} is in the arena");
         }
+        self.free().zeros.give(run);
+        self.bytes.give(len as u64);
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {

@@ -44,7 +44,7 @@ pub(crate) struct State {
     /// Held while a directory moves to another one: the hierarchy of directories then cannot
     /// change.
     pub(crate) moves: Mutex<()>,
-    /// Random: this tree, in this process and those that take it over.
+    /// Random: this tree, in this process.
     pub(crate) verifier: u64,
     fileids: AtomicU64,
     begun: Instant,
@@ -56,8 +56,16 @@ impl State {
         let bytes = Arc::new(Budget::new(limits.bytes.min(Arena::MOST)));
         let mut verifier = [0; 8];
         runtime::random(&mut verifier)?;
-        let arena = Arena::new(bytes.clone())?;
-        let state = Self::empty(limits, (arena, bytes), u64::from_ne_bytes(verifier), ROOT.fileid);
+        let state = Self {
+            table: Table::new(),
+            arena: Arena::new(bytes.clone())?,
+            bytes,
+            files: Budget::new(limits.files.min(u32::MAX.into())),
+            moves: Mutex::new(()),
+            verifier: u64::from_ne_bytes(verifier),
+            fileids: AtomicU64::new(ROOT.fileid),
+            begun: Instant::now(),
+        };
         let now = now();
         let root = Node {
             fileid: state.new_fileid(),
@@ -83,25 +91,6 @@ impl State {
         Ok(state)
     }
 
-    /// A tree that has no files, and whose next one gets number `fileid`.
-    pub(crate) fn empty(
-        limits: Limits,
-        (arena, bytes): (Arena, Arc<Budget>),
-        verifier: u64,
-        fileid: u64,
-    ) -> Self {
-        Self {
-            table: Table::new(),
-            arena,
-            bytes,
-            files: Budget::new(limits.files.min(u32::MAX.into())),
-            moves: Mutex::new(()),
-            verifier,
-            fileids: AtomicU64::new(fileid),
-            begun: Instant::now(),
-        }
-    }
-
     pub(crate) fn root(&self) -> Key {
         ROOT
     }
@@ -109,11 +98,6 @@ impl State {
     /// A number that no file has ever had.
     pub(crate) fn new_fileid(&self) -> u64 {
         self.fileids.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// The number that the next file gets.
-    pub(crate) fn next_fileid(&self) -> u64 {
-        self.fileids.load(Ordering::Relaxed)
     }
 
     /// What the server calls a node.

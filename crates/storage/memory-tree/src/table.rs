@@ -111,43 +111,14 @@ impl Table {
                 }
             }
         };
-        let key = Key { slot, fileid: node.fileid };
-        if self.place_at(slot, node) { Ok(key) } else { Err(TreeError::NoSpace) }
-    }
-
-    /// Puts a node at a slot. False if there is no such slot.
-    fn place_at(&self, slot: u32, node: Box<Node>) -> bool {
-        let (number, at) = Self::place(slot);
-        let Some(chunk) = self.chunks.get(number) else { return false };
-        let chunk = chunk.get_or_init(|| {
-            let len = (FIRST as usize) << number;
+        let (chunk, at) = Self::place(slot);
+        let chunk = self.chunks.get(chunk).ok_or(TreeError::NoSpace)?.get_or_init(|| {
+            let len = (FIRST as usize) << chunk;
             (0..len).map(|_| Slot::default()).collect()
         });
+        let key = Key { slot, fileid: node.fileid };
         *chunk[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
-        true
-    }
-
-    /// The slot behind the last that was ever used.
-    pub(crate) fn end(&self) -> u32 {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).next
-    }
-
-    /// Shows the node at a slot, if one is there.
-    pub(crate) fn visit(&self, slot: u32, look: impl FnOnce(&Node)) {
-        let Some(slot) = self.slot(slot) else { return };
-        if let Some(node) = slot.lock().unwrap_or_else(PoisonError::into_inner).as_deref() {
-            look(node);
-        }
-    }
-
-    /// Puts a node at a slot behind all that were used before. False if it is not.
-    pub(crate) fn restore(&mut self, slot: u32, node: Box<Node>) -> bool {
-        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(next) = slot.checked_add(1).filter(|_| slot >= free.next) else { return false };
-        let between = free.next..slot;
-        free.used.extend(between);
-        free.next = next;
-        self.place_at(slot, node)
+        Ok(key)
     }
 
     /// Takes out a node that is locked.

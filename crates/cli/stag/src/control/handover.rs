@@ -3,12 +3,12 @@
 //! Over one connection to the control socket: the new daemon asks; the running one sends its listening sockets and its control
 //! socket along (SCM_RIGHTS) and serves on; the new one says `commit`; the running one stops accepting, lets commands in flight end,
 //! closes its sessions, units and exports, and says what else it knows; the new one opens the units, serves, and says `done`; the old one
-//! ends. Exports in memory go along: their memory with the sockets, all else behind what is said. Connections made meanwhile wait in the sockets' backlog. If the new daemon is not heard of again, whatever became of it, the
+//! ends. Connections made meanwhile wait in the sockets' backlog. If the new daemon is not heard of again, whatever became of it, the
 //! old one opens its units again and goes on. Data is safe at every point: units are open in one of both at most, and what was
 //! acknowledged has been written before.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, BufWriter, IoSlice, IoSliceMut, Read};
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,7 +37,7 @@ use super::protocol::{
 use super::socket::ControlSocket;
 use crate::config::Config;
 use crate::convert;
-use crate::exports::{self, InMemory, Trees, Watched};
+use crate::exports::{self, Trees};
 use crate::health::{self, CarriedMark};
 use crate::identity::Carried;
 use crate::state::hex;
@@ -65,9 +65,6 @@ struct Arguments {
     /// Whether memory units may lose their data.
     #[serde(default)]
     lose_memory_units: bool,
-    /// The new daemon takes exports in memory over.
-    #[serde(default)]
-    memory_exports: bool,
 }
 
 /// Description of the sockets that are sent along.
@@ -78,9 +75,6 @@ struct Offer {
     /// Whether the last of them is that of HTTP.
     #[serde(default)]
     http: bool,
-    /// Exports in memory, with their sizes, whose memory comes behind the sockets.
-    #[serde(default)]
-    memory: Vec<(String, u64)>,
 }
 
 /// State of a daemon that is not on a medium.
@@ -148,17 +142,14 @@ pub fn give(
     };
     let _alone = daemon.changing();
     let running = daemon.running();
-    let in_memory = running.trees.in_memory();
-    let (kept, lost) = if given.memory_exports { (in_memory, Vec::new()) } else { (Vec::new(), in_memory) };
     let memory: Vec<String> = running
         .units
         .open
         .iter()
         .filter(|(_, unit)| matches!(unit.spec.backing, Backing::Memory(_) | Backing::ObjectMemory(_)))
         .map(|((iqn, lun), _)| format!("{iqn} LUN {lun}"))
-        .chain(lost.iter().map(|export| format!("export {}", export.name)))
+        .chain(running.trees.in_memory().map(|name| format!("export {name}")))
         .collect();
-    drop(lost);
     if let Some(first) = memory.first().filter(|_| !given.lose_memory_units) {
         let what = format!(
             "{} units and exports are in this daemon's memory and would be lost with it (such as {first}): --lose-memory-units does it",
@@ -167,25 +158,14 @@ pub fn give(
         return refuse(out, Kind::Refused, what);
     }
     let sockets = daemon.core.listening_sockets();
-    if sockets.len() + kept.len() + 3 > MOST {
-        let what = format!("more than {} portals and exports in memory cannot be handed over", MOST - 3);
-        return refuse(out, Kind::Refused, what);
+    if sockets.len() + 3 > MOST {
+        return refuse(out, Kind::Refused, format!("more than {} portals cannot be handed over", MOST - 3));
     }
-    let shared: io::Result<Vec<OwnedFd>> = kept.iter().map(|export| export.tree.memory()).collect();
-    let shared = match shared {
-        Ok(shared) => shared,
-        Err(error) => {
-            let what = format!("exports in memory cannot be handed over: {error}");
-            return refuse(out, Kind::Refused, what);
-        }
-    };
     let http = daemon.http.get();
     let portals = sockets.iter().map(|(asked, socket)| (asked, socket.as_fd()));
     let (asked, mut fds): (Vec<SocketAddr>, Vec<BorrowedFd<'_>>) =
         portals.chain(http.iter().map(|(asked, socket)| (asked, socket.as_fd()))).unzip();
-    let memory = kept.iter().map(|export| (export.name.clone(), export.bytes)).collect();
-    let offer = Offer { asked, http: http.is_some(), memory };
-    fds.extend(shared.iter().map(AsFd::as_fd));
+    let offer = Offer { asked, http: http.is_some() };
     fds.push(socket.listener.as_fd());
     fds.push(socket.lock.as_fd());
     send_offer(stream, &offer, &fds)?;
@@ -197,13 +177,13 @@ pub fn give(
     daemon.core.pause(DRAIN);
     let mut state = state(daemon, &running.units);
     let units: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
-    let trees = running.trees.watched(&kept);
+    let trees = running.trees.watched();
     daemon.core.let_go();
     let config = running.config.clone();
     daemon.set_running(Running { config: config.clone(), units: Units::default(), trees: Trees::default() });
     drop(running);
     let deadline = Instant::now() + CLOSE;
-    let open = || units.iter().any(WeakUnit::is_open) || trees.iter().any(Watched::is_used);
+    let open = || units.iter().any(WeakUnit::is_open) || trees.iter().any(|tree| tree.strong_count() > 0);
     while open() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -213,17 +193,6 @@ pub fn give(
     let told = serde_json::to_value(&state).map_err(io::Error::from);
     let told = told.and_then(|state| write_answer(&mut out, Answer::Ok(state)));
     let told = told.and_then(|()| io::Write::write_all(&mut out, &nfs));
-    let told = told.and_then(|()| {
-        // Its data would change while it is moved.
-        let used = trees.iter().any(Watched::is_used);
-        let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "a call is still at work on an export");
-        if used && !kept.is_empty() { Err(busy()) } else { hand_over_trees(&kept, stream) }
-    });
-    if let Err(error) = &told {
-        tracing::error!(%error, "not everything could be handed over");
-        // The new one hears the end, and gives up.
-        let _ = stream.shutdown(std::net::Shutdown::Both);
-    }
     if told.is_ok() && hears(lines, "done") {
         socket.give_away();
         daemon.set_replaced();
@@ -232,14 +201,8 @@ pub fn give(
         return Ok(true);
     }
     tracing::error!("the daemon that was to take over is not there: going on");
-    resume(daemon, config, &state, kept);
+    resume(daemon, config, &state);
     Ok(false)
-}
-
-/// Moves the data of exports to memory that the new daemon maps, and tells it all else.
-fn hand_over_trees(kept: &[InMemory], stream: &UnixStream) -> io::Result<()> {
-    let mut to = BufWriter::new(stream);
-    kept.iter().try_for_each(|export| export.tree.hand_over(&mut to))
 }
 
 /// Tells the service manager that the process at the other end is the service's main one from now on.
@@ -257,7 +220,7 @@ fn hears(lines: &mut impl BufRead, word: &str) -> bool {
 }
 
 /// Serves what was served before.
-fn resume(daemon: &Daemon, config: Config, state: &State, kept: Vec<InMemory>) {
+fn resume(daemon: &Daemon, config: Config, state: &State) {
     let none = Units::default();
     let deadline = Instant::now() + REOPEN;
     let units = loop {
@@ -275,7 +238,7 @@ fn resume(daemon: &Daemon, config: Config, state: &State, kept: Vec<InMemory>) {
         }
     };
     restore_units(state, &units);
-    let trees = Trees::of_memory(kept).next(&config).unwrap_or_else(|error| {
+    let trees = Trees::default().next(&config).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot be exported again");
         Trees::default()
     });
@@ -376,8 +339,6 @@ pub struct Taken {
     pub http: Option<(SocketAddr, OwnedFd)>,
     pub control: Option<ControlSocket>,
     pub served: Served,
-    /// Exports in memory, with their sizes.
-    memory: Vec<(String, u64, OwnedFd)>,
 }
 
 /// Targets and serial numbers of a running daemon, from its `status`. The serial numbers show
@@ -412,69 +373,40 @@ impl Taken {
     pub fn ask(path: Option<&Path>, lose_memory_units: bool) -> Result<Self, CallError> {
         let path = path.map_or_else(place::of_own, |path| Ok(path.to_owned()))?;
         let served = Served::ask(&path);
-        let ask = |memory_exports: bool| -> Result<_, CallError> {
-            let (mut stream, _) = connect(Some(&path))?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            let mut arguments = Map::new();
-            arguments.insert("lose_memory_units".into(), Value::Bool(lose_memory_units));
-            if memory_exports {
-                arguments.insert("memory_exports".into(), Value::Bool(true));
-            }
-            write_line(&mut stream, &Request::new(VERB, arguments))?;
-            let (line, fds) = receive(&stream)?;
-            let offer: Offer = read_told(&mut line.as_slice())?;
-            Ok((stream, offer, fds))
-        };
-        let (stream, offer, mut fds) = match ask(true) {
-            // An older daemon does not know what that is.
-            Err(CallError::Fault(fault)) if fault.kind == Kind::Request => ask(false)?,
-            other => other?,
-        };
+        let (mut stream, path) = connect(Some(&path))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut arguments = Map::new();
+        arguments.insert("lose_memory_units".into(), Value::Bool(lose_memory_units));
+        write_line(&mut stream, &Request::new(VERB, arguments))?;
+        let (line, mut fds) = receive(&stream)?;
+        let offer: Offer = read_told(&mut line.as_slice())?;
         let count = offer.asked.len();
-        if fds.len() != count + offer.memory.len() + 2 {
+        if fds.len() != count + 2 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "sockets are missing").into());
         }
         let (lock, listener) = (fds.pop(), fds.pop());
         let control = listener.zip(lock).map(|(listener, lock)| ControlSocket::adopt(&path, listener, lock));
         let lines = BufReader::new(stream.try_clone()?);
-        let memory = offer.memory.into_iter().zip(fds.split_off(count));
-        let memory = memory.map(|((name, bytes), memory)| (name, bytes, memory)).collect();
         let mut sockets: Vec<_> = offer.asked.into_iter().zip(fds).collect();
         let http = offer.http.then(|| sockets.pop()).flatten();
-        Ok(Self { stream, lines, sockets, http, control, served, memory })
-    }
-
-    /// An export in the running daemon's memory that `config` has not, and which would be lost.
-    pub fn loses(&self, config: &Config) -> Option<&str> {
-        let lost = self.memory.iter().find(|(name, bytes, _)| !exports::has_memory(config, name, *bytes));
-        lost.map(|(name, ..)| name.as_str())
+        Ok(Self { stream, lines, sockets, http, control, served })
     }
 
     /// Has the running daemon let go of its sessions and units. It takes them back if this value is dropped without
-    /// [`Self::done`]. Returns what it knew, with what NFS knew of its clients, and its exports in memory.
+    /// [`Self::done`]. Returns what it knew, with what NFS knew of its clients.
     ///
     /// # Errors
-    /// When it went away; when it handed an export over that cannot be read.
-    pub fn commit(&mut self) -> Result<(State, Vec<u8>, Trees), CallError> {
+    /// When it went away.
+    pub fn commit(&mut self) -> Result<(State, Vec<u8>), CallError> {
         write_line(&mut self.stream, &json!({ "v": VERSION, "do": "commit" }))?;
         let state: State = read_told(&mut self.lines)?;
         let mut nfs = Vec::new();
         io::Read::take(&mut self.lines, state.nfs).read_to_end(&mut nfs)?;
-        if nfs.len() as u64 != state.nfs {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        if nfs.len() as u64 == state.nfs {
+            Ok((state, nfs))
+        } else {
+            Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
         }
-        let mut trees = Vec::new();
-        for (name, bytes, memory) in self.memory.drain(..) {
-            let taken = InMemory::take_over(name.clone(), bytes, memory, &mut self.lines);
-            trees.push(taken.map_err(|error| match error.kind() {
-                // The running daemon is there, and goes on.
-                io::ErrorKind::InvalidData => {
-                    CallError::Fault(Fault::new(Kind::Failed, format!("export {name}: {error}")))
-                }
-                _ => error.into(),
-            })?);
-        }
-        Ok((state, nfs, Trees::of_memory(trees)))
     }
 
     /// Tells the other daemon that this one serves, so that it ends.

@@ -5,8 +5,6 @@ mod key;
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -31,38 +29,9 @@ pub struct ExportError {
     reason: String,
 }
 
-/// An open tree.
-#[derive(Clone)]
-enum Open {
-    Memory(Arc<MemoryTree>),
-    Directory(Arc<Folder>),
-}
-
-impl Open {
-    fn tree(&self) -> Arc<dyn Tree> {
-        match self {
-            Self::Memory(tree) => tree.clone(),
-            Self::Directory(tree) => tree.clone(),
-        }
-    }
-}
-
 /// The open trees, by what they show.
 #[derive(Clone, Default)]
-pub struct Trees(HashMap<(String, Shown), Open>);
-
-/// Tells whether a tree is in use.
-pub struct Watched {
-    tree: Weak<dyn Tree>,
-    /// Uses that do not count.
-    own: usize,
-}
-
-impl Watched {
-    pub fn is_used(&self) -> bool {
-        self.tree.strong_count() > self.own
-    }
-}
+pub struct Trees(HashMap<(String, Shown), Arc<dyn Tree>>);
 
 impl Trees {
     /// The trees of `config`: those of `self` where the same is asked for, the others opened.
@@ -89,63 +58,16 @@ impl Trees {
         Ok(Self(trees))
     }
 
-    /// Tells of each tree whether it is in use beside `kept`, now and later.
-    pub fn watched(&self, kept: &[InMemory]) -> Vec<Watched> {
-        let watched = |tree: Arc<dyn Tree>| {
-            let own = kept.iter().any(|it| std::ptr::addr_eq(Arc::as_ptr(&it.tree), Arc::as_ptr(&tree)));
-            Watched { tree: Arc::downgrade(&tree), own: own.into() }
-        };
-        self.0.values().map(Open::tree).map(watched).collect()
+    /// Tells of each tree whether it is in use, now and later.
+    pub fn watched(&self) -> Vec<Weak<dyn Tree>> {
+        self.0.values().map(Arc::downgrade).collect()
     }
 
-    /// The exports in memory, by name.
-    pub fn in_memory(&self) -> Vec<InMemory> {
-        let of = |((name, shown), open): (&(String, Shown), &Open)| match (shown, open) {
-            (Shown::Memory(bytes), Open::Memory(tree)) => {
-                Some(InMemory { name: name.clone(), bytes: *bytes, tree: tree.clone() })
-            }
-            _ => None,
-        };
-        let mut all: Vec<InMemory> = self.0.iter().filter_map(of).collect();
-        all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        all
+    /// Names of the exports in memory, whose files end with the daemon.
+    pub fn in_memory(&self) -> impl Iterator<Item = &str> {
+        let memory = |shown: &Shown| matches!(shown, Shown::Memory(_));
+        self.0.keys().filter(move |(_, shown)| memory(shown)).map(|(name, _)| name.as_str())
     }
-
-    /// These trees, for [`Self::next`] to choose from.
-    pub fn of_memory(all: impl IntoIterator<Item = InMemory>) -> Self {
-        let of = |it: InMemory| ((it.name, Shown::Memory(it.bytes)), Open::Memory(it.tree));
-        Self(all.into_iter().map(of).collect())
-    }
-}
-
-/// An export in memory, whose files end with the daemon unless another takes them over.
-#[derive(Clone)]
-pub struct InMemory {
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
-    pub tree: Arc<MemoryTree>,
-}
-
-impl InMemory {
-    /// The export of another daemon, which hands it over in `memory` and `from`.
-    ///
-    /// # Errors
-    /// Those of [`MemoryTree::take_over`].
-    pub fn take_over(
-        name: String,
-        bytes: u64,
-        memory: OwnedFd,
-        from: &mut impl io::Read,
-    ) -> io::Result<Self> {
-        let tree = MemoryTree::take_over(limits(bytes), memory, from)?;
-        Ok(Self { name, bytes, tree: Arc::new(tree) })
-    }
-}
-
-/// Whether a configuration has this export in memory.
-pub fn has_memory(config: &Config, name: &str, bytes: u64) -> bool {
-    config.exports.iter().any(|export| export.name == name && export.shown == Shown::Memory(bytes))
 }
 
 /// The key of an export's tree. All exports of a directory share one tree, which keeps its files'
@@ -158,23 +80,21 @@ fn asked(export: &Export) -> (String, Shown) {
     (own, export.shown.clone())
 }
 
-fn open(export: &Export) -> Result<Open, String> {
+fn open(export: &Export) -> Result<Arc<dyn Tree>, String> {
     match &export.shown {
-        Shown::Memory(bytes) => memory(*bytes).map(Open::Memory),
-        Shown::Directory(path) => directory(path, export).map(Open::Directory),
+        Shown::Memory(bytes) => memory(*bytes),
+        Shown::Directory(path) => directory(path, export),
     }
 }
 
-fn limits(bytes: u64) -> Limits {
-    Limits { bytes, files: FILES }
+fn memory(bytes: u64) -> Result<Arc<dyn Tree>, String> {
+    let limits = Limits { bytes, files: FILES };
+    let tree =
+        MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 }).map_err(|error| error.to_string())?;
+    Ok(Arc::new(tree))
 }
 
-fn memory(bytes: u64) -> Result<Arc<MemoryTree>, String> {
-    let root = Root { mode: 0o777, uid: 0, gid: 0 };
-    Ok(Arc::new(MemoryTree::new(limits(bytes), root).map_err(|error| error.to_string())?))
-}
-
-fn directory(path: &Path, export: &Export) -> Result<Arc<Folder>, String> {
+fn directory(path: &Path, export: &Export) -> Result<Arc<dyn Tree>, String> {
     // What is known of a directory belongs to it, whatever it is exported as.
     let state = state::path("exports", &path.display().to_string())?;
     let options = Options { asynchronous: export.asynchronous, ..Options::new(state) };
@@ -187,7 +107,7 @@ fn directory(path: &Path, export: &Export) -> Result<Arc<Folder>, String> {
 /// There is no key for file handles.
 pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
     let export = |export: &Export| {
-        let tree = trees.0.get(&asked(export))?.tree();
+        let tree = trees.0.get(&asked(export))?.clone();
         let rule = |client: &crate::config::Client| ClientRule {
             network: client.network,
             read_only: client.read_only,
@@ -247,10 +167,10 @@ mod tests {
         ];
         let config = Config { exports, ..Config::default() };
         let trees = Trees::default().next(&config).unwrap();
-        let of = |at: usize| trees.0[&asked(&config.exports[at])].tree();
-        assert!(Arc::ptr_eq(&of(0), &of(1)) && !Arc::ptr_eq(&of(2), &of(3)));
+        let of = |at: usize| &trees.0[&asked(&config.exports[at])];
+        assert!(Arc::ptr_eq(of(0), of(1)) && !Arc::ptr_eq(of(2), of(3)));
         let next = trees.next(&config).unwrap();
-        assert!(Arc::ptr_eq(&of(0), &next.0[&asked(&config.exports[0])].tree()), "it goes on");
+        assert!(Arc::ptr_eq(of(0), &next.0[&asked(&config.exports[0])]), "it goes on");
     }
 
     #[test]

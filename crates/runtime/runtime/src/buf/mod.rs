@@ -18,7 +18,6 @@ mod chain;
 pub mod pool;
 pub(crate) mod racy;
 mod region;
-mod sharing;
 mod unique;
 
 use std::alloc::Layout;

@@ -7,14 +7,13 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::pool::{self, Header};
-use super::sharing::Sharing;
 use super::{Buf, racy};
 use crate::fs::File;
 use crate::runtime::{Address, Core};
@@ -77,14 +76,13 @@ pub(super) struct Mapping {
     /// Whether the kernel reports to this process which pages are in memory.
     told: bool,
     guard: OnceLock<Arc<dyn Guard>>,
-    sharing: Sharing,
     view: Option<View>,
 }
 
 /// Data of a view besides the address and length within its region.
 struct View {
     /// Owns the pages.
-    whole: Arc<Mapping>,
+    _whole: Arc<Mapping>,
     /// The cores that hold a header of it, to be told when it is closed.
     holders: Mutex<Vec<Address>>,
 }
@@ -116,8 +114,7 @@ impl Mapping {
             numbers.0 - 1
         });
         let (closed, guard) = (AtomicBool::new(false), OnceLock::new());
-        let sharing = Sharing::default();
-        Self { base, len, number, closed, backing, told, guard, sharing, view: None }
+        Self { base, len, number, closed, backing, told, guard, view: None }
     }
 
     /// Registers this core as a holder of a header of it.
@@ -223,58 +220,12 @@ impl Region {
         Ok(Arc::new(Self { mapping: Arc::new(Mapping::new(len)?) }))
     }
 
-    /// Maps the first `len` bytes of a file in memory that another region's memory has been moved to ([`Self::share`]).
-    ///
-    /// # Errors
-    /// Those of mmap(2); `InvalidData` if the file is shorter, or may become so.
-    pub fn of_shared(file: OwnedFd, len: usize) -> io::Result<Arc<Self>> {
-        let (sharing, base) = Sharing::of(file, len)?;
-        let mut mapping = Mapping::with(base, len, Backing::Memory, true);
-        mapping.sharing = sharing;
-        Ok(Arc::new(Self { mapping: Arc::new(mapping) }))
-    }
-
-    /// The file in memory that [`Self::share`] moves the region's memory to, or has. Until then it is empty.
-    ///
-    /// # Errors
-    /// `Unsupported` of a file's region; those of memfd_create(2).
-    pub fn shared_file(&self) -> io::Result<OwnedFd> {
-        if self.mapping.backing != Backing::Memory {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let whole = self.whole();
-        whole.sharing.file(whole.len)?.try_clone()
-    }
-
-    /// Moves the memory to its [`Self::shared_file`], in place: addresses, slices and bytes stay as they are. `used` are
-    /// offsets and lengths of the bytes that count, in order; others may become zeros. `step` is called after each part, to
-    /// tell those who wait. Nobody may write to the region meanwhile: what is written may be lost.
-    ///
-    /// # Errors
-    /// Memory is short, or `step` fails. The region stays usable, and a later call goes on.
-    pub fn share(
-        &self,
-        used: impl IntoIterator<Item = (usize, usize)>,
-        step: impl FnMut() -> io::Result<()>,
-    ) -> io::Result<()> {
-        self.shared_file()?;
-        let whole = self.whole();
-        let inside = used.into_iter().map_while(|(at, len)| self.at(at, len).is_ok().then_some((at, len)));
-        // SAFETY: the whole mapping, whose pages no reference of Rust's names.
-        unsafe { whole.sharing.move_all(whole.base, whole.len, inside, step) }
-    }
-
-    /// The mapping that has the pages.
-    fn whole(&self) -> &Mapping {
-        self.mapping.view.as_ref().map_or(&self.mapping, |view| &view.whole)
-    }
-
     /// The same memory, whose slices are counted apart: [`LastUse`] tells when those of this view have gone. Cores that
     /// sleep are told when a view is dropped, so it ends as soon as its last slice does.
     pub fn view(&self) -> Self {
         let Mapping { base, len, backing, told, .. } = *self.mapping;
         let mut mapping = Mapping::with(base, len, backing, told);
-        mapping.view = Some(View { whole: Arc::clone(&self.mapping), holders: Mutex::default() });
+        mapping.view = Some(View { _whole: Arc::clone(&self.mapping), holders: Mutex::default() });
         Self { mapping: Arc::new(mapping) }
     }
 
@@ -510,8 +461,13 @@ impl Region {
         self.fill(at, first - at, 0)?;
         self.fill(last, at + len - last, 0)?;
         if last > first {
-            // SAFETY: `first..last` are whole pages of this mapping.
-            unsafe { self.whole().sharing.punch(start.add(first - at), first, last - first)? };
+            // SAFETY: `first..last` are whole pages of this private anonymous mapping; they read as zeros afterwards.
+            // Other cores and the kernel may use them meanwhile and see either content.
+            let rc =
+                unsafe { libc::madvise(start.add(first - at).cast(), last - first, libc::MADV_DONTNEED) };
+            if rc != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
         Ok(())
     }
