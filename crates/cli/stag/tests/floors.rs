@@ -40,18 +40,18 @@ fn read(path: &Path) -> String {
 fn floors() -> BTreeMap<String, u32> {
     let crates = crates();
     let mut floors = BTreeMap::new();
-    let mut number = 0;
+    let mut number = None;
     for line in read(&workspace().join("ARCHITECTURE.md")).lines() {
         let columns = match line.strip_prefix("floor ") {
             Some(rest) => {
                 let (floor, columns) = rest.split_once("  ").expect("two spaces after the floor's number");
-                number = floor.trim().parse().expect("a floor has a number");
+                number = Some(floor.trim().parse().expect("a floor has a number"));
                 columns
             }
             // A floor of more lines than one.
-            None if number > 0 && line.starts_with("         ") => line,
+            None if number.is_some() && line.starts_with("         ") => line,
             None => {
-                number = 0;
+                number = None;
                 continue;
             }
         };
@@ -59,7 +59,7 @@ fn floors() -> BTreeMap<String, u32> {
         for column in columns.split("  ") {
             let word = column.split_whitespace().next().unwrap_or_default();
             if crates.contains_key(word) {
-                let before = floors.insert(word.to_owned(), number);
+                let before = floors.insert(word.to_owned(), number.unwrap_or_default());
                 assert_eq!(before, None, "ARCHITECTURE.md puts {word} on two floors");
                 found += 1;
             }
