@@ -219,6 +219,18 @@ def on_a_fresh_debian(lab):
         expect("-2" in machine.run("dpkg-query", "-W", "stag"), "not the second package")
         expect(machine.run("cat", CONFIG) == DOCUMENT, "the configuration was changed")
 
+    def without_configuration():
+        """The administrator has removed the file: dpkg does not bring it back, and what serves goes on."""
+        machine = state["machine"]
+        before = machine.property("MainPID")
+        machine.run("rm", CONFIG)
+        said = machine.run("dpkg", "-i", "/packages/" + os.path.basename(state["second"]))
+        expect("still serves" in said, said)
+        machine.run("test", "!", "-e", CONFIG)
+        expect(machine.property("MainPID") == before, "another process serves")
+        proc.run("iscsi-inq", URL)
+        machine.write(CONFIG, DOCUMENT)
+
     def removed():
         machine = state["machine"]
         machine.run("dpkg", "-r", "stag")
@@ -242,6 +254,7 @@ def on_a_fresh_debian(lab):
                 lab.case("a start with a mistake fails once, and is not tried again", wrong_restart)
                 lab.case("kill -9 has it restarted", killed)
                 lab.case("a new package takes over under verified load, without an error", upgrade)
+                lab.case("a package is configured though the configuration was removed", without_configuration)
                 lab.case("removing it stops it, and leaves configuration and data", removed)
                 lab.case("purging it leaves the data", purged)
     finally:
