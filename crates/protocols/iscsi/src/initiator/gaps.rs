@@ -10,7 +10,7 @@ use super::event::ProtocolError;
 use super::exchange::{Exchange, MAX_READY, Turn};
 use super::ids::{ConnectionId, TaskKey};
 use super::links::Snack;
-use super::tasks::{Kind, Task};
+use super::tasks::{Kind, Scsi, Task};
 
 /// The maximum number of times that the same PDU is requested or resent.
 pub(super) const MAX_TRIES: u8 = 10;
@@ -122,15 +122,7 @@ impl Gaps {
         key: TaskKey,
     ) -> Result<(), ProtocolError> {
         let epoch = exchange.links.get(on).map(|c| c.segment_epoch);
-        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = exchange.tasks.get_mut(key) else {
-            broken!("missing data-in of no command");
-            return Ok(());
-        };
-        *idle = 0;
-        *tries += 1;
-        if *tries > MAX_TRIES {
-            return Err(ProtocolError::Unrecoverable);
-        }
+        let Some(scsi) = try_again(exchange, key)? else { return Ok(()) };
         let from = scsi.data_sn;
         if Some(scsi.segment_epoch) == epoch {
             return self.snack(exchange, on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO);
@@ -166,15 +158,7 @@ impl Gaps {
         on: ConnectionId,
         key: TaskKey,
     ) -> Result<(), ProtocolError> {
-        let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = exchange.tasks.get_mut(key) else {
-            broken!("a missing R2T of no command");
-            return Ok(());
-        };
-        *idle = 0;
-        *tries += 1;
-        if *tries > MAX_TRIES {
-            return Err(ProtocolError::Unrecoverable);
-        }
+        let Some(scsi) = try_again(exchange, key)? else { return Ok(()) };
         let from = scsi.r2t_sn;
         self.snack(exchange, on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)
     }
@@ -228,4 +212,21 @@ impl Gaps {
         } += 1;
         Ok(())
     }
+}
+
+/// Counts one more request for what a command misses.
+///
+/// # Errors
+/// Unrecoverable: it was requested [`MAX_TRIES`] times.
+fn try_again<P: Payload, T>(
+    exchange: &mut Exchange<P, T>,
+    key: TaskKey,
+) -> Result<Option<&mut Scsi<P>>, ProtocolError> {
+    let Some(Task { idle, tries, kind: Kind::Scsi(scsi), .. }) = exchange.tasks.get_mut(key) else {
+        broken!("a missing PDU of no command");
+        return Ok(None);
+    };
+    *idle = 0;
+    *tries += 1;
+    if *tries > MAX_TRIES { Err(ProtocolError::Unrecoverable) } else { Ok(Some(scsi)) }
 }
