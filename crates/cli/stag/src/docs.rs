@@ -1,5 +1,5 @@
-//! Man pages, shell completions and the book's page of commands, generated from the definitions of the command line and of
-//! the settings.
+//! Man pages, shell completions and the book's page of commands, generated from the definitions of
+//! the command line and of the settings.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,8 @@ pub fn completions(shell: Shell) -> Exit {
     }
 }
 
-/// Writes the man pages below `dir`: `man1/stag.1`, one there for each subcommand, and `man5/stag.toml.5`.
+/// Writes the man pages below `dir`: `man1/stag.1`, one there for each subcommand, and
+/// `man5/stag.toml.5`.
 pub fn man(dir: &Path) -> Exit {
     match write_pages(dir) {
         Ok(()) => Exit::Done,

@@ -1,6 +1,6 @@
-//! The attacks of docs/src/design/rdma-security.md, one test each, with the names used there. `Side` panics
-//! when a step names a byte outside posted or registered memory, so every test here also checks
-//! that.
+//! The attacks of docs/src/design/rdma-security.md, one test each, with the names used there.
+//! `Side` panics when a step names a byte outside posted or registered memory, so every test here
+//! also checks that.
 
 mod common;
 

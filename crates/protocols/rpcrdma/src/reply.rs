@@ -1,5 +1,5 @@
-//! Where the parts of a reply go (RFC 8166 §3.4.6, §3.5): items by RDMA Write to chunks of the write
-//! list, the rest behind the header or to the reply chunk.
+//! Where the parts of a reply go (RFC 8166 §3.4.6, §3.5): items by RDMA Write to chunks of the
+//! write list, the rest behind the header or to the reply chunk.
 
 use rpc::xdr::{Chained, List, Writer, padding};
 use smallvec::SmallVec;

@@ -264,8 +264,9 @@ impl QueuePair {
     }
 
     /// Confirms that the peer has received everything posted before the mark, as its later messages
-    /// show. The memory of headers around data that was sent by reference ([`crate::Options::lend`]) is
-    /// used again then, instead of new memory. A mark in the future is ignored.
+    /// show. The memory of headers around data that was sent by reference
+    /// ([`crate::Options::lend`]) is used again then, instead of new memory. A mark in the future
+    /// is ignored.
     pub fn confirm(&self, mark: u64) {
         match &self.provider {
             Provider::Software(pair) => pair.confirm(mark),
@@ -374,8 +375,8 @@ impl QueuePair {
         }
     }
 
-    /// Sets TCP keepalive of the socket, if there is one: a device notices by itself that its peer is
-    /// gone.
+    /// Sets TCP keepalive of the socket, if there is one: a device notices by itself that its peer
+    /// is gone.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
         match &self.provider {
             Provider::Software(pair) => pair.set_keepalive(keepalive),

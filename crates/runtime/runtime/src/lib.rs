@@ -8,7 +8,8 @@
 //! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores.
 //!   [`Shared`], [`Use`]: values that cores share without writing to shared memory.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
-//! - [`File`]: files and block devices. [`files`]: their names. [`FileHandle`]: files without names. [`act_as`]: calls for another user.
+//! - [`File`]: files and block devices. [`files`]: their names. [`FileHandle`]: files without
+//!   names. [`act_as`]: calls for another user.
 //! - [`BlockingStream`], [`channel`], [`nap`]: what threads that are not cores wait with.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have.

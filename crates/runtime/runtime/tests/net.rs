@@ -672,8 +672,8 @@ fn a_stream_with_zero_copy_sends_waits_as_before_and_closes() {
     });
 }
 
-/// Sends `rounds` gathers of eight blocks of 12 KiB by reference, with `header` bytes before each, which all differ, and
-/// confirms none. `late`: the peer reads only when the socket is full.
+/// Sends `rounds` gathers of eight blocks of 12 KiB by reference, with `header` bytes before each,
+/// which all differ, and confirms none. `late`: the peer reads only when the socket is full.
 async fn lend_unconfirmed(rounds: usize, header: usize, late: bool) {
     let (a, b) = pair().await;
     let region = Region::new(8 * BLOCK).unwrap();

@@ -1,5 +1,5 @@
-//! Task management functions that are sent at once, while commands sent before them are on their way over another connection of the
-//! session (RFC 7143 §4.2.3.3, §11.5.1).
+//! Task management functions that are sent at once, while commands sent before them are on their
+//! way over another connection of the session (RFC 7143 §4.2.3.3, §11.5.1).
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
@@ -72,7 +72,8 @@ fn functions_wait_for_commands_on_their_way_over_another_connection() {
         assert!(is_quiet(&first), "{function} was answered before the write had come");
         second.send(write.into(), &[0xaa; 512]);
         assert_eq!(result(&mut first), COMPLETE, "{function}");
-        // It was over before the answer, or it ends without a status. Nothing of it happens after the answer.
+        // It was over before the answer, or it ends without a status. Nothing of it happens after
+        // the answer.
         let blocks = |client: &mut Client| loop {
             let (status, data) = client.read(0, &read10(0, 1), 512);
             if status == 0 {

@@ -6,8 +6,8 @@
 //! - [`MemoryTree`] implements [`tree::Tree`]. `names`, `attributes`, `file` and `extended` have
 //!   the operations, `state` their common parts.
 //! - `table` has the nodes, each behind its own lock, and the one rule against deadlocks.
-//! - `arena` has the pages of all files, and keeps those that are being sent from other files. `pages`
-//!   has those that are free.
+//! - `arena` has the pages of all files, and keeps those that are being sent from other files.
+//!   `pages` has those that are free.
 //! - `budget` counts memory and files: data, names and attributes alike.
 #![forbid(unsafe_code)]
 

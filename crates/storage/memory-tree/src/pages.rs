@@ -70,8 +70,8 @@ impl Pages {
         Self { region, bytes, free: Mutex::new(free), doomed: Mutex::default() }
     }
 
-    /// Up to `most` pages, from `goal` on if that is free. The caller has taken them from the budget,
-    /// which has no more than there are.
+    /// Up to `most` pages, from `goal` on if that is free. The caller has taken them from the
+    /// budget, which has no more than there are.
     pub(crate) fn take(&self, most: u32, goal: Option<u32>) -> Taken {
         let mut free = self.free();
         let stock_first = free.stocked > 0 && free.stock.longest() >= most.min(SHORT);

@@ -47,7 +47,8 @@ pub struct Connect {
     /// CRC32C of PDU data
     #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub data_digest: Digest,
-    /// With iser:// and nfs+rdma://, CRC32C of data that software iWARP sends; digests apply to iscsi:// only
+    /// With iser:// and nfs+rdma://, CRC32C of data that software iWARP sends; digests apply to
+    /// iscsi:// only
     #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
     pub rdma_crc: RdmaCrc,
     /// With iser://, require markers in data that software iWARP receives (RFC 5044 §4.3)
@@ -332,7 +333,8 @@ pub struct Cp {
     /// With -r, keep modification times and modes, and owners and groups where permitted
     #[arg(short, long, requires = "recursive")]
     pub preserve: bool,
-    /// With -r, continue a copy that ended early: --preserve, and skip files whose copy has their size and time
+    /// With -r, continue a copy that ended early: --preserve, and skip files whose copy has their
+    /// size and time
     #[arg(long, requires = "recursive")]
     pub resume: bool,
     /// Read the data back and compare it

@@ -19,14 +19,16 @@ use super::{Connect, Remote, url};
     It only reads, unless --destroy permits it to overwrite the unit. --time and --most bound each load.")]
 #[command(after_long_help = EXAMPLES)]
 pub struct Tune {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or the file:
+    /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// Write the chosen values into a file: open-iscsi's iscsid.conf or a node record, or (a name
-    /// that ends in .toml) the [limits] of a Stag configuration. All else in the file stays. Units only
+    /// that ends in .toml) the [limits] of a Stag configuration. All else in the file stays. Units
+    /// only
     #[arg(long, value_name = "FILE")]
     pub apply_to: Option<PathBuf>,
     /// Measure writes too: destroys the data on the unit

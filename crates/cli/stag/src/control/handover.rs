@@ -1,10 +1,12 @@
 //! `hand-over`: a new daemon replaces the running one, and initiators can connect all the time.
 //!
-//! Over one connection to the control socket: the new daemon asks; the running one sends its listening sockets and its control
-//! socket along (SCM_RIGHTS) and serves on; the new one says `commit`; the running one stops accepting, lets commands in flight end,
-//! closes its sessions, units and exports, and says what else it knows; the new one opens the units, serves, and says `done`; the old one
-//! ends. Connections made meanwhile wait in the sockets' backlog. If the new daemon is not heard of again, whatever became of it, the
-//! old one opens its units again and goes on. Data is safe at every point: units are open in one of both at most, and what was
+//! Over one connection to the control socket: the new daemon asks; the running one sends its
+//! listening sockets and its control socket along (SCM_RIGHTS) and serves on; the new one says
+//! `commit`; the running one stops accepting, lets commands in flight end, closes its sessions,
+//! units and exports, and says what else it knows; the new one opens the units, serves, and says
+//! `done`; the old one ends. Connections made meanwhile wait in the sockets' backlog. If the new
+//! daemon is not heard of again, whatever became of it, the old one opens its units again and goes
+//! on. Data is safe at every point: units are open in one of both at most, and what was
 //! acknowledged has been written before.
 
 use std::collections::HashMap;
@@ -205,7 +207,8 @@ pub fn give(
     Ok(false)
 }
 
-/// Tells the service manager that the process at the other end is the service's main one from now on.
+/// Tells the service manager that the process at the other end is the service's main one from now
+/// on.
 fn name_main_process(stream: &UnixStream) {
     match rustix::net::sockopt::socket_peercred(stream) {
         Ok(peer) => Supervisor::find().tell(&format!("MAINPID={}", peer.pid.as_raw_nonzero())),
@@ -392,8 +395,8 @@ impl Taken {
         Ok(Self { stream, lines, sockets, http, control, served })
     }
 
-    /// Has the running daemon let go of its sessions and units. It takes them back if this value is dropped without
-    /// [`Self::done`]. Returns what it knew, with what NFS knew of its clients.
+    /// Has the running daemon let go of its sessions and units. It takes them back if this value is
+    /// dropped without [`Self::done`]. Returns what it knew, with what NFS knew of its clients.
     ///
     /// # Errors
     /// When it went away.

@@ -61,8 +61,8 @@ mod tests {
     /// The shortest block that is sent by reference.
     const BLOCK: usize = 12 << 10;
 
-    /// Sends so many gathers of eight blocks by reference, and returns how many sends are unconfirmed
-    /// in the end. `confirmed` maps the posted bytes to those that the peer has.
+    /// Sends so many gathers of eight blocks by reference, and returns how many sends are
+    /// unconfirmed in the end. `confirmed` maps the posted bytes to those that the peer has.
     fn unconfirmed(rounds: u32, confirmed: impl Fn(u64) -> u64) -> usize {
         let runtime = Runtime::new(Config::default()).unwrap();
         runtime.block_on(async {

@@ -220,8 +220,9 @@ impl Region {
         Ok(Arc::new(Self { mapping: Arc::new(Mapping::new(len)?) }))
     }
 
-    /// The same memory, whose slices are counted apart: [`LastUse`] tells when those of this view have gone. Cores that
-    /// sleep are told when a view is dropped, so it ends as soon as its last slice does.
+    /// The same memory, whose slices are counted apart: [`LastUse`] tells when those of this view
+    /// have gone. Cores that sleep are told when a view is dropped, so it ends as soon as its last
+    /// slice does.
     pub fn view(&self) -> Self {
         let Mapping { base, len, backing, told, .. } = *self.mapping;
         let mut mapping = Mapping::with(base, len, backing, told);
@@ -461,8 +462,9 @@ impl Region {
         self.fill(at, first - at, 0)?;
         self.fill(last, at + len - last, 0)?;
         if last > first {
-            // SAFETY: `first..last` are whole pages of this private anonymous mapping; they read as zeros afterwards.
-            // Other cores and the kernel may use them meanwhile and see either content.
+            // SAFETY: `first..last` are whole pages of this private anonymous mapping; they read as
+            // zeros afterwards. Other cores and the kernel may use them meanwhile and see either
+            // content.
             let rc =
                 unsafe { libc::madvise(start.add(first - at).cast(), last - first, libc::MADV_DONTNEED) };
             if rc != 0 {

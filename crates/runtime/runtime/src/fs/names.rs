@@ -1,5 +1,5 @@
-//! Files by their names: opened, renamed, removed, and made durable. Stores use these calls instead of `std::fs`, so that
-//! a simulated world can have files of its own.
+//! Files by their names: opened, renamed, removed, and made durable. Stores use these calls instead
+//! of `std::fs`, so that a simulated world can have files of its own.
 //!
 //! All of them are system calls that may block. Errors are those of the call.
 
@@ -75,7 +75,8 @@ pub fn room(path: &Path) -> io::Result<u64> {
         return room;
     }
     let path = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))?;
-    // SAFETY: plain numbers, for which zeros are valid and which the call writes; the path outlives it.
+    // SAFETY: plain numbers, for which zeros are valid and which the call writes; the path outlives
+    // it.
     let system = unsafe {
         let mut system: libc::statvfs64 = std::mem::zeroed();
         check(libc::statvfs64(path.as_ptr(), &raw mut system))?;

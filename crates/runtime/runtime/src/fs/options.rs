@@ -60,7 +60,8 @@ impl OpenOptions {
         let flags = self.flags();
         let path = CString::new(path.as_os_str().as_bytes())?;
         let mode = if self.private { 0o600 } else { 0o644 };
-        // SAFETY: the path is a C string that outlives the call; the descriptor returned is ours alone.
+        // SAFETY: the path is a C string that outlives the call; the descriptor returned is ours
+        // alone.
         unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags, mode))?)) }
     }
 }

@@ -54,7 +54,8 @@ impl Call {
             return result
                 .map_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO), |count| count as i32);
         }
-        // SAFETY: whoever made the call keeps the file open and the vectors valid until it has completed.
+        // SAFETY: whoever made the call keeps the file open and the vectors valid until it has
+        // completed.
         let rc = unsafe {
             match self.direction {
                 Direction::Read => libc::preadv2(self.fd, self.vectors, self.count, self.at, self.flags),

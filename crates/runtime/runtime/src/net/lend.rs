@@ -2,10 +2,11 @@
 //! themselves instead of copies of their bytes, and so does a peer on the same machine or the card:
 //! vmsplice(2) into a pipe, splice(2) from there to the socket.
 //!
-//! The kernel does not report when it is done with such a page. So payload must be allowed to change until the peer has it
-//! (a disk's blocks). Headers lie in memory of their own: [`Lender::confirm`] frees it for the next ones, and where nobody
-//! confirms, the pages are left to the kernel and new ones take their place. It never copies payload, and never waits:
-//! what a socket has no room for is left to the caller.
+//! The kernel does not report when it is done with such a page. So payload must be allowed to
+//! change until the peer has it (a disk's blocks). Headers lie in memory of their own:
+//! [`Lender::confirm`] frees it for the next ones, and where nobody confirms, the pages are left to
+//! the kernel and new ones take their place. It never copies payload, and never waits: what a
+//! socket has no room for is left to the caller.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,8 +20,8 @@ use super::options::check;
 use crate::buf::{map_pages, unmap_pages};
 use crate::op::is_transient;
 
-/// Bytes of headers that may be unconfirmed before their pages are left to the kernel. Touched page by page, when first
-/// needed.
+/// Bytes of headers that may be unconfirmed before their pages are left to the kernel. Touched page
+/// by page, when first needed.
 const HEADER_SPACE: usize = 64 << 10;
 const PAGE: usize = 4096;
 /// Pages of one round, which are as many as a pipe holds and as the kernel gives to the socket in
@@ -173,7 +174,8 @@ impl Lender {
             }
             if piece.kind == Kind::Stable {
                 let copy = headers.copy(vector);
-                // No piece of this round lies in the pages yet, and none of the last ones in the pipe.
+                // No piece of this round lies in the pages yet, and none of the last ones in the
+                // pipe.
                 let copy =
                     copy.or_else(|| if count == 0 && headers.renew() { headers.copy(vector) } else { None });
                 let Some(copy) = copy else { break };
@@ -290,10 +292,11 @@ impl Headers {
         self.pieces = 0;
     }
 
-    /// Leaves all pages to the kernel, which keeps those that are on their way, and begins with new ones. False if the kernel
-    /// does not take them.
+    /// Leaves all pages to the kernel, which keeps those that are on their way, and begins with new
+    /// ones. False if the kernel does not take them.
     fn renew(&mut self) -> bool {
-        // SAFETY: whole pages of this private anonymous mapping, which nothing here refers to any more.
+        // SAFETY: whole pages of this private anonymous mapping, which nothing here refers to any
+        // more.
         let rc = unsafe { libc::madvise(self.base.as_ptr().cast(), HEADER_SPACE, libc::MADV_DONTNEED) };
         self.end = self.end.next_multiple_of(HEADER_SPACE as u64);
         self.confirmed = if rc == 0 { self.end } else { self.confirmed };
