@@ -196,6 +196,8 @@ fn protocol_crates_do_no_io_and_read_no_clock() {
             let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             for (number, line) in text.lines().enumerate() {
                 let code = line.split("//").next().unwrap_or_default();
+                // Asks about the thread that runs, and makes none.
+                let code = code.replace("std::thread::panicking()", "");
                 if let Some(word) = NOT_IN_PROTOCOLS.iter().find(|word| code.contains(**word)) {
                     wrong.push(format!("{}:{}: {word}", file.display(), number + 1));
                 }
