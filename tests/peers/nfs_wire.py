@@ -1,0 +1,145 @@
+"""Stag's NFS server as `lab/nfs.py` sees it, call by call: exports that change under open files, media that are full, fail or vanish,
+an ordinary user's server, and what a server says of itself."""
+
+import json
+import os
+import threading
+
+from lab import nfs, proc
+from lab.report import expect
+from lab.share import folder, share
+from lab.target import Stag
+
+
+def stag(server, verb, *words, ok=(0,)):
+    return proc.run(Stag.binary, verb, "--control", server.control, *words, ok=ok)
+
+
+def export(name, path, network="*", **settings):
+    """The lines of an export, with one rule for its clients."""
+    lines = ["[[export]]", f"name = {json.dumps(name)}", f"path = {json.dumps(path)}", "[[export.client]]", f'network = "{network}"']
+    return "\n".join(lines + [f"{key} = {json.dumps(value)}" for key, value in {"squash": "none", **settings}.items()]) + "\n"
+
+
+def applied(server, *exports):
+    """Makes these the exports of the running server."""
+    path = os.path.join(server.folder, "applied.toml")
+    with open(path, "w") as file:
+        file.write("".join(exports))
+    told = json.loads(stag(server, "apply", "--json", path))
+    expect(told["applied"], f"stag apply says {told}")
+
+
+def changed_live(lab):
+    """One client of version 3 and one of 4.1 keep a file open while its export goes through everything that `stag apply` may change."""
+    one, two = folder(lab, "one"), folder(lab, "two")
+    data = export("/data", one)
+    with share(lab, {}, config=data) as server:
+        three, four = nfs.Three(server.host, server.port), nfs.Session(server.host, server.port)
+        root, _ = three.mount("/data")
+        file, state, _ = four.open("/data", "file")
+        four.write(file, state, 0, b"first")
+        here = three.lookup(root, "file")
+
+        def seen():
+            """What each of them gets of a READ and a WRITE of the open file."""
+            return (nfs.status_of(three.read, here, 0, 5), nfs.status_of(four.read, file, state, 0, 5),
+                    nfs.status_of(three.write, here, 0, b"first"), nfs.status_of(four.write, file, state, 0, b"first"))
+
+        def names():
+            return sorted(entry["name"] for entry in json.loads(stag(server, "status", "--json"))["nfs"]["exports"])
+
+        expect(seen() == (nfs.OK,) * 4, f"before: {seen()}")
+        expect(nfs.status_of(three.mount, "/more") == nfs.NOENT, "an export that is not there yet is mounted")
+
+        applied(server, data, export("/more", two), export("/scratch", "mem:4M"))
+        expect(names() == ["/data", "/more", "/scratch"], f"stag status lists {names()}")
+        expect(seen() == (nfs.OK,) * 4, f"with two exports more: {seen()}")
+        for name in ("/more", "/scratch"):
+            new, _ = three.mount(name)
+            three.write(three.make(new, "by 3"), 0, b"three")
+            made, made_state, _ = four.open(name, "by 4")
+            four.write(made, made_state, 0, b"four")
+        expect(sorted(os.listdir(two)) == ["by 3", "by 4"], f"the host sees {os.listdir(two)}")
+        scratch, scratch_state = made, made_state
+
+        applied(server, export("/scratch", "mem:4M"))
+        expect(names() == ["/scratch"], f"stag status lists {names()}")
+        expect(seen() == (nfs.STALE,) * 4, f"without the export: {seen()}")
+        expect(nfs.status_of(three.mount, "/data") == nfs.NOENT, "an export that is gone is mounted")
+        expect(nfs.status_of(four.find, "/data") == nfs.NOENT, "the name of an export that is gone is found")
+        expect(four.read(scratch, scratch_state, 0, 4) == b"four", "the other export has lost its file")
+
+        applied(server, data, export("/scratch", "mem:4M"))
+        expect(seen() == (nfs.OK,) * 4, f"with the export again: {seen()}")
+        expect(three.mount("/data")[0] == root, "the export's root has another handle")
+
+        applied(server, export("/data", one, ro=True), export("/scratch", "mem:4M"))
+        expect(seen() == (nfs.OK, nfs.OK, nfs.ROFS, nfs.ROFS), f"read-only: {seen()}")
+        expect(nfs.status_of(three.make, root, "new") == nfs.ROFS, "a file is made in a read-only export")
+        expect(nfs.status_of(four.open, "/data", "new") == nfs.ROFS, "a file is opened for writing in a read-only export")
+        expect(nfs.status_of(four.open, "/data", "file", write=False, create=False) == nfs.OK, "a file is not opened for reading")
+
+        applied(server, export("/data", one, network="192.0.2.0/24"), export("/scratch", "mem:4M"))
+        expect(seen() == (nfs.ACCESS,) * 4, f"for another network: {seen()}")
+        expect(nfs.status_of(three.mount, "/data") == nfs.ACCESS, "a client of another network has mounted")
+        expect(four.read(scratch, scratch_state, 0, 4) == b"four", "the other export has lost its file")
+
+        for number, (squash, owner) in enumerate((("all", (4321, 8765)), ("root", (4321, 8765)), ("none", (0, 0)))):
+            applied(server, export("/data", one, squash=squash, anonuid=4321, anongid=8765), export("/scratch", "mem:4M"))
+            three.make(root, f"three{number}")
+            four.open("/data", f"four{number}")
+            for name in (f"three{number}", f"four{number}"):
+                about = os.stat(os.path.join(one, name))
+                expect((about.st_uid, about.st_gid) == owner, f"squash {squash}: {name} belongs to {about.st_uid}, {about.st_gid}")
+        expect(seen() == (nfs.OK,) * 4, f"at the end: {seen()}")
+
+        refused = stag(server, "apply", os.path.join(server.folder, "missing.toml"), ok=None)
+        expect(refused.code != 0 and seen() == (nfs.OK,) * 4, f"a file that is not there: {refused}")
+        four.close_file(scratch, scratch_state)
+        four.close_file(file, state)
+
+
+def shown(lab):
+    """Exports and clients in `stag status` and `stag top`, with what they do."""
+    with share(lab, {}, config=export("/data", folder(lab)) + export("/idle", "mem:1M")) as server:
+        three, four = nfs.Three(server.host, server.port), nfs.Session(server.host, server.port)
+        root, _ = three.mount("/data")
+        file = three.make(root, "file")
+        three.write(file, 0, bytes(100_000))
+        peers = ["{}:{}".format(*client.stream.getsockname()) for client in (three, four)]
+        told = json.loads(stag(server, "status", "--json"))["nfs"]
+        found = {one["name"]: one for one in told["exports"]}
+        expect(found["/data"]["written_bytes"] == 100_000 and found["/data"]["calls"] >= 2, f"stag status tells {found}")
+        expect((found["/idle"]["calls"], found["/idle"]["path"]) == (0, "mem:1M"), f"stag status tells {found}")
+        expect(sorted(one["peer"] for one in told["clients"]) == sorted(peers), f"{peers} are not {told['clients']}")
+        printed = stag(server, "status")
+        expect("export /data" in printed and all(peer in printed for peer in peers), f"stag status prints:\n{printed}")
+
+        done = threading.Event()
+
+        def works():
+            while not done.wait(0.01):
+                three.read(file, 0, 50_000)
+
+        worker = threading.Thread(target=works)
+        worker.start()
+        try:
+            top = json.loads(stag(server, "top", "--once", "--json"))
+        finally:
+            done.set()
+            worker.join(60)
+        exports = [one["name"] for one in top["exports"]]
+        expect(exports == ["/data", "/idle"], f"stag top does not begin with the busiest: {exports}")
+        rates = {one["name"]: one["rates"] for one in (*top["exports"], *top["clients"])}
+        expect(rates["/data"]["read_bytes"] >= 50_000 and rates["/idle"]["read_bytes"] == 0, f"stag top shows {rates}")
+        expect([one["name"] for one in top["clients"]] == peers, f"of the clients {peers} stag top shows {rates}")
+        expect(rates[peers[0]]["others"] > 0 == rates[peers[1]]["others"], f"stag top shows {rates}")
+        three.close()
+        proc.wait_until(lambda: len(json.loads(stag(server, "status", "--json"))["nfs"]["clients"]) == 1, 30, "a client that left is not shown")
+
+
+CASES = [
+    ("stag apply changes exports under two clients with open files", changed_live),
+    ("stag status and stag top show exports and clients", shown),
+]
