@@ -203,6 +203,9 @@ class Three(Rpc):
     def remove(self, directory, name):
         self.ask("remove", opaque(directory) + opaque(name))
 
+    def remove_directory(self, directory, name):
+        self.ask("rmdir", opaque(directory) + opaque(name))
+
     def rename(self, one, name, other, new):
         self.ask("rename", opaque(one) + opaque(name) + opaque(other) + opaque(new))
 
