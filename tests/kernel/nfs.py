@@ -4,8 +4,8 @@ own server there."""
 import os
 import time
 
-from lab import proc, tools, uml
-from lab.report import Skip, expect
+from lab import nfs, proc, tools, uml
+from lab.report import Failed, Skip, expect
 from lab.share import folder, kept, loaded, round_trip, same, share
 from lab.target import Stag
 
@@ -191,6 +191,54 @@ case_ "$WHAT: a user has the 20 groups that the server's machine knows" groups
 case_ "$WHAT: unmounts" umount /run/nfs
 """
 
+# Two clients at once: this kernel, and one on the host that speaks NFS by itself. The host's part is in `Rival`.
+RIVAL = WORK + r"""
+# A process that takes a lock when it is told to, and gives it up when it is told to: `hold WAIT BEGIN LENGTH`, `let_go`.
+hold() {
+  python3 -c '
+import fcntl, os, sys
+wait, begin, length = sys.argv[1] == "wait", int(sys.argv[2]), int(sys.argv[3])
+file = os.open("/run/nfs/ranges", os.O_RDWR)
+print("asks", flush=True)
+try: fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), length, begin)
+except BlockingIOError: print("refused", flush=True); sys.exit(9)
+print("holds", flush=True); word = input()
+try: os.pwrite(file, b"guest", begin); os.fsync(file); print("wrote", flush=True)
+except OSError as error: print("lost:", error.strerror, flush=True); sys.exit(5)
+fcntl.lockf(file, fcntl.LOCK_UN, length, begin)
+' "$@" <>/run/hold >/run/held & holder=$!
+  exec 5<>/run/held 6<>/run/hold
+  read -r said <&5 && [ "$said" = asks ]
+}
+says() { read -r -t "${2:-200}" said <&5; echo "it says: $said"; [[ $said == $1 ]]; }
+let_go() { echo >&6; says "$1"; local code=$?; wait $holder; return $code; }
+asks_host() { ask_and_wait "$1"; }
+kept_out() { hold now 20 10 && says holds && ask_and_wait kept_out; }
+given_back() { let_go wrote && ask_and_wait takes; }
+refused() { hold now 0 0 && says refused; ! wait $holder; }
+apart() { hold now 100 50 && says holds && let_go wrote; }
+waits() { hold wait 25 1 && sleep 3 && ! read -r -t 1 said <&5 && ask_and_wait gives && says holds && let_go wrote; }
+# The host's client has the lock, and goes away without a word: it is waited for until its lease is over.
+inherits() { ask_and_wait takes && ask_and_wait goes && hold now 25 1 && says refused && hold wait 25 1 && says holds && let_go wrote; }
+# This client has the lock, and is not heard of for longer than its lease.
+disinherited() {
+  hold now 20 10 && says holds || return
+  network 1ms 100%; ask_and_wait outlives; network fine
+  let_go 'lost:*' && [ "$(head -c 25 /run/nfs/ranges | tail -c 5)" = rival ]
+}
+mkfifo /run/hold /run/held
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+head -c 200 /dev/zero >/run/nfs/ranges
+case_ "$WHAT: another client is kept out of what Linux locks, and of no other byte" kept_out
+case_ "$WHAT: Linux unlocks, and the other client locks" given_back
+case_ "$WHAT: Linux is kept out" refused
+case_ "$WHAT: Linux locks a range beside it" apart
+case_ "$WHAT: Linux waits until the other client unlocks" waits
+case_ "$WHAT: a client goes away, and Linux has its lock after its lease" inherits
+case_ "$WHAT: Linux is cut off, loses its lock to the other client, and a write under it fails" disinherited
+case_ "$WHAT: unmounts" umount /run/nfs
+"""
+
 UNMOUNT = """
 umount /run/nfs2; umount /run/nfs
 """
@@ -347,6 +395,67 @@ def away(lab, version="3", what="a server that goes away", proto="tcp"):
         boot(lab, AWAY, server, "/srv/tree", what, requests, version, proto)
 
 
+class Rival:
+    """The other client of RIVAL: what the guest asks it to do."""
+
+    def __init__(self, server, minor):
+        self.server, self.minor, self.session = server, minor, None
+
+    def open(self):
+        if not self.session:
+            self.session = nfs.Session(self.server.host, self.server.port, self.minor)
+            self.file, self.state, _ = self.session.open("/srv/tree", "ranges", create=False)
+        return self.session
+
+    def kept_out(self):
+        session = self.open()
+        for begin, length in ((25, 1), (0, nfs.TO_THE_END), (29, 100), (11, 10)):
+            try:
+                session.lock(self.file, self.state, begin, length)
+            except nfs.Status as wrong:
+                expect((wrong.status, wrong.held) == (nfs.DENIED, (20, 10, nfs.WRITE_LOCK)), f"{begin}, {length}: {wrong}, {wrong.held}")
+            else:
+                raise Failed(f"bytes {begin}, {length} are locked by both")
+        locks = session.lock(self.file, self.state, 0, 20)
+        locks = session.lock_more(self.file, locks, 30, nfs.TO_THE_END)
+        session.unlock(self.file, locks, 0, nfs.TO_THE_END)
+
+    def takes(self):
+        self.open()
+        self.locks = self.session.lock(self.file, self.state, 20, 10, owner=os.urandom(8))
+
+    def gives(self):
+        self.session.unlock(self.file, self.locks, 20, 10)
+
+    def goes(self):
+        self.session.close()
+        self.session = None
+
+    def outlives(self):
+        """Asks until it has the lock, which takes as long as the guest's lease."""
+        session = self.open()
+
+        def locked():
+            status = nfs.status_of(session.lock, self.file, self.state, 20, 10, owner=os.urandom(8))
+            expect(status in (nfs.OK, nfs.DENIED), f"LOCK is answered with {status}")
+            return status == nfs.OK
+
+        expect(not locked(), "the guest's lock is not there")
+        proc.wait_until(locked, 300, "a silent client's lock is given to another", step=1)
+        session.write(self.file, self.state, 20, b"rival")
+
+
+def rivals(lab):
+    """Byte-range locks of two clients that share nothing but the server."""
+    with serve(lab, {"/srv/tree": folder(lab)}) as server:
+        for version, minor in (("4.1", 1), ("4.2", 2)):
+            rival = Rival(server, minor)
+            requests = {name: getattr(rival, name) for name in ("kept_out", "takes", "gives", "goes", "outlives")}
+            boot(lab, RIVAL, server, "/srv/tree", f"{version}, two clients", requests, version)
+            rival.session.close_file(rival.file, rival.state)
+            rival.session.end()
+
+
 def away_four(lab):
     for version in ("4.1", "4.2"):
         away(lab, version, f"{version}, a server that goes away")
@@ -458,6 +567,7 @@ CASES = [
     ("nfs: the script of a server that goes away ran to its end", away),
     ("nfs: 4.1's scripts ran to their end", four_one),
     ("nfs: 4.2's scripts ran to their end", four_two),
+    ("nfs: the scripts of two clients that want the same locks ran to their end", rivals),
     ("nfs: the scripts of groups ran to their end", groups),
     ("nfs: RDMA's scripts ran to their end", rdma),
     ("nfs: RDMA's scripts of version 4's state ran to their end", rdma_state),
