@@ -200,6 +200,15 @@ class Three(Rpc):
         expect(reader.u32() == 1, "MKDIR gives no handle")
         return reader.opaque()
 
+    def link(self, file, directory, name):
+        self.ask("link", opaque(file) + opaque(directory) + opaque(name))
+
+    def symlink(self, directory, name, path):
+        self.ask("symlink", opaque(directory) + opaque(name) + u32(0, 0, 0, 0, 0, 0) + opaque(path))
+
+    def setattr(self, handle, mode, size):
+        self.ask("setattr", opaque(handle) + u32(1, mode, 0, 0, 1) + u64(size) + u32(0, 0, 0))
+
     def remove(self, directory, name):
         self.ask("remove", opaque(directory) + opaque(name))
 
@@ -303,7 +312,7 @@ def listed(reader):
 
 OPERATIONS = {
     "close": (4, stateid), "commit": (5, lambda reader: reader.fixed(8)), "create": (6, lambda reader: (change_info(reader), reader.bitmap())),
-    "delegreturn": (8, nothing), "getattr": (9, taken_attributes), "getfh": (10, Reader.opaque), "lock": (12, stateid), "lockt": (13, nothing),
+    "delegreturn": (8, nothing), "getattr": (9, taken_attributes), "getfh": (10, Reader.opaque), "link": (11, change_info), "lock": (12, stateid), "lockt": (13, nothing),
     "locku": (14, stateid), "lookup": (15, nothing), "open": (18, opened), "putfh": (22, nothing), "putrootfh": (24, nothing), "read": (25, read),
     "remove": (28, change_info), "rename": (29, lambda reader: (change_info(reader), change_info(reader))), "savefh": (32, nothing),
     "secinfo": (33, flavors), "setattr": (34, Reader.bitmap), "write": (38, written), "bind_conn_to_session": (41, lambda r: r.fixed(24)),
@@ -436,6 +445,15 @@ class Session(Four):
 
     def make_directory(self, directory, name):
         return self.ask(*self.to(directory), op("create", u32(2) + opaque(name) + bits(MODE) + opaque(u32(0o755))), op("getfh"))[-1]
+
+    def link(self, file, directory, name):
+        self.ask(*self.to(file), op("savefh"), *self.to(directory), op("link", opaque(name)))
+
+    def symlink(self, directory, name, path):
+        self.ask(*self.to(directory), op("create", u32(5) + opaque(path) + opaque(name) + bits(MODE) + opaque(u32(0o777))))
+
+    def setattr(self, handle, state, mode, size):
+        self.ask(*self.to(handle), op("setattr", state + bits(SIZE, MODE) + opaque(u64(size) + u32(mode))))
 
     def remove(self, directory, name):
         self.ask(*self.to(directory), op("remove", opaque(name)))

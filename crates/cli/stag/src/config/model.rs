@@ -348,8 +348,8 @@ settings! {
         /// What it shows: a directory, or memory (`mem:1G`).
         "path" shown: Shown = Shown::default(),
             text("a directory or mem:SIZE").required("path = \"/srv/data\" or path = \"mem:1G\"");
-        /// Answer before directories and attributes are on the medium. A crash then loses changes
-        /// that clients were told are safe.
+        /// Answer before changes are on the medium, WRITE and COMMIT too. A crash of the machine
+        /// then loses changes that clients were told are safe.
         "async" asynchronous: bool = false, yes_no().applies(Applies::NextStart);
     }
     parts {
