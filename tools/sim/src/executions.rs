@@ -1,7 +1,7 @@
 //! Accesses that reach the medium: a store that records each of them, and the rule that no command
 //! takes effect twice, despite retries and reassignment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -29,6 +29,56 @@ struct Log {
     accesses: Vec<Access>,
     /// Writes by the command that their data names, and by sector.
     writes: BTreeMap<(OpId, u64), u32>,
+    /// Sectors whose data was placed in the store's own memory, by command.
+    landed: BTreeMap<OpId, BTreeSet<u64>>,
+    /// Address of the store's memory.
+    memory: Option<usize>,
+}
+
+impl Log {
+    /// Whether `buf` is the store's own memory at `at`.
+    fn is_at(&self, at: usize, buf: &Buf) -> bool {
+        self.memory == Some((buf.as_ptr() as usize).wrapping_sub(at))
+    }
+
+    fn landed(&mut self, at: usize, buf: &Buf) {
+        self.memory = Some((buf.as_ptr() as usize).wrapping_sub(at));
+        let bytes = buf.to_vec();
+        for start in (at.next_multiple_of(SECTOR)..at + bytes.len()).step_by(SECTOR) {
+            if let Some(op) = writer_of(&bytes[start - at..]) {
+                self.landed.entry(op).or_default().insert((start / SECTOR) as u64);
+            }
+        }
+    }
+
+    /// Counts a write of whole sectors.
+    ///
+    /// Data in the store's own memory may have been replaced there by that of another command, so
+    /// it does not name its command. The command is then the one whose data was placed in exactly
+    /// these sectors; a write for which there are several is not counted.
+    fn wrote(&mut self, at: u64, data: &Chain) {
+        let (mut bytes, mut in_place) = (Vec::new(), Vec::new());
+        for buf in data {
+            let is_at = self.is_at(at as usize + bytes.len(), buf);
+            bytes.extend(buf.to_vec());
+            in_place.resize(bytes.len().div_ceil(SECTOR), is_at);
+        }
+        let sectors: Vec<_> = (at / SECTOR as u64..).zip(bytes.chunks(SECTOR)).zip(in_place).collect();
+        let named = sectors.iter().find(|(_, in_place)| !in_place).map(|((_, bytes), _)| writer_of(bytes));
+        let writer = named.unwrap_or_else(|| {
+            let all: BTreeSet<u64> = sectors.iter().map(|((sector, _), _)| *sector).collect();
+            let mut placed = self.landed.iter().filter(|(_, landed)| **landed == all).map(|(op, _)| *op);
+            placed.next().filter(|_| placed.next().is_none())
+        });
+        // A block that a command covers only in part is written as a whole: the rest of it names
+        // other commands.
+        let Some(writer) = writer else { return };
+        for ((sector, bytes), in_place) in sectors {
+            if in_place || writer_of(bytes) == Some(writer) {
+                *self.writes.entry((writer, sector)).or_default() += 1;
+            }
+        }
+    }
 }
 
 /// The accesses to a medium by all servers. Clones share them.
@@ -67,19 +117,6 @@ impl Executions {
         let begun = log.events;
         log.accesses.push(Access { range, writes, begun, ended: None, when: runtime::clock() });
         log.accesses.len() - 1
-    }
-
-    fn wrote(&self, at: u64, data: &Chain) {
-        let bytes = data.to_vec();
-        // A block that a command covers only in part is written as a whole: the rest of it names
-        // other commands.
-        let Some(writer) = writer_of(&bytes) else { return };
-        let mut log = self.lock();
-        for (sector, _) in
-            bytes.chunks(SECTOR).enumerate().filter(|(_, bytes)| writer_of(bytes) == Some(writer))
-        {
-            *log.writes.entry((writer, at / SECTOR as u64 + sector as u64)).or_default() += 1;
-        }
     }
 
     fn end(&self, access: usize) {
@@ -154,14 +191,16 @@ impl BlockStore for Watched {
     }
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
         let access = self.executions.begin(at..at + data.len() as u64, true);
-        self.executions.wrote(at, &data);
+        self.executions.lock().wrote(at, &data);
         self.executions.follow(access, self.store.write(at, data, durable))
     }
     fn lands(&self) -> bool {
         self.store.lands()
     }
     fn land(&self, at: u64, len: usize, fill: &mut dyn FnMut(&mut RegionRange) -> usize) -> Option<Buf> {
-        self.store.land(at, len, fill)
+        let landed = self.store.land(at, len, fill)?;
+        self.executions.lock().landed(at as usize, &landed);
+        Some(landed)
     }
     fn sync(&self) -> Io<()> {
         self.store.sync()
@@ -209,6 +248,37 @@ mod tests {
         write(2);
         assert_eq!(executions.repeated(|_| true), None);
         write(1);
+        assert!(
+            executions.repeated(|op| op == 1).is_some_and(|what| what.contains("op 1 was executed 2 times"))
+        );
+        assert_eq!(executions.repeated(|op| op == 2), None);
+    }
+
+    #[test]
+    fn data_that_was_placed_directly_counts_for_the_command_that_placed_it() {
+        let executions = Executions::default();
+        let model = ModelStore::new(8 * SECTOR, SECTOR as u32).landing().expect("memory is there");
+        let store = executions.watch(Arc::new(model));
+        let oracle = Oracle::new(8, 1);
+        let land = |op, sectors: Range<usize>| {
+            let bytes: Vec<u8> =
+                sectors.clone().flat_map(|sector| oracle.bytes(Content::Stamp(op), sector)).collect();
+            let mut fill = |place: &mut RegionRange| {
+                place.write(&bytes);
+                bytes.len()
+            };
+            store.land((sectors.start * SECTOR) as u64, bytes.len(), &mut fill).expect("it is taken")
+        };
+        let write = |sector: usize, data: &Buf| {
+            assert!(matches!(store.write((sector * SECTOR) as u64, data.clone().into(), true), Io::Ready(_)));
+        };
+        let first = land(1, 2..5);
+        let second = land(2, 1..4);
+        // The second command's data has replaced that of the first.
+        write(1, &second);
+        write(2, &first);
+        assert_eq!(executions.repeated(|_| true), None);
+        write(2, &first);
         assert!(
             executions.repeated(|op| op == 1).is_some_and(|what| what.contains("op 1 was executed 2 times"))
         );
