@@ -107,11 +107,32 @@ burst = 0
         proc.run("nfs-cp", there, server.url("/squashed", "/file"))
         listed = proc.run("nfs-ls", server.url("/squashed"))
         expect(listed.split()[2:4] == ["4321", "8765"], f"a squashed client's file belongs to others:\n{listed}")
+        audited(server)
         begun = time.monotonic()
         proc.run("nfs-cp", content(lab, 8 << 20), server.url("/slow", "/file"))
         took = time.monotonic() - begun
         # All but the first WRITE, of 1 MiB at most, wait for their time.
         expect(took > 1.7, f"8 MiB at 4 MiB/s were written in {took:.1f} s")
+
+
+def audited(server):
+    """The log tells who came to which export, and who was refused, in every version."""
+    def lines(what, name):
+        return [line for line in server.log(1000).splitlines()
+                if "stag::audit" in line and f'what="{what}"' in line and f'"{name}"' in line]
+
+    expect(len(lines("mount", "/ro")) == 1 and not lines("mount", "/elsewhere"), f"the log of mounts:\n{server.log()}")
+    before = len(lines("refused", "/elsewhere"))
+    expect(before, f"the log has no refusal:\n{server.log()}")
+    at = f"nfs://{server.host}:{server.port}"
+    refused = proc.run(Stag.binary, "ls", f"{at}/elsewhere?vers=4.1", ok=None)
+    expect(refused.code != 0, f"a client of another network looks at an export by version 4.1:\n{refused}")
+    expect(len(lines("refused", "/elsewhere")) > before, f"the log has no refusal of version 4.1:\n{server.log()}")
+    # The one of version 3 from the same address has been told a moment ago.
+    expect(not lines("mount", "/slow"), f"the log of mounts:\n{server.log()}")
+    for _ in range(2):
+        proc.run(Stag.binary, "ls", f"{at}/slow?vers=4.1")
+    expect(len(lines("mount", "/slow")) == 1, f"the log of mounts of version 4.1:\n{server.log()}")
 
 
 def portmapper(lab):

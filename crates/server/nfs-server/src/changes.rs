@@ -3,7 +3,7 @@
 
 use nfs::v4::{ClientId, ShareAccess, Status};
 
-use crate::changing::Change;
+use crate::changing::{Change, NamedChange};
 use crate::file::File;
 use crate::model::Model;
 use crate::state::State;
@@ -32,14 +32,14 @@ impl<'c> Changes<'c> {
     ///
     /// # Errors
     /// DELAY.
-    pub(crate) async fn of_name(&self, directory: &File, name: &[u8]) -> Result<Change<'c>, Status> {
+    pub(crate) async fn of_name(&self, directory: &File, name: &[u8]) -> Result<NamedChange<'c>, Status> {
         let any = self.state.changing.begin_any();
         if !self.state.holds_files() {
-            return Ok(any);
+            return Ok((any, None));
         }
         match directory.tree().lookup(&directory.caller, &directory.node, name).await {
-            Ok(found) => self.of(&File { node: found.node, ..directory.clone() }),
-            Err(_) => Ok(any),
+            Ok(found) => Ok((any, Some(self.of(&File { node: found.node, ..directory.clone() })?))),
+            Err(_) => Ok((any, None)),
         }
     }
 

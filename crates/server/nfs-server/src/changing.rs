@@ -27,6 +27,10 @@ pub(crate) struct Changing {
 /// A change in progress. It ends when this is dropped.
 pub(crate) struct Change<'c>(&'c AtomicU32);
 
+/// A change of the file of a name. Until it ends, another file may take the name and be changed in
+/// its place: no file is delegated. The second mark is that of the file which was found.
+pub(crate) type NamedChange<'c> = (Change<'c>, Option<Change<'c>>);
+
 impl Default for Changing {
     fn default() -> Self {
         Self { marks: (0..MARKS).map(|_| AtomicU32::new(0)).collect(), any: AtomicU32::new(0) }

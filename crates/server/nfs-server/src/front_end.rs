@@ -139,7 +139,7 @@ async fn keep_time(shared: Weak<Shared>) {
         runtime::sleep(Duration::from_secs(1)).await;
         let Some(shared) = shared.upgrade() else { return };
         shared.state.with(|state, now| state.tick(now));
-        shared.state.ledger.settle().await;
+        shared.state.ledger.retry().await;
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,8 +26,10 @@ pub(crate) struct Ledger {
     kept: Mutex<Kept>,
     /// Changes that were made.
     changes: AtomicU64,
-    /// Of these, those that are durable.
-    durable: AtomicU64,
+    /// Of these, those that are durable, or could not be written.
+    settled: AtomicU64,
+    /// The last write of the file failed, so the file lacks changes.
+    stale: AtomicBool,
 }
 
 struct Kept {
@@ -47,7 +49,8 @@ impl Ledger {
         let records = found.unwrap_or_default();
         let by_owner = records.iter().map(|record| (record.owner.clone(), record.clone())).collect();
         let kept = Mutex::new(Kept { records: by_owner, busy: false });
-        (Self { path, kept, changes: AtomicU64::new(0), durable: AtomicU64::new(0) }, records)
+        let (changes, settled) = (AtomicU64::new(0), AtomicU64::new(0));
+        (Self { path, kept, changes, settled, stale: AtomicBool::new(false) }, records)
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -71,23 +74,41 @@ impl Ledger {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until all that was noted is durable.
+    /// Waits until all that was noted is durable. If it cannot be written, that is logged, and
+    /// clients are served on.
     pub(crate) async fn settle(&self) {
         let Some(path) = &self.path else { return };
         let wanted = self.changes.load(Ordering::Acquire);
-        while self.durable.load(Ordering::Acquire) < wanted {
+        while self.settled.load(Ordering::Acquire) < wanted {
             let Some((bytes, changes)) = self.begin() else {
                 runtime::sleep(PATIENCE).await;
                 continue;
             };
-            let path = path.clone();
-            let written = runtime::blocking(move || durable::replace(&path, &bytes)).await;
-            if let Err(error) = written {
-                tracing::error!(%error, "NFS clients may not be able to reclaim after a restart");
+            let to = path.clone();
+            let written = runtime::blocking(move || durable::replace(&to, &bytes)).await;
+            let was_stale = self.stale.swap(written.is_err(), Ordering::AcqRel);
+            match written {
+                Err(error) if !was_stale => tracing::error!(
+                    %error,
+                    path = %path.display(),
+                    "NFS clients that come now cannot reclaim after a restart, until this file can be written"
+                ),
+                Ok(()) if was_stale => {
+                    tracing::info!(path = %path.display(), "NFS clients can reclaim after a restart again");
+                }
+                _ => {}
             }
-            self.durable.fetch_max(changes, Ordering::AcqRel);
+            self.settled.fetch_max(changes, Ordering::AcqRel);
             self.kept().busy = false;
         }
+    }
+
+    /// Writes the file once more if the last write failed.
+    pub(crate) async fn retry(&self) {
+        if self.stale.load(Ordering::Acquire) {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+        self.settle().await;
     }
 
     /// The bytes to write now, and the number of changes in them. `None`: another core writes.

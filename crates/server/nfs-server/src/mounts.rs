@@ -1,9 +1,12 @@
-//! [`Mounts`]: the mounts that clients have reported. For people only.
+//! [`Mounts`]: the mounts that clients have reported, and the log of who uses which export. For
+//! people only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use server_core::audit;
 
 /// Mounts that are remembered for DUMP, and those whose log lines are. They are for people only
 /// (`showmount -a`).
@@ -26,13 +29,27 @@ struct Known {
 }
 
 impl Mounts {
-    /// A client has mounted a path. Returns whether to log it.
-    pub(crate) fn add(&self, client: IpAddr, path: &[u8], now: Instant) -> bool {
+    /// A client has mounted a path with MNT.
+    pub(crate) fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut known = self.lock();
+        if known.now.len() < MOST_MOUNTS {
+            known.now.insert((client, path.to_vec()));
+        }
+        drop(known);
+        self.used(client, path);
+    }
+
+    /// Logs that a client uses a path. A client that mounts again and again fills no log.
+    pub(crate) fn used(&self, client: IpAddr, path: &[u8]) {
+        if self.is_news(client, path, runtime::now()) {
+            let path = path.escape_ascii().to_string();
+            tracing::info!(target: audit::TARGET, what = "mount", %client, path, "mounted");
+        }
+    }
+
+    fn is_news(&self, client: IpAddr, path: &[u8], now: Instant) -> bool {
         let mut known = self.lock();
         let mount = (client, path.to_vec());
-        if known.now.len() < MOST_MOUNTS {
-            known.now.insert(mount.clone());
-        }
         if known.told.len() >= MOST_MOUNTS || known.told.contains_key(&mount) {
             known.told.retain(|_, at| now.saturating_duration_since(*at) < TOLD);
         }
@@ -68,14 +85,11 @@ mod tests {
         let (mounts, begun, client) = (Mounts::default(), runtime::clock(), IpAddr::from([192, 0, 2, 1]));
         let cycle = |number: usize, seconds: u64| {
             let path = number.to_string();
-            let told = mounts.add(client, path.as_bytes(), begun + Duration::from_secs(seconds));
-            mounts.remove(client, None);
-            usize::from(told)
+            usize::from(mounts.is_news(client, path.as_bytes(), begun + Duration::from_secs(seconds)))
         };
         assert_eq!((0..100).map(|_| cycle(7, 0)).sum::<usize>(), 1, "one path");
         assert_eq!((0..100_000).map(|n| cycle(n, 1)).sum::<usize>(), MOST_MOUNTS - 1, "as many as it likes");
         assert_eq!(mounts.lock().told.len(), MOST_MOUNTS);
         assert_eq!(cycle(7, 62), 1, "later it is news again");
-        assert!(mounts.all().is_empty());
     }
 }

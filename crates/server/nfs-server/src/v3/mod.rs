@@ -13,7 +13,7 @@ use runtime::Chain;
 use crate::call::Accepted;
 use crate::caller::Identity;
 use crate::changes::Changes;
-use crate::changing::Change;
+use crate::changing::{Change, NamedChange};
 use crate::client::Client;
 use crate::file::File;
 use crate::model::{BadHandle, Edition};
@@ -98,7 +98,7 @@ impl Call<'_> {
     }
 
     /// The same for the file that a name names.
-    async fn change_name(&self, directory: &File, name: &[u8]) -> Result<Change<'_>, Status> {
+    async fn change_name(&self, directory: &File, name: &[u8]) -> Result<NamedChange<'_>, Status> {
         self.changes().of_name(directory, name).await.map_err(convert::denied)
     }
 

@@ -8,6 +8,7 @@ use nfs::v4::{
 };
 use rpc::auth::Flavor;
 use rpc::xdr::List;
+use server_core::audit::{self, Who};
 use tree::{DirRoom, Kind, New, RemovedKind, TreeError};
 
 use super::attributes::{self, Known};
@@ -30,7 +31,7 @@ pub(super) async fn find(c: &Compound<'_>, directory: &Place, name: &[u8]) -> Re
         Place::File(file) => c.mounted(file),
     };
     if let Some(child) = above.and_then(|node| c.model.pseudo.child(node, name)) {
-        return c.at(child);
+        return enter(c, child);
     }
     let file = in_export(directory, Status::NoEnt)?;
     match file.tree().lookup(&file.caller, &file.node, name).await {
@@ -38,6 +39,23 @@ pub(super) async fn find(c: &Compound<'_>, directory: &Place, name: &[u8]) -> Re
         Err(TreeError::NotDirectory) if file.now().await?.kind == Kind::Symlink => Err(Status::Symlink),
         Err(error) => file.done(Err(error)),
     }
+}
+
+/// The place at a node of the pseudo file system, which the client looks up. The log tells who came
+/// to an export, and who was refused.
+fn enter(c: &Compound<'_>, node: usize) -> Result<Place, Status> {
+    let place = c.at(node);
+    let Some(export) = c.model.pseudo.nodes[node].export else { return place };
+    let name = &c.model.exports[export].config.name;
+    let (of, shared) = (&c.client, &c.client.shared);
+    if place.is_ok() {
+        shared.mounts.used(of.peer.ip().to_canonical(), name.as_bytes());
+    } else {
+        let target = Some(name.escape_default().to_string());
+        let why = "the export is not for this client";
+        audit::refused(&shared.hub, of.peer, &Who { target, ..Who::default() }, &why);
+    }
+    place
 }
 
 /// The directory of the current one.

@@ -104,7 +104,8 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
     to.push(&Results::Open(Outcome::Ok(OpenOk {
         stateid: opened.stateid,
         directory: target.directory,
-        flags: open_result::LOCKTYPE_POSIX,
+        // A client that waits for a lock is called when it is free (CB_NOTIFY_LOCK).
+        flags: open_result::LOCKTYPE_POSIX | open_result::MAY_NOTIFY_LOCK,
         attributes_set: target.set,
         delegation,
     })));
