@@ -91,10 +91,12 @@ def direct(lab):
     killed_writers(lab, "direct", rounds=3)
 
 
-def reservations(lab):
-    """A reservation made with APTPL=1 holds after kill -9; without it, it is gone."""
+def reservations(lab, memory=False):
+    """A reservation made with APTPL=1 holds after kill -9; without it, it is gone.
+
+    A file's is kept beside the file, a memory unit's in the state directory."""
     if lab.kind != "stag":
-        return
+        raise Skip("where reservations are kept is Stag's")
     holder, other = "iqn.2026-01.example.lab:holder", "iqn.2026-01.example.lab:other"
 
     def persistent_reserve_out(session, action, key, new_key=0, type_=0, aptpl=0):
@@ -107,7 +109,7 @@ def reservations(lab):
         return [struct.unpack_from(">Q", data, 8 + 8 * index)[0] for index in range(count)]
 
     for aptpl in (1, 0):
-        with lab.serve(Unit()) as target:
+        with lab.serve(Unit(memory=memory)) as target:
             with wire.session(target, holder) as session:
                 expect(persistent_reserve_out(session, 0, 0, 0xABCD, aptpl=aptpl) == 0, "REGISTER fails")
                 expect(persistent_reserve_out(session, 1, 0xABCD, type_=1) == 0, "RESERVE fails")
@@ -116,6 +118,9 @@ def reservations(lab):
             with wire.session(target, other) as session:
                 found = keys(session)
                 expect(found == ([0xABCD] if aptpl else []), f"APTPL={aptpl}: keys after kill -9: {found}")
+                _, _, held = session.run(struct.pack(">BBxxxxxHB", 0x5E, 1, 256, 0), 256)
+                expect(held[4:16] == (struct.pack(">IQ", 16, 0xABCD) if aptpl else bytes(4)),
+                       f"APTPL={aptpl}: the reservation after kill -9: {held.hex()}")
                 status, _, _ = session.run(struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 8, 0), out=bytes(4096))
                 expect(status == (0x18 if aptpl else 0), f"APTPL={aptpl}: another's write has status {status:#x}")
             if aptpl:
@@ -126,6 +131,10 @@ def reservations(lab):
                 target.restart()
                 with wire.session(target, other) as session:
                     expect(keys(session) == [], f"keys after CLEAR and kill -9: {keys(session)}")
+
+
+def reservations_of_memory(lab):
+    reservations(lab, memory=True)
 
 
 def full_medium(lab):
@@ -184,6 +193,7 @@ CASES = [
     ("kill -9 loses nothing (write-through)", write_through),
     ("kill -9 loses nothing (direct)", direct),
     ("kill -9 keeps reservations made with APTPL", reservations),
+    ("kill -9 keeps a memory unit's reservations made with APTPL", reservations_of_memory),
     ("a full file system is told by sense data", full_medium),
     ("a file that shrinks is told by sense data", shrunk_file),
 ]
