@@ -155,17 +155,21 @@ class LongBurst(liar.Lie):
         return True
 
 
-class HastyAbort(liar.Lie):
-    """ABORT TASK SET is answered though a command before it has not come: the target takes it for one that was sent before that."""
+class Hasty(liar.Lie):
+    """A task management function is answered though a command before it has not come: the target takes it for one that was sent before that."""
 
     requests = True
 
+    def __init__(self, function):
+        self.function = function
+
     def to_target(self, pdu):
-        if pdu.opcode == wire.TASK_MANAGEMENT and pdu.head[1] & 0x7F == 2:
+        if pdu.opcode == wire.TASK_MANAGEMENT and pdu.head[1] & 0x7F == self.function:
             pdu.set_word(24, pdu.word(24) - 1)
         return True
 
 
+ABORT_TASK_SET, CLEAR_TASK_SET = 2, 4
 LIES = [
     ("a StatSN that skips one", liar.answering(status_number), ["numbers", "nop"], {"numbers/statsn-by-one"}),
     ("a Residual Count that is one too many", liar.answering(residual), ["data-in", "nop"],
@@ -177,8 +181,10 @@ LIES = [
     ("an echo that is a byte short", liar.answering(short_echo), ["nop", "text"], {"nop/echo"}),
     ("a ping that is not answered", liar.answering(no_echo), ["nop"], {"nop/many-at-once"}),
     ("a data digest that is wrong", liar.answering(digest), ["digests", "nop"], {"digests/padding-is-covered"}),
-    ("an abort that does not wait for commands on their way", HastyAbort(), ["connections"],
+    ("an abort that does not wait for commands on their way", Hasty(ABORT_TASK_SET), ["connections"],
      {"connections/abort-waits-for-commands-on-their-way"}),
+    ("a clear that does not wait for commands on their way", Hasty(CLEAR_TASK_SET), ["connections"],
+     {"connections/clear-waits-for-commands-on-their-way"}),
     ("a login without its portal group tag", liar.answering(group_tag), ["login"], {"login/portal-group-tag"}),
 ]
 
@@ -195,7 +201,7 @@ def lies(lab):
                 with liar.lying(target, lie) as port:
                     url = target.urls[0].replace(str(target.port), str(port), 1)
                     words = [word for area in areas for word in ("--only", area)]
-                    code, told = conform(url, "--write", "--timeout", timeout, *words)
+                    code, told = conform(url, "--write", "--destructive", "--timeout", timeout, *words)
                 found = failed(told, ("fail",))
                 enough(set(found) <= wanted, f"more than the lie takes {timeout} s: {sorted(set(found) - wanted)}")
                 expect(set(found) == wanted, f"failed: {sorted(found)}; wanted: {sorted(wanted)}; "

@@ -16,6 +16,7 @@ use crate::scsi::Command;
 
 const ONE: &str = "A session is one nexus however many connections it has.";
 const ROOM: &str = "What was agreed on is what the target has room for.";
+const OVER: &str = "The initiator concludes all of them with the answer: one that is executed afterwards writes old data over new.";
 
 pub(super) const CHECKS: &[Check] = &[
     Check::must(Connections, "second-connection", "RFC 7143 §6.3.1, §13.2",
@@ -170,24 +171,12 @@ pub(super) const CHECKS: &[Check] = &[
         }),
     Check::must(Connections, "abort-waits-for-commands-on-their-way", "RFC 7143 §4.2.3.3, §11.5.1",
         "An immediate ABORT TASK SET is not answered by \"Function complete\" (0) before the commands numbered before it have come, over whatever connection.",
-        "The initiator concludes all of them with the answer: one that is executed afterwards writes old data over new.",
-        |lab| {
-            let (mut first, mut second) = two(lab)?;
-            let missing = first.take_cmd_sn();
-            let itt = task::send(&mut first, Function::AbortTaskSet, None, RESERVED_TAG, 0)?;
-            let is_answer = |pdu: &Pdu| pdu.is(Opcode::TaskManagementResponse) && pdu.itt() == itt;
-            if let Some(early) = first.anything(QUIET, is_answer) {
-                let code = early.bhs.as_task_management_response().response;
-                let expected = "no response 0 before the command ahead has come";
-                expect(code != 0, expected, || task::told(code))?;
-                return not_applicable(format!("the target answers {}", task::told(code)));
-            }
-            second.cmd_sn = missing;
-            second.start(&Command::new(&[0; 6]))?;
-            let code = first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response;
-            should(code == 0, task::told(0), || task::told(code))?;
-            first.run(&Command::new(&[0; 6]))?.good("a command after it").map(|_| ())
-        }),
+        OVER,
+        |lab| waits_for_the_command_ahead(lab, Function::AbortTaskSet)),
+    Check::must(Connections, "clear-waits-for-commands-on-their-way", "RFC 7143 §4.2.3.3, §11.5.1",
+        "An immediate CLEAR TASK SET is not answered by \"Function complete\" (0) before the commands numbered before it have come, over whatever connection.",
+        OVER,
+        |lab| waits_for_the_command_ahead(lab, Function::ClearTaskSet)).destructive(),
     Check::must(Connections, "another-isid-does-not-join", "RFC 7143 §6.3.1, §11.12.6",
         "A login with the session's TSIH and another ISID does not join it.",
         "TSIH and ISID name a session together.",
@@ -243,4 +232,24 @@ pub(super) fn two(lab: &Lab) -> Verdict<(Conn, Conn)> {
     let second = lab.open(&lab.further(&first, 2));
     let second = setup(second, "to a second connection")?;
     Ok((first, second))
+}
+
+/// The answer to an immediate `function` waits for a command before it that comes over another
+/// connection.
+fn waits_for_the_command_ahead(lab: &Lab, function: Function) -> Verdict<()> {
+    let (mut first, mut second) = two(lab)?;
+    let missing = first.take_cmd_sn();
+    let itt = task::send(&mut first, function, None, RESERVED_TAG, 0)?;
+    let is_answer = |pdu: &Pdu| pdu.is(Opcode::TaskManagementResponse) && pdu.itt() == itt;
+    if let Some(early) = first.anything(QUIET, is_answer) {
+        let code = early.bhs.as_task_management_response().response;
+        let expected = "no response 0 before the command ahead has come";
+        expect(code != 0, expected, || task::told(code))?;
+        return not_applicable(format!("the target answers {}", task::told(code)));
+    }
+    second.cmd_sn = missing;
+    second.start(&Command::new(&[0; 6]))?;
+    let code = first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response;
+    should(code == 0, task::told(0), || task::told(code))?;
+    first.run(&Command::new(&[0; 6]))?.good("a command after it").map(|_| ())
 }
