@@ -1,5 +1,5 @@
 //! CHAP secrets from a file, the environment or the terminal. Never from arguments, which all users
-//! can see in the list of processes. Keeps the daemon's memory out of core dumps.
+//! can see in the list of processes. Keeps the memory of processes with secrets out of core dumps.
 
 use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -47,6 +47,7 @@ impl Whose {
 /// # Errors
 /// There is none; with advice.
 pub fn of(whose: Whose, name: &str, file: Option<&Path>) -> Result<Secret, String> {
+    forbid_core_dumps();
     let secret = match (file, std::env::var_os(whose.variable())) {
         (Some(file), _) => {
             let read = read(file);
@@ -104,7 +105,7 @@ fn nonblocking() -> i32 {
 }
 
 /// Keeps this process's memory out of core dumps, and out of reach of the user's other processes
-/// (ptrace(2)).
+/// (ptrace(2)). Call it before the process holds its first secret.
 pub fn forbid_core_dumps() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "secrets may show in core dumps");

@@ -5,11 +5,12 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::command::{STAG, Server, fails, path, said, stag};
+use support::command::{STAG, STATE, Server, fails, path, said, stag};
 
 const SECRET: &str = "correct-horse-battery-4711";
 const THEIRS: &str = "staple-staple-staple-0815";
@@ -137,16 +138,20 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 
-/// A daemon whose process id is known.
-struct Daemon(Child);
+/// A daemon whose process id is known, and the URL of its first unit.
+struct Daemon(Child, String);
 
 impl Daemon {
     fn start(words: &[&str]) -> Self {
-        let mut child = Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().unwrap();
+        Self::of(Command::new(words[0]).args(&words[1..]))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
         assert!(url.starts_with("iscsi://"), "{url}");
-        Self(child)
+        Self(child, url.trim().to_owned())
     }
 
     /// Number of occurrences of `what` in the process's writable memory.
@@ -201,25 +206,137 @@ fn a_daemon_holds_each_secret_once_and_zeroes_what_it_is_done_with() {
     assert_eq!(daemon.copies(b"never-in-force"), 0);
 }
 
+/// The user under whom processes run whose memory must not be readable to that user: not root, to
+/// whom everything is readable.
+const USER: u32 = 64_714;
+
+/// A command as [`USER`], if this process is root. Else it runs as this process's user.
+fn as_user(program: &str) -> Command {
+    match rustix::process::geteuid().is_root() {
+        true => {
+            let mut command = Command::new("setpriv");
+            let user = USER.to_string();
+            command.args(["--reuid", &user, "--regid", &user, "--clear-groups", program]);
+            command
+        }
+        false => Command::new(program),
+    }
+}
+
+/// Whether the kernel makes no core dump of a process of [`as_user`]. Its directory in /proc belongs
+/// to root then, else to its user (proc(5)).
+fn is_undumpable(pid: u32) -> bool {
+    let owner = fs::metadata(format!("/proc/{pid}")).unwrap().uid();
+    let own = match rustix::process::geteuid().as_raw() {
+        0 => USER,
+        own => own,
+    };
+    assert!([0, own].contains(&owner), "{owner}");
+    owner == 0
+}
+
+/// A directory that [`as_user`] may use.
+fn open_directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+#[test]
+fn a_command_that_holds_a_secret_leaves_no_core_dump() {
+    let dir = open_directory();
+    let [secret, keys] = ["secret", "keys"].map(|name| path(dir.path(), name));
+    fs::write(&secret, SECRET).unwrap();
+    fs::write(&keys, format!("system {}\n", "00".repeat(20))).unwrap();
+    let alice = ["--user", "alice", "--secret-file", &secret];
+    let copy = path(dir.path(), "copy");
+    for (words, more, holds) in [
+        (&["info", "URL"][..], &[][..], false),
+        (&["info", "URL"], &alice, true),
+        (&["ls", "TARGET"], &alice, true),
+        (&["bench", "URL", "--time", "0.1"], &alice, true),
+        (&["cp", "URL", &copy], &alice, true),
+        (&["conform", "URL"], &alice, true),
+        (&["osd", "ls", "URL"], &[], false),
+        (&["osd", "ls", "URL"], &alice, true),
+        (&["osd", "keys", "URL", "--keys", &keys], &[], true),
+    ] {
+        // A target that says nothing, so that the command waits for it.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = format!("iscsi://{}/iqn.2026-01.org.example:t", silent.local_addr().unwrap());
+        let url = format!("{target}/0");
+        let args = words.iter().map(|word| match *word {
+            "URL" => url.as_str(),
+            "TARGET" => target.as_str(),
+            other => other,
+        });
+        let mut child = as_user(STAG)
+            .args(args)
+            .args(more)
+            .env("STATE_DIRECTORY", dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let reached = silent.accept().unwrap();
+        let undumpable = is_undumpable(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(reached);
+        assert_eq!(undumpable, holds, "{words:?} {more:?}");
+    }
+}
+
 #[test]
 fn a_daemon_leaves_no_core_dump() {
-    let dir = tempfile::tempdir().unwrap();
-    // Whether this machine makes core dumps at all.
-    let control = "ulimit -c unlimited && kill -ABRT $$";
-    let control = Command::new("sh").args(["-c", control]).current_dir(dir.path()).status().unwrap();
+    let dir = open_directory();
     let toml = path(dir.path(), "stag.toml");
     fs::write(&toml, config()).unwrap();
+    fs::create_dir(dir.path().join("state")).unwrap();
+    fs::set_permissions(dir.path().join("state"), fs::Permissions::from_mode(0o777)).unwrap();
     let serve = format!(
         "ulimit -c unlimited; cd {}; exec {STAG} serve --control none --config {toml}",
         dir.path().display()
     );
-    let mut daemon = Daemon::start(&["sh", "-c", &serve]);
+    let mut daemon = Daemon::of(
+        as_user("sh").args(["-c", &serve]).env("STATE_DIRECTORY", dir.path().join("state")),
+    );
+    // Whether or not this machine makes core dumps at all.
+    assert!(is_undumpable(daemon.0.id()));
     kill_process(Pid::from_child(&daemon.0), Signal::ABORT).unwrap();
     let status = daemon.0.wait().unwrap();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
     assert!(!status.core_dumped());
-    if !control.core_dumped() {
-        eprintln!("of little worth: nothing leaves a core dump here");
-    }
     assert!(stag(&["check-config", &toml]).status.success());
+}
+
+#[test]
+fn a_secret_is_a_credential_of_the_service() {
+    let (dir, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (toml, socket) = (path(dir.path(), "stag.toml"), path(dir.path(), "socket"));
+    let kept = path(credentials.path(), "alice");
+    fs::write(&kept, format!("{SECRET}\n")).unwrap();
+    let config = config()
+        .replace(&format!("secret = \"{SECRET}\""), "secret-file = \"$CREDENTIALS_DIRECTORY/alice\"");
+    assert!(!config.contains(SECRET));
+    fs::write(&toml, config).unwrap();
+    let mut service = Command::new(STAG);
+    service.env("CREDENTIALS_DIRECTORY", credentials.path()).env("STATE_DIRECTORY", STATE);
+    let daemon = Daemon::of(service.args(["serve", "--config", &toml, "--control", &socket]));
+    let url = daemon.1.as_str();
+    let log_in = |secret: &str| with(&["info", url, "--user", "alice"], &[("STAG_SECRET", secret)]);
+    let status = |output: Output| (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert_eq!(status(log_in(SECRET)).0, Some(0), "{:?}", status(log_in(SECRET)));
+    assert_eq!(status(log_in(THEIRS)).0, Some(5));
+    // From inside of the sandbox too, where the service reads a renewed credential.
+    fs::write(&kept, "incorrect-donkey-fuel-cell-42\n").unwrap();
+    said(&["apply", "--control", &socket, &toml]);
+    assert_eq!(status(log_in("incorrect-donkey-fuel-cell-42")).0, Some(0));
+    assert_eq!(status(log_in(SECRET)).0, Some(5));
+    // A credential that the service was not given.
+    fs::remove_file(&kept).unwrap();
+    let told = fails(&["apply", "--control", &socket, &toml], 3);
+    assert!(told.contains("the secret cannot be read"), "{told}");
+    assert_eq!(status(log_in("incorrect-donkey-fuel-cell-42")).0, Some(0));
 }

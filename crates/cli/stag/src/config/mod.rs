@@ -89,6 +89,8 @@ pub fn read(path: &Path) -> std::io::Result<(Text, bool)> {
 /// # Errors
 /// All mistakes of the file at once.
 pub fn load(path: &Path, serves: bool) -> Result<(Config, Vec<Shown>), LoadError> {
+    // The file may hold secrets, and name files that do.
+    crate::secret::forbid_core_dumps();
     let name = path.display().to_string();
     let (text, open_to_others) =
         read(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;

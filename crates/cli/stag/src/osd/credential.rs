@@ -8,6 +8,7 @@ use osd::security::credential::Credential;
 
 use super::error::OsdError;
 use crate::args::osd::Reach;
+use crate::secret;
 
 /// Gives the device the configured credentials, if any.
 ///
@@ -15,6 +16,8 @@ use crate::args::osd::Reach;
 /// A file that cannot be read or used.
 pub async fn attach(device: Objects, reach: &Reach) -> Result<Objects, OsdError> {
     let Some(path) = &reach.credential else { return Ok(device) };
+    // A credential holds the capability key, which signs commands.
+    secret::forbid_core_dumps();
     let text = std::fs::read_to_string(path).map_err(OsdError::io(path))?;
     let credentials = parse(&text).map_err(|line| {
         OsdError::wrong(

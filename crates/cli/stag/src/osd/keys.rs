@@ -19,6 +19,7 @@ use super::error::OsdError;
 use super::session::Opened;
 use crate::args::osd::{Grant, Keys};
 use crate::args::place::Object;
+use crate::secret;
 
 /// The file's name in errors about its contents.
 const WHAT_IT_IS: &str = "the file is made by stag osd keys, one for each device";
@@ -138,6 +139,7 @@ fn random<const N: usize>() -> Result<[u8; N], OsdError> {
 /// # Errors
 /// The device's, and the file's.
 pub async fn keys(args: &Keys) -> Result<String, OsdError> {
+    secret::forbid_core_dumps();
     if args.url.object.is_some() {
         return Err(OsdError::wrong(
             "an object has no keys",
@@ -246,6 +248,7 @@ async fn set_key(
 }
 
 pub fn grant(args: &Grant) -> Result<String, OsdError> {
+    secret::forbid_core_dumps();
     let ring = Ring::read(&args.keys)?;
     let partition = args.partition;
     let mut capability = everything(partition);
