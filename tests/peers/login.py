@@ -1,10 +1,12 @@
 """Logins: CHAP as libiscsi speaks it, ACLs, and negotiation by hand."""
 
+import contextlib
+import os
 import re
 import struct
 
 from lab import proc, wire
-from lab.report import Failed, expect
+from lab.report import Failed, Skip, expect
 from lab.target import IQN, Chap, Unit
 
 
@@ -247,6 +249,41 @@ def another_user(lab):
             expect(status == RESERVATION_CONFLICT, f"bob writes past alice's reservation: status {status}")
 
 
+def own_name(lab):
+    """`stag` logs in under the initiator name of /etc/iscsi/initiatorname.iscsi, if it can be read and holds one."""
+    if lab.kind != "stag":
+        raise Skip("stag's own commands")
+    if os.geteuid() != 0:
+        raise Skip("another /etc needs root")
+    # A copy of /etc, since this machine may have no such directory.
+    etc = os.path.join(lab.new_folder("etc"), "etc")
+    proc.run("cp", "-a", "/etc", etc)
+    os.makedirs(os.path.join(etc, "iscsi"), exist_ok=True)
+    file = os.path.join(etc, "iscsi/initiatorname.iscsi")
+    with lab.serve(Unit(memory=True)) as target:
+        def names(content, *words):
+            """The initiator names of the sessions of `stag info`, as the target saw them."""
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(file)
+            if content is not None:
+                with open(file, "w") as out:
+                    out.write(content)
+            before = os.path.getsize(target.log_path)
+            script = 'unset STAG_INITIATOR && mount --bind "$1" /etc && shift && exec "$@"'
+            proc.run("unshare", "--mount", "sh", "-c", script, "sh", etc, target.binary, "info", *words, target.urls[0])
+            with open(target.log_path, "rb") as log:
+                log.seek(before)
+                return set(re.findall(r'what="login".* initiator="([^"]*)"', log.read().decode()))
+
+        mine = "iqn.1993-08.org.debian:01:of-this-machine"
+        expect(names(f"# a comment\nInitiatorName={mine}\n") == {mine}, "it is not the machine's initiator name")
+        expect(names(f"InitiatorName={mine}\n", "--initiator", OTHER) == {OTHER}, "--initiator is not obeyed")
+        for content in (None, "", "InitiatorName=no iSCSI name\n"):
+            made = names(content)
+            expect(len(made) == 1 and all(re.fullmatch(r"iqn\.2026-01\.org\.stag:.+:initiator", name) for name in made),
+                   f"without a name in the file ({content!r}) it is {made}")
+
+
 def bound_names(lab):
     """An ACL with a user: who is another user does not see what is behind the name."""
     if lab.kind != "stag":
@@ -272,4 +309,5 @@ CASES = [
     ("EXTENDED COPY by who only claims a victim's name", claimed_name),
     ("another user's reinstatement, MC/S join and reservation", another_user),
     ("an ACL with a user", bound_names),
+    ("stag uses the initiator name of /etc/iscsi", own_name),
 ]

@@ -19,6 +19,7 @@ STEPS = {
     "installed": "the unit and its user are installed",
     "starts": "it starts as its own user and serves",
     "confined": "no capability; seccomp and Landlock in force",
+    "credential": "a CHAP secret from LoadCredential= lets its user in",
     "audits": "journalctl -p: a login is information, a refused one a warning",
     "managed": "status and apply reach it",
     "reloads": "a reload puts a changed configuration in force, in the same process",

@@ -27,7 +27,8 @@ install_all() {
   mkdir -p /opt /etc/stag /srv && install -m 755 /probe/stag /opt/stag || return 1
   sed 's,/usr/local/bin/stag,/opt/stag,' /probe/stag.service >/etc/systemd/system/stag.service
   mkdir -p /etc/systemd/system/stag.service.d
-  printf '[Service]\nWatchdogSec=3\n' >/etc/systemd/system/stag.service.d/fast.conf
+  printf '[Service]\nWatchdogSec=3\nLoadCredential=alice:/etc/stag/alice.secret\n' >/etc/systemd/system/stag.service.d/fast.conf
+  echo $secret >/etc/stag/alice.secret && chmod 600 /etc/stag/alice.secret
   document '' >/etc/stag/stag.toml && chown -R root:stag /etc/stag && chmod 640 /etc/stag/stag.toml
   truncate -s 64M /srv/disk.img && chown stag:stag /srv /srv/disk.img
   systemctl daemon-reload && ip link set lo up
@@ -36,7 +37,7 @@ install_all() {
 document() {
   printf '[[portal]]\nlisten = "127.0.0.1:3260"\n[[target]]\niqn = "iqn.2026-01.org.example:service"\n'
   printf '[[target.unit]]\nlun = 0\npath = "/srv/disk.img"\n%s' "$1"
-  printf '[[target]]\niqn = "iqn.2026-01.org.example:locked"\n[target.auth]\nusers = [{ name = "alice", secret = "%s" }]\n' $secret
+  printf '[[target]]\niqn = "iqn.2026-01.org.example:locked"\n[target.auth]\nusers = [{ name = "alice", secret-file = "$CREDENTIALS_DIRECTORY/alice" }]\n'
   printf '[[target.unit]]\nlun = 0\npath = "/srv/locked.img"\nsize = "8M"\n'
 }
 
@@ -50,6 +51,12 @@ confined() {
   is "$(of CapEff)" 0000000000000000 CapEff && is "$(of CapBnd)" 0000000000000000 CapBnd &&
     is "$(of NoNewPrivs)" 1 NoNewPrivs && is "$(of Seccomp)" 2 Seccomp &&
     is "$(stat -c %U "/proc/$pid")" stag user && journalctl -u stag --no-pager | grep -q 'landlock, seccomp'
+}
+
+# Its own user cannot read the file; the service manager hands it in.
+credential() {
+  ! grep -q $secret /etc/stag/stag.toml && ! setpriv --reuid stag --regid stag --clear-groups cat /etc/stag/alice.secret &&
+    iscsi-inq -i iqn.2026-01.org.example:alice "iscsi://alice%$secret@$locked"
 }
 
 # Whom the journal has seen come and go is judged by peers/service.py.
@@ -166,6 +173,7 @@ is_told() { journalctl -u stag --no-pager -o cat -p err | grep missing.img; }
 record installed install_all
 record starts starts
 record confined confined
+record credential credential
 record audits audits
 record managed managed
 record reloads reloads
