@@ -51,6 +51,11 @@ impl Supervisor {
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
         let meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let limit = number("WATCHDOG_USEC").filter(|limit| meant && *limit > 0).map(Duration::from_micros)?;
+        self.watchdog_of(limit, server)
+    }
+
+    /// [`Self::watchdog`] of a manager that waits for so long.
+    fn watchdog_of(&self, limit: Duration, server: server_core::Handle) -> Option<Watchdog> {
         let socket = self.0.as_ref()?.try_clone().ok()?;
         let (end, ended) = mpsc::channel();
         let work = move || {
@@ -126,7 +131,47 @@ fn send(socket: &UnixDatagram, state: &str, fd: BorrowedFd<'_>) -> io::Result<()
 
 #[cfg(test)]
 mod tests {
+    use server_core::{CoresConfig, Server};
+
     use super::*;
+
+    #[test]
+    fn the_watchdog_is_silent_while_one_core_hangs() {
+        let cores = CoresConfig { count: 2, spin_us: 0, pool_bytes: 32 << 20 };
+        let server = Server::start(cores, Vec::new()).unwrap();
+        let (manager, own) = UnixDatagram::pair().unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let ping = || {
+            let mut text = [0; 64];
+            let len = manager.recv(&mut text).unwrap();
+            assert_eq!(&text[..len], b"WATCHDOG=1");
+        };
+        let limit = Duration::from_millis(150);
+        let watchdog = Supervisor(Some(own)).watchdog_of(limit, server.handle());
+        ping();
+        let (tell, hangs) = mpsc::channel();
+        let (go_on, until) = mpsc::channel::<()>();
+        let core = server.hub().posts().last().unwrap();
+        let asked = core.run(move |_| async move {
+            tell.send(()).unwrap();
+            // Blocks the thread of the core, until the sender is dropped.
+            let _ = until.recv();
+        });
+        assert!(asked.is_ok());
+        hangs.recv().unwrap();
+        let pings = || std::iter::from_fn(|| manager.recv(&mut [0; 64]).ok()).count();
+        manager.set_nonblocking(true).unwrap();
+        pings();
+        std::thread::sleep(10 * limit);
+        // All cores may have answered before one of them hung, and the ping came later.
+        assert!(pings() <= 1, "pings while a core hangs");
+        manager.set_nonblocking(false).unwrap();
+        drop(go_on);
+        ping();
+        ping();
+        drop(watchdog);
+        server.stop(Duration::ZERO).unwrap();
+    }
 
     #[test]
     fn a_kept_socket_is_found_by_what_it_was_asked_for() {

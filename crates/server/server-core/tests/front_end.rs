@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as Client};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use runtime::{Gather, TcpStream};
@@ -318,6 +318,32 @@ fn a_paused_server_listens_again_at_the_same_sockets() {
     running.apply("again", &[At(ANYWHERE, &["ECHO "])]);
     assert_eq!(running.address(0), address);
     echoes(&mut waiting, "ECHO hello");
+    running.stop();
+}
+
+/// The watchdog of the service manager depends on it: a server with one core that hangs is not well.
+#[test]
+fn a_server_answers_only_if_each_of_its_cores_does() {
+    let running = start(&[At(ANYWHERE, &["ECHO "])]);
+    let handle = running.server.handle();
+    let patience = Duration::from_secs(60);
+    assert!(handle.answers(patience));
+    for hanging in 0..2 {
+        let (tell, hangs) = mpsc::channel();
+        let (go_on, until) = mpsc::channel::<()>();
+        let post = running.words.hub.posts().nth(hanging).expect("a core");
+        let asked = post.run(move |_| async move {
+            tell.send(()).expect("the test waits");
+            // Blocks the thread of the core, until the sender is dropped.
+            let _ = until.recv();
+        });
+        assert!(asked.is_ok());
+        hangs.recv().expect("the core runs it");
+        assert!(!handle.answers(Duration::from_millis(50)), "core {hanging} hangs");
+        assert!(handle.cores(Duration::from_millis(50))[hanging].is_none());
+        drop(go_on);
+        assert!(handle.answers(patience), "core {hanging} goes on");
+    }
     running.stop();
 }
 
