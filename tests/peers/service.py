@@ -19,7 +19,6 @@ STEPS = {
     "installed": "the unit and its user are installed",
     "starts": "it starts as its own user and serves",
     "confined": "no capability; seccomp and Landlock in force",
-    "credential": "a CHAP secret from LoadCredential= lets its user in",
     "audits": "journalctl -p: a login is information, a refused one a warning",
     "managed": "status and apply reach it",
     "reloads": "a reload puts a changed configuration in force, in the same process",
@@ -30,6 +29,7 @@ STEPS = {
     "lives-on": "the watchdog follows the new process",
     "survives-kill": "kill -9 has it restarted",
     "restarts-what-hangs": "a process that hangs is restarted by the watchdog",
+    "credential": "a CHAP secret from LoadCredential= lets its user in, after a reload too",
     "stops": "it stops in order",
     "refuses": "what keeps it from starting is an error in the journal",
 }

@@ -27,8 +27,7 @@ install_all() {
   mkdir -p /opt /etc/stag /srv && install -m 755 /probe/stag /opt/stag || return 1
   sed 's,/usr/local/bin/stag,/opt/stag,' /probe/stag.service >/etc/systemd/system/stag.service
   mkdir -p /etc/systemd/system/stag.service.d
-  printf '[Service]\nWatchdogSec=3\nLoadCredential=alice:/etc/stag/alice.secret\n' >/etc/systemd/system/stag.service.d/fast.conf
-  echo $secret >/etc/stag/alice.secret && chmod 600 /etc/stag/alice.secret
+  printf '[Service]\nWatchdogSec=3\n' >/etc/systemd/system/stag.service.d/fast.conf
   document '' >/etc/stag/stag.toml && chown -R root:stag /etc/stag && chmod 640 /etc/stag/stag.toml
   truncate -s 64M /srv/disk.img && chown stag:stag /srv /srv/disk.img
   systemctl daemon-reload && ip link set lo up
@@ -37,7 +36,7 @@ install_all() {
 document() {
   printf '[[portal]]\nlisten = "127.0.0.1:3260"\n[[target]]\niqn = "iqn.2026-01.org.example:service"\n'
   printf '[[target.unit]]\nlun = 0\npath = "/srv/disk.img"\n%s' "$1"
-  printf '[[target]]\niqn = "iqn.2026-01.org.example:locked"\n[target.auth]\nusers = [{ name = "alice", secret-file = "$CREDENTIALS_DIRECTORY/alice" }]\n'
+  printf '[[target]]\niqn = "iqn.2026-01.org.example:locked"\n[target.auth]\nusers = [{ name = "alice", secret = "%s" }]\n' $secret
   printf '[[target.unit]]\nlun = 0\npath = "/srv/locked.img"\nsize = "8M"\n'
 }
 
@@ -51,12 +50,6 @@ confined() {
   is "$(of CapEff)" 0000000000000000 CapEff && is "$(of CapBnd)" 0000000000000000 CapBnd &&
     is "$(of NoNewPrivs)" 1 NoNewPrivs && is "$(of Seccomp)" 2 Seccomp &&
     is "$(stat -c %U "/proc/$pid")" stag user && journalctl -u stag --no-pager | grep -q 'landlock, seccomp'
-}
-
-# Its own user cannot read the file; the service manager hands it in.
-credential() {
-  ! grep -q $secret /etc/stag/stag.toml && ! setpriv --reuid stag --regid stag --clear-groups cat /etc/stag/alice.secret &&
-    iscsi-inq -i iqn.2026-01.org.example:alice "iscsi://alice%$secret@$locked"
 }
 
 # Whom the journal has seen come and go is judged by peers/service.py.
@@ -158,6 +151,21 @@ restarts_what_hangs() {
   until_ok 30 moved "$before" && until_ok 20 iscsi-inq "$url"
 }
 
+# A secret in a file that only root can read: the service manager hands it in. A reload does not need to see it.
+credential() {
+  echo $secret >/etc/stag/alice.secret && chown root:root /etc/stag/alice.secret && chmod 600 /etc/stag/alice.secret || return 1
+  printf '[Service]\nLoadCredential=alice:/etc/stag/alice.secret\n' >/etc/systemd/system/stag.service.d/credential.conf
+  document '' | sed "s,secret = \"$secret\",secret-file = \"\$CREDENTIALS_DIRECTORY/alice\"," >/etc/stag/stag.toml
+  ! grep -q $secret /etc/stag/stag.toml && grep -q CREDENTIALS_DIRECTORY /etc/stag/stag.toml || return 1
+  systemctl daemon-reload && systemctl restart stag && alice_gets_in || return 1
+  systemctl reload stag || { journalctl -u stag --no-pager -n 20; return 1; }
+  alice_gets_in
+}
+alice_gets_in() { # And nobody with another secret.
+  until_ok 20 iscsi-inq -i iqn.2026-01.org.example:alice "iscsi://alice%$secret@$locked" &&
+    ! iscsi-inq -i iqn.2026-01.org.example:alice "iscsi://alice%wrong-secret-1@$locked"
+}
+
 stops() { systemctl stop stag && is "$(systemctl show -p Result --value stag)" success result; }
 
 refuses() { # What keeps it from starting is an error in the journal, and systemd does not try again.
@@ -173,7 +181,6 @@ is_told() { journalctl -u stag --no-pager -o cat -p err | grep missing.img; }
 record installed install_all
 record starts starts
 record confined confined
-record credential credential
 record audits audits
 record managed managed
 record reloads reloads
@@ -184,6 +191,7 @@ record upgrades upgrades
 record lives-on lives_on
 record survives-kill survives_kill
 record restarts-what-hangs restarts_what_hangs
+record credential credential
 record stops stops
 record refuses refuses
 journalctl -u stag --no-pager -o json >/probe/journal

@@ -168,6 +168,13 @@ fn credential(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) 
 /// (systemd.exec(5), LoadCredential=).
 fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> Option<Secret> {
     let span = &file.span;
+    let credential = file.value.starts_with(CREDENTIALS);
+    // The service manager need not show credentials to other commands of the service, such as those
+    // of ExecReload=.
+    let unseen = |problems: &mut Problems| {
+        problems.warn(span, "only the service itself sees this secret: it is not checked", "");
+        Some(Secret::new(*b"not seen by who checks"))
+    };
     let path = match file.value.strip_prefix(CREDENTIALS) {
         None => place.directory.join(&file.value),
         Some(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
@@ -179,10 +186,7 @@ fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> O
                 problems.error(span, what, instead);
                 return None;
             }
-            None => {
-                problems.warn(span, "only the service itself sees this secret: it is not checked", "");
-                return Some(Secret::new(*b"not seen by who checks"));
-            }
+            None => return unseen(problems),
         },
     };
     place.secret_files.borrow_mut().push(path.clone());
@@ -194,6 +198,7 @@ fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> O
             }
             check(secret, span, problems)
         }
+        Err(_) if credential && !place.serves => unseen(problems),
         Err(error) => {
             let what = format!("the secret cannot be read: {}: {error}", path.display());
             problems.error(span, what, "write the path of a file that holds the secret alone");
