@@ -93,7 +93,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         sockets.append(&mut taken.sockets);
         (state, nfs_clients) = match taken.commit() {
             Ok(known) => known,
-            // It was killed meanwhile. If it is alive, its units are locked, and this process ends.
+            // It ended meanwhile. A daemon that answers late or in another form has not: it takes its
+            // units back when this process ends.
             Err(CallError::Lost(error)) => {
                 tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
                 <(State, Vec<u8>)>::default()
@@ -294,12 +295,13 @@ fn take_over(args: &Serve) -> Result<Option<Taken>, Exit> {
     };
     match Taken::ask(path, args.lose_memory_units) {
         Ok(taken) => Ok(Some(taken)),
-        Err(CallError::Unreachable { path, .. }) => {
+        Err(CallError::Unreachable { path, source })
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+        {
             tracing::info!(path = %path.display(), "there is no daemon to take over from");
             Ok(None)
         }
-        // It was killed before it gave anything away. If it is alive, it still has its units and
-        // addresses, and this process ends.
+        // It ended before it gave anything away.
         Err(CallError::Lost(error)) => {
             tracing::warn!(%error, "the running daemon went away instead of handing over: starting without it");
             Ok(None)

@@ -98,7 +98,7 @@ fn run(args: &args::Acknowledge) -> Result<String, CallError> {
     if args.json {
         return Ok(format!("{value:#}\n"));
     }
-    let done: Acknowledged = serde_json::from_value(value).map_err(|error| CallError::Lost(error.into()))?;
+    let done: Acknowledged = serde_json::from_value(value)?;
     let mut text = match done.problems.as_slice() {
         [] => "there was nothing to acknowledge\n".to_owned(),
         problems => format!("acknowledged: {}\n", problems.join(", ")),

@@ -240,7 +240,7 @@ fn run(args: &args::Apply) -> Result<Outcome, CallError> {
     };
     let value =
         Client::connect(args.at.control.as_deref())?.call_with(VERB, arguments, text.as_bytes(), |_| ())?;
-    serde_json::from_value(value).map_err(|error| CallError::Lost(error.into()))
+    Ok(serde_json::from_value(value)?)
 }
 
 fn show(args: &args::Apply, outcome: &Outcome) -> Exit {

@@ -3,6 +3,7 @@
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -21,10 +22,31 @@ pub enum CallError {
     Place(#[from] PlaceError),
     #[error("nothing was asked: {0}")]
     Stranger(String),
+    /// The daemon's end of the connection is closed. Nothing else shows that a daemon has ended.
     #[error("the daemon went away: {0}")]
-    Lost(#[from] io::Error),
+    Lost(io::Error),
+    /// The daemon is silent for too long, or its answer cannot be used.
+    #[error("the daemon does not answer as it should: {0}")]
+    Answer(io::Error),
     #[error(transparent)]
     Fault(#[from] Fault),
+}
+
+impl From<io::Error> for CallError {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        match error.kind() {
+            UnexpectedEof | BrokenPipe | ConnectionReset | ConnectionAborted => Self::Lost(error),
+            _ => Self::Answer(error),
+        }
+    }
+}
+
+/// JSON that is not what was asked for.
+impl From<serde_json::Error> for CallError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Answer(io::Error::new(io::ErrorKind::InvalidData, error))
+    }
 }
 
 impl CallError {
@@ -32,7 +54,7 @@ impl CallError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Unreachable { .. } => Exit::Unreachable,
-            Self::Place(_) | Self::Stranger(_) | Self::Lost(_) => Exit::Failed,
+            Self::Place(_) | Self::Stranger(_) | Self::Lost(_) | Self::Answer(_) => Exit::Failed,
             Self::Fault(fault) => match fault.kind {
                 Kind::Request => Exit::Usage,
                 Kind::Config => Exit::Config,
@@ -91,6 +113,15 @@ impl Client {
         Ok(Self { stream, lines })
     }
 
+    /// Waits for each part of an answer for `patience` at most, instead of for ever.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn patient_for(self, patience: Duration) -> Result<Self, CallError> {
+        self.stream.set_read_timeout(Some(patience))?;
+        Ok(self)
+    }
+
     /// Has the daemon execute `verb`, and passes its progress messages to `progress`.
     ///
     /// # Errors
@@ -140,6 +171,6 @@ impl Client {
     /// The daemon refuses, fails, closes the connection, or answers in another form.
     pub fn ask<T: serde::de::DeserializeOwned>(&mut self, verb: &str) -> Result<T, CallError> {
         let value = self.call(verb, Map::new(), |_| ())?;
-        serde_json::from_value(value).map_err(|error| CallError::Lost(error.into()))
+        Ok(serde_json::from_value(value)?)
     }
 }

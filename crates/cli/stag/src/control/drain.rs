@@ -192,13 +192,12 @@ pub fn command(args: &args::Drain) -> Exit {
 
 fn run(args: &args::Drain) -> Result<String, CallError> {
     let mut client = Client::connect(args.at.control.as_deref())?;
-    let broken = |error: serde_json::Error| CallError::Lost(error.into());
     if args.target.is_none() && args.portal.is_none() && !args.all {
         let value: Value = client.ask("drains")?;
         if args.json {
             return Ok(format!("{value:#}\n"));
         }
-        let drains: Vec<DrainStatus> = serde_json::from_value(value).map_err(broken)?;
+        let drains: Vec<DrainStatus> = serde_json::from_value(value)?;
         return Ok(match drains.as_slice() {
             [] => "nothing is being drained\n".to_owned(),
             drains => drains.iter().map(|drain| drain.line() + "\n").collect(),
@@ -212,7 +211,7 @@ fn run(args: &args::Drain) -> Result<String, CallError> {
         redirect: args.redirect.clone(),
         wait: !args.no_wait && !args.undo,
     };
-    let Value::Object(arguments) = serde_json::to_value(&wanted).map_err(broken)? else {
+    let Value::Object(arguments) = serde_json::to_value(&wanted)? else {
         return Ok(String::new());
     };
     if args.undo {
@@ -230,7 +229,7 @@ fn run(args: &args::Drain) -> Result<String, CallError> {
     if args.json {
         return Ok(format!("{value:#}\n"));
     }
-    let status: DrainStatus = serde_json::from_value(value).map_err(broken)?;
+    let status: DrainStatus = serde_json::from_value(value)?;
     Ok(status.line() + "\n")
 }
 

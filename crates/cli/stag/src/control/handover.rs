@@ -354,9 +354,10 @@ pub struct Served {
 }
 
 impl Served {
-    /// Asks the daemon at `path`. Empty if it does not answer.
-    fn ask(path: &Path) -> Self {
-        let status = Client::connect(Some(path)).and_then(|mut client| client.ask::<Value>("status"));
+    /// Asks the daemon at `path`. Empty if it does not answer within `patience`.
+    fn ask(path: &Path, patience: Duration) -> Self {
+        let client = Client::connect(Some(path)).and_then(|client| client.patient_for(patience));
+        let status = client.and_then(|mut client| client.ask::<Value>("status"));
         let status = status.unwrap_or_default();
         let targets = status["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -372,12 +373,17 @@ impl Taken {
     /// Asks the daemon at `path` to hand over. It continues to serve until [`Self::commit`].
     ///
     /// # Errors
-    /// No daemon answers, or it refuses.
+    /// No daemon answers, it refuses, or it went away ([`CallError::Lost`]).
     pub fn ask(path: Option<&Path>, lose_memory_units: bool) -> Result<Self, CallError> {
         let path = path.map_or_else(place::of_own, |path| Ok(path.to_owned()))?;
-        let served = Served::ask(&path);
-        let (mut stream, path) = connect(Some(&path))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        Self::ask_within(&path, lose_memory_units, PATIENCE)
+    }
+
+    /// [`Self::ask`], which waits for `patience` for each answer.
+    fn ask_within(path: &Path, lose_memory_units: bool, patience: Duration) -> Result<Self, CallError> {
+        let served = Served::ask(path, patience);
+        let (mut stream, path) = connect(Some(path))?;
+        stream.set_read_timeout(Some(patience))?;
         let mut arguments = Map::new();
         arguments.insert("lose_memory_units".into(), Value::Bool(lose_memory_units));
         write_line(&mut stream, &Request::new(VERB, arguments))?;
@@ -399,7 +405,7 @@ impl Taken {
     /// dropped without [`Self::done`]. Returns what it knew, with what NFS knew of its clients.
     ///
     /// # Errors
-    /// When it went away.
+    /// It went away ([`CallError::Lost`]), or answers late or in another form.
     pub fn commit(&mut self) -> Result<(State, Vec<u8>), CallError> {
         write_line(&mut self.stream, &json!({ "v": VERSION, "do": "commit" }))?;
         let state: State = read_told(&mut self.lines)?;
@@ -423,9 +429,12 @@ impl Taken {
 /// Reads the running daemon's answer, one line.
 fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallError> {
     match read_answer(from)? {
-        Some(Answer::Ok(value)) => Ok(serde_json::from_value(value).map_err(io::Error::from)?),
+        Some(Answer::Ok(value)) => Ok(serde_json::from_value(value)?),
         Some(Answer::Error(fault)) => Err(fault.into()),
-        _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        Some(Answer::Progress(_)) => {
+            Err(CallError::Answer(io::Error::new(io::ErrorKind::InvalidData, "progress of nothing")))
+        }
+        None => Err(CallError::Lost(io::ErrorKind::UnexpectedEof.into())),
     }
 }
 
@@ -467,4 +476,91 @@ fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         }
     }
     Ok((line, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// What an old daemon does after it was told `commit`.
+    #[derive(Clone, Copy)]
+    enum Then {
+        Stay(&'static str),
+        Die(&'static str),
+    }
+
+    /// The new daemon's result of `commit` at an old daemon that offers its sockets, and then does
+    /// this.
+    fn committed(then: Then) -> CallError {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let patience = Duration::from_millis(300);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut status, _) = listener.accept().unwrap();
+                status.write_all(b"{\"v\":1,\"ok\":{}}\n").unwrap();
+                let (stream, _) = listener.accept().unwrap();
+                let mut lines = BufReader::new(&stream);
+                assert!(hears(&mut lines, VERB));
+                let portal = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let offer = Offer { asked: vec![portal.local_addr().unwrap()], http: false };
+                send_offer(&stream, &offer, &[portal.as_fd(), listener.as_fd(), a_lock().as_fd()]).unwrap();
+                assert!(hears(&mut lines, "commit"));
+                let (Then::Stay(said) | Then::Die(said)) = then;
+                (&stream).write_all(said.as_bytes()).unwrap();
+                if matches!(then, Then::Stay(_)) {
+                    // Alive until the other side has gone.
+                    let _ = lines.read_to_end(&mut Vec::new());
+                }
+            });
+            let mut taken = Taken::ask_within(&path, false, patience).ok().unwrap();
+            assert_eq!(taken.sockets.len(), 1);
+            taken.commit().unwrap_err()
+        })
+    }
+
+    fn a_lock() -> std::fs::File {
+        tempfile::tempfile().unwrap()
+    }
+
+    #[test]
+    fn only_a_closed_connection_shows_that_the_old_daemon_has_ended() {
+        for said in
+            ["", "{\"v\":1,\"ok\"", "{\"v\":1,\"ok\":{\"reservations\":{},\"access\":{},\"nfs\":9}}\nshort"]
+        {
+            let error = committed(Then::Die(said));
+            assert!(matches!(error, CallError::Lost(_)), "{said}: {error:?}");
+            // The same from a daemon that stays, and is late.
+            let error = committed(Then::Stay(said));
+            assert!(matches!(error, CallError::Answer(_)), "{said}: {error:?}");
+        }
+        for said in
+            ["nonsense\n", "{\"v\":1,\"ok\":{\n", "{\"v\":1,\"ok\":[]}\n", "{\"v\":2,\"ok\":{}}\n", "\n"]
+        {
+            let error = committed(Then::Stay(said));
+            assert!(matches!(error, CallError::Answer(_)), "{said}: {error:?}");
+        }
+        assert!(matches!(
+            committed(Then::Stay("{\"v\":1,\"error\":{\"kind\":\"failed\",\"message\":\"\"}}\n")),
+            CallError::Fault(_)
+        ));
+    }
+
+    #[test]
+    fn an_old_daemon_that_is_silent_is_not_taken_for_one_that_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        // Connections wait in its backlog.
+        let listener = UnixListener::bind(&path).unwrap();
+        let patience = Duration::from_millis(100);
+        let late = Taken::ask_within(&path, false, patience).err();
+        assert!(matches!(late, Some(CallError::Answer(_))), "{late:?}");
+        drop(listener);
+        let gone = Taken::ask_within(&path, false, patience).err();
+        assert!(matches!(gone, Some(CallError::Unreachable { .. })), "{gone:?}");
+    }
 }

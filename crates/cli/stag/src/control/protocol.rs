@@ -128,7 +128,9 @@ pub fn write_answer(to: &mut impl Write, answer: Answer) -> io::Result<()> {
 /// The socket fails, or the line is not an answer.
 pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
     let Some(line) = read_line(from, MAX_ANSWER)? else { return Ok(None) };
-    let versioned: Versioned = serde_json::from_slice(&line)?;
+    // JSON that ends too early is no end of the stream.
+    let versioned = serde_json::from_slice::<Versioned>(&line);
+    let versioned = versioned.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     if versioned.v != VERSION {
         let what =
             format!("the daemon speaks version {} of the control protocol, this is {VERSION}", versioned.v);
@@ -140,13 +142,15 @@ pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
 /// Reads one line of at most `most` bytes without its newline; `None` at the end of the stream.
 ///
 /// # Errors
-/// The socket's; `InvalidData` for a line that is too long or has no end.
+/// The socket's; `InvalidData` for a line that is too long; `UnexpectedEof` for one that the stream's
+/// end cuts off.
 pub fn read_line(from: &mut impl BufRead, most: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    io::Read::take(&mut *from, most).read_until(b'\n', &mut line)?;
+    let read = io::Read::take(&mut *from, most).read_until(b'\n', &mut line)?;
     match line.pop() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(line)),
+        Some(_) if (read as u64) < most => Err(io::ErrorKind::UnexpectedEof.into()),
         Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end")),
     }
 }
@@ -274,7 +278,8 @@ mod tests {
 
     #[test]
     fn a_line_that_never_ends_is_no_line() {
-        assert!(read_line(&mut &b"{\"do\""[..], 100).is_err());
+        let cut = read_line(&mut &b"{\"do\""[..], 100).unwrap_err();
+        assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
         let mut endless = io::BufReader::new(io::repeat(b'x'));
         assert_eq!(read_line(&mut endless, 1 << 20).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
@@ -295,6 +300,14 @@ mod tests {
         assert!(read_body(&mut from, MAX_BODY + 1).is_err());
         assert!(read_body(&mut &b"\xff\xff"[..], 2).is_err());
         assert!(read_body(&mut &b"short"[..], 6).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_off_is_not_taken_for_one_that_is_nonsense() {
+        let kind = |text: &str| read_answer(&mut text.as_bytes()).unwrap_err().kind();
+        assert_eq!(kind("{\"v\":1,\"ok\""), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind("{\"v\":1,\"ok\"\n"), io::ErrorKind::InvalidData);
+        assert_eq!(kind("nonsense\n"), io::ErrorKind::InvalidData);
     }
 
     #[test]

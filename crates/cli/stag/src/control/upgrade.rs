@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::client::{CallError, Client};
+use super::protocol::{Fault, Kind};
 use crate::args;
 use crate::exit::Exit;
 
@@ -122,7 +123,9 @@ fn upgrade(args: &args::Upgrade) -> Result<Exit, CallError> {
         );
         return Ok(Exit::Failed);
     }
-    let mut new = start(args, &old)?;
+    let new = start(args, &old);
+    let mut new =
+        new.map_err(|error| Fault::new(Kind::Failed, format!("a new daemon cannot be started: {error}")))?;
     let started = Instant::now();
     loop {
         if let Some(status) = new.try_wait()? {
