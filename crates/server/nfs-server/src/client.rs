@@ -98,11 +98,14 @@ impl Client {
         }
     }
 
-    /// Gives a call to the client up that it does not answer in time.
+    /// Gives a call to the client up that it does not answer in time. Holds nothing meanwhile: a
+    /// takeover waits until the trees of all clients are closed.
     pub(crate) fn wait_for_answer(self: &Rc<Self>, xid: u32) {
-        let client = self.clone();
+        let client = Rc::downgrade(self);
         drop(runtime::spawn(async move {
             runtime::sleep(PATIENCE).await;
+            // After the end of its connection no call waits.
+            let Some(client) = client.upgrade() else { return };
             if let Some(sent) = client.back.give_up(xid) {
                 let state = &client.shared.state;
                 let outcome = Outcome::Lost;

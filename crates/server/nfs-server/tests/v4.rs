@@ -850,6 +850,33 @@ fn a_successor_knows_clients_files_and_replies() {
     served.stop();
 }
 
+/// A takeover waits until all trees are closed, while clients wait for it.
+#[test]
+fn a_call_to_a_client_that_is_gone_keeps_no_tree_open() {
+    let tree = support::memory();
+    let watched = std::sync::Arc::downgrade(&tree);
+    let served = support::serving(support::exporting(tree));
+    let mut c = served.v4("client");
+    assert!(c.find("/data").is_ok());
+    assert_eq!(c.link.calls, [Called::Probe]);
+    drop(c.link.stream.shutdown(std::net::Shutdown::Both));
+    let begin = std::time::Instant::now();
+    while !served.nfs.clients(support::PATIENCE).is_empty() {
+        assert!(begin.elapsed() < support::PATIENCE, "its client is gone");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let support::Served { server, nfs: _, config } = served;
+    drop(config);
+    server.handle().let_go();
+    // Shorter than the time that a client has to answer, which was waited for.
+    let begin = std::time::Instant::now();
+    while watched.strong_count() > 0 {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(6), "the tree is open");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    server.stop(std::time::Duration::from_millis(100)).expect("everything is durable");
+}
+
 /// The records of clients go on over a takeover: those of before and those that the successor adds.
 #[test]
 fn clients_of_both_sides_of_a_takeover_reclaim_after_a_restart() {
