@@ -2,6 +2,7 @@
 own server there."""
 
 import os
+import shutil
 import time
 
 from lab import nfs, proc, tools, uml
@@ -176,6 +177,83 @@ RANGES = r"""
 case_ "$WHAT: holes are made and filled" holes
 case_ "$WHAT: files are copied by the server" copies
 case_ "$WHAT: fsx finds what it has written, with holes and copies" fsx_ 'punch_hole = 5\ncopy_file_range = 5\nposix_fallocate = 5\n'
+"""
+
+# Extended attributes, holes that are found, and clones, which 4.2 alone has, and which the server's file system must have too (XFS).
+EXTRAS = WORK + r"""
+# How often an operation was sent over the mount.
+sent() { awk -v name="$1:" '/ mounted on /{on = / mounted on \/run\/nfs /} on && $1 == name {print $2}' /proc/self/mountstats; }
+was_sent() { local each; for each; do echo "$each: $(sent "$each")"; [ "$(sent "$each")" -gt 0 ] || return; done; }
+xattrs() {
+  cat >/tmp/xattrs.py <<'PYTHON'
+import ctypes, errno, os, sys
+top, again, libc = "/run/nfs/attributes", sys.argv[1] == "again", ctypes.CDLL(None, use_errno=True)
+# With room for every value: over RDMA a reply that is longer than the caller has room for is EIO in Linux, and Python begins with 128 bytes.
+def value_of(path, name):
+    room = ctypes.create_string_buffer(65536)
+    length = libc.getxattr(path.encode(), name.encode(), room, len(room))
+    assert length >= 0, (name, os.strerror(ctypes.get_errno()))
+    return room.raw[:length]
+values = {"user.one": b"value", "user.empty": b"", "user.bytes": bytes(range(256)), "user.long": b"x" * 60000, "user." + "n" * 200: b"name"}
+def fails(wanted, function, *arguments):
+    try: function(*arguments)
+    except OSError as error: assert error.errno == wanted, error
+    else: raise AssertionError((wanted, function, arguments))
+if not again:
+    os.mkdir(top); open(top + "/file", "w").close()
+for path in (top, top + "/file"):
+    if not again:
+        for name, value in values.items(): os.setxattr(path, name, value)
+        fails(errno.EEXIST, os.setxattr, path, "user.one", b"", os.XATTR_CREATE)
+        fails(errno.ENODATA, os.setxattr, path, "user.two", b"", os.XATTR_REPLACE)
+        fails(errno.ENODATA, os.getxattr, path, "user.two")
+        fails(errno.EOPNOTSUPP, os.setxattr, path, "trusted.one", b"")
+        os.setxattr(path, "user.one", b"other", os.XATTR_REPLACE)
+        os.setxattr(path, "user.gone", b""); os.removexattr(path, "user.gone")
+        fails(errno.ENODATA, os.removexattr, path, "user.gone")
+    assert sorted(os.listxattr(path)) == sorted(values), os.listxattr(path)
+    for name, value in {**values, "user.one": b"other"}.items():
+        assert value_of(path, name) == value, name
+PYTHON
+  python3 /tmp/xattrs.py first && was_sent SETXATTR REMOVEXATTR && fresh_ && python3 /tmp/xattrs.py again && was_sent GETXATTR LISTXATTRS && ask_and_wait attributes
+}
+holes_found() (
+  cd /run/nfs && python3 -c '
+import errno, os
+file = os.open("holes", os.O_RDWR | os.O_CREAT)
+os.pwrite(file, b"x" * 65536, 1 << 20); os.pwrite(file, b"y" * 4096, 2 << 20); os.truncate(file, 3 << 20)
+found = [os.lseek(file, at, how) for at, how in ((0, os.SEEK_HOLE), (0, os.SEEK_DATA), (1 << 20, os.SEEK_HOLE), ((1 << 20) + 65536, os.SEEK_DATA),
+                                                 (2 << 20, os.SEEK_HOLE), (3 << 20, os.SEEK_END))]
+assert found == [0, 1 << 20, (1 << 20) + 65536, 2 << 20, (2 << 20) + 4096, 6 << 20], found
+for at in ((2 << 20) + 4096, 4 << 20):
+    try: os.lseek(file, at, os.SEEK_DATA)
+    except OSError as error: assert error.errno == errno.ENXIO, error
+    else: raise AssertionError(at)
+' && was_sent SEEK && cd / && fresh_ && cd /run/nfs || return
+  cp --sparse=auto holes sparse && cp --sparse=auto holes /tmp/sparse && cmp holes sparse && cmp holes /tmp/sparse || return
+  stat -c '%n: %b blocks' holes sparse /tmp/sparse
+  [ "$(stat -c %b sparse)" -lt 1000 ] && [ "$(stat -c %b /tmp/sparse)" -lt 1000 ] && rm holes sparse
+)
+clones() (
+  cd /run/nfs && head -c 3M /dev/urandom >from && cp --reflink=always from into && cmp from into && was_sent CLONE || return
+  cp from /tmp/from && echo changed | dd of=into conv=notrunc status=none && cmp from /tmp/from && ! cmp -s from into || return
+  python3 -c '
+import errno, fcntl, os, struct
+one, other = os.open("from", os.O_RDONLY), os.open("range", os.O_RDWR | os.O_CREAT)
+clone = lambda *range: fcntl.ioctl(other, 0x4020940D, struct.pack("=qQQQ", one, *range))
+clone(1 << 20, 65536, 131072)
+assert os.fstat(other).st_size == 131072 + 65536
+assert os.pread(other, 65536, 131072) == os.pread(one, 65536, 1 << 20) and not any(os.pread(other, 131072, 0))
+try: clone(100, 65536, 0)
+except OSError as error: assert error.errno == errno.EINVAL, error
+else: raise AssertionError("a range that is not aligned")
+' && ask_and_wait shared && rm from into range
+)
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+case_ "$WHAT: extended attributes are set, listed, read and removed" xattrs
+case_ "$WHAT: holes are found, and stay holes in a copy" holes_found
+case_ "$WHAT: files are cloned whole and in ranges" clones
+case_ "$WHAT: unmounts" umount /run/nfs
 """
 
 # The server's machine knows 20 groups of user 2000; AUTH_SYS carries 16 of those that the guest gives it, none of them.
@@ -456,6 +534,37 @@ def rivals(lab):
             rival.session.end()
 
 
+def extras(lab):
+    proc.need("mkfs.xfs", "mount", "xfs_io")
+    image, path = os.path.join(lab.new_folder("xfs"), "image"), folder(lab)
+    with open(image, "wb") as file:
+        file.truncate(400 << 20)
+    proc.run("mkfs.xfs", "-q", "-m", "reflink=1", image)
+    mounted = proc.run("mount", "-o", "loop", image, path, ok=None)
+    if mounted.code != 0:
+        raise Skip(f"no XFS can be mounted: {mounted}")
+
+    def attributes():
+        for name in ("", "file"):
+            value = os.getxattr(os.path.join(path, "attributes", name), "user.one")
+            expect(value == b"other", f"the host sees {value}")
+
+    def shared():
+        proc.run("sync", "-f", path)
+        printed = proc.run("xfs_io", "-r", "-c", "fiemap -v", os.path.join(path, "range"))
+        flags = [int(line.split()[-1], 16) for line in printed.splitlines() if "hole" not in line and line.split()[-1].startswith("0x")]
+        expect(flags and all(flag & 0x2000 for flag in flags), f"the host sees blocks that are not shared:\n{printed}")
+
+    try:
+        os.chmod(path, 0o777)
+        with serve(lab, {"/srv/tree": path}) as server:
+            for proto, what in (("tcp", "4.2, extras"), ("rdma", "RDMA, 4.2, extras")):
+                boot(lab, EXTRAS, server, "/srv/tree", what, {"attributes": attributes, "shared": shared}, "4.2", proto)
+                shutil.rmtree(os.path.join(path, "attributes"))
+    finally:
+        proc.run("umount", "-l", path)
+
+
 def away_four(lab):
     for version in ("4.1", "4.2"):
         away(lab, version, f"{version}, a server that goes away")
@@ -568,6 +677,7 @@ CASES = [
     ("nfs: 4.1's scripts ran to their end", four_one),
     ("nfs: 4.2's scripts ran to their end", four_two),
     ("nfs: the scripts of two clients that want the same locks ran to their end", rivals),
+    ("nfs: the scripts of extended attributes, holes and clones ran to their end", extras),
     ("nfs: the scripts of groups ran to their end", groups),
     ("nfs: RDMA's scripts ran to their end", rdma),
     ("nfs: RDMA's scripts of version 4's state ran to their end", rdma_state),
