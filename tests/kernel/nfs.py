@@ -9,6 +9,7 @@ from lab import nfs, proc, tools, uml
 from lab.report import Failed, Skip, expect
 from lab.share import folder, kept, loaded, round_trip, same, share
 from lab.target import Stag
+from peers import capture, nfs_capture
 
 PORT, RDMA_PORT = 2049, 20049
 
@@ -253,6 +254,36 @@ case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
 case_ "$WHAT: extended attributes are set, listed, read and removed" xattrs
 case_ "$WHAT: holes are found, and stay holes in a copy" holes_found
 case_ "$WHAT: files are cloned whole and in ranges" clones
+case_ "$WHAT: unmounts" umount /run/nfs
+"""
+
+# A little of everything, for a capture.
+SPOKEN = WORK + r"""
+speak() (
+  cd /run/nfs && mkdir d && head -c 200000 /dev/urandom >d/file && mv d/file d/other && ln d/other d/link && ln -s other d/symlink && ls -l d || return
+  truncate -s 1000 d/link && chmod 600 d/link && cp d/other d/copy && cat d/copy d/symlink >/dev/null && ! cat missing || return
+  cd / && fresh_ && cat /run/nfs/d/* >/dev/null && df /run/nfs && [ "$(ls /run/nfs/d | wc -l)" = 4 ] && cmp /run/nfs/d/other /run/nfs/d/copy
+)
+speak_four() {
+  VERS=$OTHER mount_ "$EXPORT" /run/nfs2 && exec 7</run/nfs/d/copy && echo more >>/run/nfs2/d/copy && umount /run/nfs2 || return
+  exec 7<&-
+  python3 -c '
+import fcntl, os
+file = os.open("/run/nfs/d/file", os.O_RDWR | os.O_CREAT)
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 10); fcntl.lockf(file, fcntl.LOCK_UN, 10, 10)
+os.write(file, bytes(100000)); os.posix_fallocate(file, 0, 200000); os.lseek(file, 0, os.SEEK_HOLE)
+into = os.open("/run/nfs/d/into", os.O_RDWR | os.O_CREAT)
+os.copy_file_range(file, into, 100000)
+os.setxattr(file, "user.name", b"value")
+' && fresh_ && python3 -c '
+import os
+os.listxattr("/run/nfs/d/file"); os.getxattr("/run/nfs/d/file", "user.name"); os.removexattr("/run/nfs/d/file", "user.name")
+'
+}
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+case_ "$WHAT: names, data and attributes" speak
+[ "$VERS" != 4.2 ] || case_ "$WHAT: locks, delegations, holes, copies and extended attributes" speak_four
+case_ "$WHAT: everything is removed" rm -r /run/nfs/d
 case_ "$WHAT: unmounts" umount /run/nfs
 """
 
@@ -565,6 +596,28 @@ def extras(lab):
         proc.run("umount", "-l", path)
 
 
+@capture.whole
+def decoded(lab):
+    """What Linux says, as it comes out of the guest's network card."""
+    proc.need("tshark")
+    with serve(lab, {"/srv/tree": folder(lab)}) as server:
+        server.interface = "tap0"
+
+        def traffic():
+            for version in ("3", "4.1", "4.2"):
+                for proto, what in (("tcp", ""), ("rdma", "RDMA, ")):
+                    boot(lab, SPOKEN, server, "/srv/tree", f"{what}{version}, captured", version=version, proto=proto)
+
+        three, four, back = nfs_capture.spoken(capture.captured(server, traffic))
+    nfs_capture.seen("version 3", three, *(nfs.V3[name] for name in "getattr setattr lookup access readlink read write create mkdir symlink remove "
+                                           "rmdir rename link readdirplus fsstat fsinfo pathconf".split()))
+    nfs_capture.seen("version 4", four, *(nfs_capture.FOUR[name] for name in
+                                          "close create getattr link lock locku open read readdir remove rename setattr write exchange_id create_session "
+                                          "sequence reclaim_complete delegreturn allocate copy seek getxattr setxattr listxattrs removexattr "
+                                          "destroy_session destroy_clientid".split()))
+    nfs_capture.seen("calls to the client", back, nfs_capture.CB_SEQUENCE, nfs_capture.CB_RECALL)
+
+
 def away_four(lab):
     for version in ("4.1", "4.2"):
         away(lab, version, f"{version}, a server that goes away")
@@ -678,6 +731,7 @@ CASES = [
     ("nfs: 4.2's scripts ran to their end", four_two),
     ("nfs: the scripts of two clients that want the same locks ran to their end", rivals),
     ("nfs: the scripts of extended attributes, holes and clones ran to their end", extras),
+    ("nfs: tshark decodes what Linux's client says, over TCP and RDMA", decoded),
     ("nfs: the scripts of groups ran to their end", groups),
     ("nfs: RDMA's scripts ran to their end", rdma),
     ("nfs: RDMA's scripts of version 4's state ran to their end", rdma_state),

@@ -1,7 +1,7 @@
 """A small NFS client in Python, version 3 and 4.1/4.2 over TCP: a second reading of RFC 1813, 5531, 7862 and 8881, and nothing of Stag's.
 
 It says each call by itself, so that a test sees each status; it keeps no cache, retries nothing, and renews no lease. A call-back of the
-server is answered while a reply is awaited, and kept in `Session.recalled`.
+server is answered while a reply is awaited, and kept in `Session.recalled` and `Session.notified`.
 """
 
 import os
@@ -83,12 +83,17 @@ class Rpc:
     """A connection; AUTH_SYS of this user. `answer`: called with the call-backs of the server, and answers them."""
 
     def __init__(self, host, port, uid=0, gid=0, timeout=60):
-        self.stream = socket.create_connection((host, port), timeout)
+        self.at, self.stream = (host, port), socket.create_connection((host, port), timeout)
         self.xid, self.answer = int.from_bytes(os.urandom(4)) & 0x7FFFFFFF, None
         self.credential = u32(1) + opaque(u32(0) + opaque("python") + u32(uid, gid, 0))
 
     def close(self):
         self.stream.close()
+
+    def reconnect(self):
+        """Over another connection, as the same client."""
+        self.close()
+        self.stream = socket.create_connection(self.at, 60)
 
     def exactly(self, length):
         data = b""
@@ -319,6 +324,7 @@ OPERATIONS = {
     "exchange_id": (42, exchanged), "create_session": (43, lambda reader: (reader.fixed(16), reader.u32(), reader.u32())),
     "destroy_session": (44, nothing), "secinfo_no_name": (52, flavors), "sequence": (53, lambda reader: reader.fixed(36)),
     "destroy_clientid": (57, nothing), "reclaim_complete": (58, nothing), "allocate": (59, nothing), "copy": (60, copied),
+    "deallocate": (62, nothing), "clone": (71, nothing),
     "seek": (69, lambda reader: (reader.u32(), reader.u64())), "getxattr": (72, Reader.opaque), "setxattr": (73, change_info),
     "listxattrs": (74, listed), "removexattr": (75, change_info),
 }
@@ -365,17 +371,23 @@ class Four(Rpc):
 
 
 class Session(Four):
-    """A client with a session of one slot. Paths are lists of names below the root of exports."""
+    """A client with a session of one slot. A path begins at the root above all exports. `of`: the session that the client had before the
+    server was away; by `reclaimed` it says when it has claimed what it had."""
 
-    def __init__(self, host, port, minor=1, owner=None, backchannel=True, **options):
+    def __init__(self, host, port, minor=1, of=None, backchannel=True, **options):
         super().__init__(host, port, minor, **options)
-        self.owner, self.recalled, self.answer = owner or f"python {os.urandom(8).hex()}", [], self.call_back
-        self.client, sequence, self.server = self.exchange_id(self.owner, os.urandom(8))
+        self.owner, self.verifier = (of.owner, of.verifier) if of else (f"python {os.urandom(8).hex()}", os.urandom(8))
+        self.recalled, self.notified, self.answer = [], [], self.call_back
+        self.client, sequence, self.server = self.exchange_id(self.owner, self.verifier)
         channel = u32(0, 1 << 20, 1 << 20, 4096, 16, 1, 0)
         flags = 2 if backchannel else 0
         self.id, _, self.flags = self.compound(
             op("create_session", u64(self.client) + u32(sequence, flags) + channel + channel + u32(0x40000000, 1, 0)))[0]
         self.number, self.opens = 0, 0
+        if not of:
+            self.reclaimed()
+
+    def reclaimed(self):
         self.ask(op("reclaim_complete", u32(0)))
 
     def ask(self, *operations):
@@ -383,7 +395,7 @@ class Session(Four):
         return self.compound(op("sequence", self.id + u32(self.number, 0, 0, 0)), *operations)[1:]
 
     def call_back(self, reader):
-        """CB_COMPOUND: CB_SEQUENCE, and CB_RECALL perhaps."""
+        """CB_COMPOUND: CB_SEQUENCE, and CB_RECALL or CB_NOTIFY_LOCK perhaps."""
         reader.opaque()
         reader.u32(), reader.u32()
         results = b""
@@ -398,6 +410,9 @@ class Session(Four):
             elif number == 4:
                 self.recalled.append((reader.fixed(16), reader.u32(), reader.opaque())[::2])
                 results += u32(4, 0)
+            elif number == 13:
+                self.notified.append((reader.opaque(), reader.u64(), reader.opaque()))
+                results += u32(13, 0)
             else:
                 raise Failed(f"call-back operation {number}")
         return u32(0) + opaque("") + u32(count) + results
@@ -429,6 +444,12 @@ class Session(Four):
         arguments = u32(0, (3 if write else 1) | want, 0) + owner + how + u32(0) + opaque(name)
         found = self.ask(*self.to(directory), op("open", arguments), op("getfh"))
         return found[-1], *found[-2]
+
+    def reclaim(self, handle):
+        """Opens again what it had open for reading and writing. The stateid."""
+        self.opens += 1
+        arguments = u32(0, 3, 0) + u64(self.client) + opaque(f"open {self.opens}") + u32(0) + u32(1, 0)
+        return self.ask(*self.to(handle), op("open", arguments))[-1][0]
 
     def close_file(self, handle, state):
         self.ask(*self.to(handle), op("close", u32(0) + state))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import threading
 
@@ -14,15 +15,17 @@ from .target import Stag
 class Share:
     """A running server. `exports`: what each name shows (a directory, or mem:SIZE). `ports`: others that it listens at."""
 
-    def __init__(self, folder, exports, host, port, ports=(), config="", groups=None):
+    def __init__(self, folder, exports, host, port, ports=(), config="", groups=None, user=None):
         self.folder, self.exports, self.host, self.port, self.ports, self.config = folder, exports, host, port, ports, config
-        self.within = self.users(groups) if groups else []
+        self.within, self.binary = self.users(groups) if groups else [], Stag.binary
+        if user is not None:
+            self.become(user)
         self.process = None
         self.log_path = os.path.join(folder, "share.log")
         self.control = os.path.join(folder, "control.sock")
 
     def command(self):
-        words = [*self.within, Stag.binary, "serve", "--control", self.control]
+        words = [*self.within, self.binary, "serve", "--control", self.control]
         for port in (self.port, *self.ports):
             words += ["--nfs", f"{self.host}:{port}"]
         for name, path in self.exports.items():
@@ -45,6 +48,14 @@ class Share:
         script = "".join(f"mount --bind {path} /etc/{name} && " for name, path in paths.items()) + 'exec "$@"'
         return ["unshare", "-m", "--propagation", "private", "bash", "-c", script, "bash"]
 
+    def become(self, user):
+        """The server is to run as that user, without privileges and groups. The program may lie where that user cannot go."""
+        proc.need("setpriv")
+        self.binary = os.path.join(self.folder, "stag")
+        shutil.copy(Stag.binary, self.binary)
+        os.chown(self.folder, user, user)
+        self.within = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+
     def url(self, name, path="", **options):
         """A URL as libnfs reads it: all programs at the one port, a user without rights."""
         options = {"nfsport": self.port, "mountport": self.port, "version": 3, "uid": 1000, "gid": 1000, **options}
@@ -58,8 +69,6 @@ class Share:
         return self.process is not None and self.process.poll() is None
 
     def start(self, *words, timeout=60):
-        if not Stag.binary:
-            raise Skip("no stag binary: set STAG_BIN")
         log, ready, listens = open(self.log_path, "ab"), threading.Event(), []
         # One of its own: no grace period for clients of other cases.
         state = {**os.environ, "STATE_DIRECTORY": os.path.join(self.folder, "state")}
@@ -101,9 +110,11 @@ class Share:
 
 
 @contextlib.contextmanager
-def share(lab, exports, host="127.0.0.1", port=None, ports=(), config="", groups=None):
-    """A running server with these exports; ended, and looked at for its health, when the block ends."""
-    one = Share(lab.new_folder("share"), exports, host, port or proc.free_port(host), ports, config, groups)
+def share(lab, exports, host="127.0.0.1", port=None, ports=(), config="", groups=None, user=None):
+    """A running server with these exports; ended, and looked at for its health, when the block ends. `user`: whom it runs as."""
+    if not Stag.binary:
+        raise Skip("no stag binary: set STAG_BIN")
+    one = Share(lab.new_folder("share"), exports, host, port or proc.free_port(host), ports, config, groups, user)
     try:
         one.start()
         yield one
@@ -241,6 +252,14 @@ def loaded(base, settings):
     run = json.loads(proc.run(Stag.binary, "bench", *load, "--json", file))["runs"][0]
     expect((run["ios"], run["errors"]) == (300, 0) and run["verified_blocks"] >= 2048, f"stag bench found {run}")
     proc.run(Stag.binary, "rm", file)
+
+
+def content(lab, size):
+    """A file of so many random bytes."""
+    path = os.path.join(lab.new_folder("content"), "content")
+    with open(path, "wb") as file:
+        file.write(os.urandom(size))
+    return path
 
 
 def folder(lab, name="tree"):

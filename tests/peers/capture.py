@@ -27,11 +27,11 @@ def whole(case):
 
 
 def captured(target, traffic):
-    """Capture the loopback while `traffic` runs; the file's path."""
+    """Capture the loopback, or the interface that the target names, while `traffic` runs; the file's path."""
     path = os.path.join(target.folder, "session.pcapng")
     log = os.path.join(target.folder, "tshark.log")
     with open(log, "wb") as errors:
-        process = subprocess.Popen(["tshark", "-q", "-B", "128", "-i", "lo", "-f", f"tcp port {target.port}", "-w", path],
+        process = subprocess.Popen(["tshark", "-q", "-B", "128", "-i", getattr(target, "interface", "lo"), "-f", f"tcp port {target.port}", "-w", path],
                                    stdout=errors, stderr=errors)
     try:
         proc.wait_until(lambda: os.path.exists(path) and os.path.getsize(path) > 0 or process.poll() is not None, 60,
