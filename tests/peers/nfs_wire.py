@@ -6,7 +6,7 @@ import os
 import threading
 
 from lab import nfs, proc
-from lab.report import expect
+from lab.report import Failed, expect
 from lab.share import folder, share
 from lab.target import Stag
 
@@ -139,7 +139,93 @@ def shown(lab):
         proc.wait_until(lambda: len(json.loads(stag(server, "status", "--json"))["nfs"]["clients"]) == 1, 30, "a client that left is not shown")
 
 
+def paths_of_mount(lab):
+    """MNT of directories below an export's root, with slashes too many, and of what is no directory."""
+    path = folder(lab)
+    os.makedirs(os.path.join(path, "sub/deep"))
+    open(os.path.join(path, "sub/file"), "w").close()
+    os.symlink("/", os.path.join(path, "sub/link"))
+    with share(lab, {"/srv/tree": path, "/srv/tree/sub/other": "mem:1M"}) as server:
+        three = nfs.Three(server.host, server.port)
+        root, flavors = three.mount("/srv/tree")
+        expect(flavors == [1], f"MNT names these flavors: {flavors}")
+        sub = three.lookup(root, "sub")
+        deep = three.lookup(sub, "deep")
+        for wanted, names in ((root, ("/srv/tree/", "//srv///tree", "/srv/tree//", "/srv/./tree/.", "srv/tree")),
+                              (sub, ("/srv/tree/sub", "/srv/tree//sub//")), (deep, ("/srv/tree/sub/deep/", "//srv//tree//sub//deep///"))):
+            for name in names:
+                expect(three.mount(name)[0] == wanted, f"MNT of {name} gives another directory's handle")
+        other, _ = three.mount("/srv//tree/sub/other/")
+        expect(other not in (root, sub, deep) and three.getattr(other)[0] == 2, "the export below another one is not mounted")
+        for name, status in (("/srv", nfs.NOENT), ("/", nfs.NOENT), ("", nfs.NOENT), ("/srv/tree/missing", nfs.NOENT), ("/srv/tree/sub/file", 20),
+                             ("/srv/tree/sub/file/", 20), ("/srv/tree/sub/link", 20), ("/srv/tree/sub/link/etc", 20), ("/srv/tree/..", nfs.ACCESS),
+                             ("/srv/tree/sub/../sub", nfs.ACCESS), ("/srv/tree/" + "x" * 300, 63)):
+            found = nfs.status_of(three.mount, name)
+            expect(found == status, f"MNT of {name} is answered with {found}, not {status}")
+
+
+def same_server(lab):
+    """server_owner and server_scope are the same at each address, over restarts and takeovers: so a client may use all addresses for one
+    session. Another server has others."""
+    other_port = proc.free_port()
+    with share(lab, {"/d": folder(lab)}, ports=[other_port]) as server, share(lab, {"/d": "mem:1M"}) as another:
+        def told(port):
+            client = nfs.Four(server.host, port)
+            _, _, owner = client.exchange_id(f"python {os.urandom(8).hex()}", os.urandom(8))
+            client.close()
+            return owner
+
+        first = told(server.port)
+        minor, major, scope = first
+        expect(major and scope, f"a server without a name: {first}")
+        expect(told(other_port) == first, "the other address is another server")
+        expect(told(another.port)[1] != major and told(another.port)[2] != scope, "another server has the same name")
+        for away in (server.take_over, server.stop, server.kill):
+            away()
+            if away != server.take_over:
+                server.start()
+            expect(told(server.port) == first == told(other_port), f"after {away.__name__} it is another server: {told(server.port)}, {first}")
+        # One session over both addresses.
+        four = nfs.Session(server.host, server.port)
+        file, state, _ = four.open("/d", "file")
+        four.at = (server.host, other_port)
+        four.reconnect()
+        four.write(file, state, 0, b"by the other address")
+        four.at = (server.host, server.port)
+        four.reconnect()
+        expect(four.read(file, state, 0, 100) == b"by the other address", "the session is not the same at both addresses")
+        four.close_file(file, state)
+
+
+def security(lab):
+    """SECINFO and SECINFO_NO_NAME name AUTH_SYS first, then AUTH_NONE, above exports and in them, and take the current file away."""
+    with share(lab, {"/srv/tree": folder(lab)}) as server:
+        four = nfs.Session(server.host, server.port)
+        four.make_directory("/srv/tree", "directory")
+        for where, name in (("/", "srv"), ("/srv", "tree"), ("/srv/tree", "directory")):
+            asked = (nfs.op("secinfo", nfs.opaque(name)), nfs.op("secinfo_no_name", nfs.u32(0)), nfs.op("secinfo_no_name", nfs.u32(1)))
+            # The root has no parent.
+            for operation in asked[:2] if where == "/" else asked:
+                flavors = four.ask(*four.to(where), operation)[-1]
+                expect(flavors == [1, 0], f"{where}: flavors {flavors}")
+                try:
+                    four.ask(*four.to(where), operation, nfs.op("getfh"))
+                except nfs.Status as wrong:
+                    expect((wrong.status, wrong.operation) == (10020, 10), f"GETFH after SECINFO: {wrong}")
+                else:
+                    raise Failed("SECINFO has left a current file")
+        expect(nfs.status_of(four.ask, *four.to("/srv"), nfs.op("secinfo", nfs.opaque("missing"))) == nfs.NOENT, "SECINFO of no file")
+        parent = nfs.status_of(four.ask, *four.to("/"), nfs.op("secinfo_no_name", nfs.u32(1)))
+        expect(parent == nfs.NOENT, f"SECINFO_NO_NAME of the root's parent is answered with {parent}")
+        anonymous = nfs.Session(server.host, server.port)
+        anonymous.credential = nfs.u32(0, 0)
+        expect(anonymous.find("/srv/tree") == four.find("/srv/tree"), "AUTH_NONE is named, and not taken")
+
+
 CASES = [
     ("stag apply changes exports under two clients with open files", changed_live),
     ("stag status and stag top show exports and clients", shown),
+    ("MNT takes paths below an export, and slashes too many", paths_of_mount),
+    ("all addresses are one server, before and after restarts and takeovers", same_server),
+    ("SECINFO names the flavors that are taken", security),
 ]
