@@ -238,7 +238,7 @@ def io_errors(lab):
                 expect(client.write(file, 0, data, nfs.UNSTABLE)[2] == after == client.commit(file), f"{version}: another verifier")
                 expect(client.read(file, 0, 200_000) == data, f"{version}, {what}: other data")
             client.end()
-        expect("the medium failed to write" in server.log(), f"the log does not say so:\n{server.log()}")
+        expect("the medium failed to write" in server.log(500), f"the log does not say so:\n{server.log()}")
         other.end()
         # What is not in memory is read from the medium.
         server.stop()
@@ -278,7 +278,7 @@ def vanished(lab):
             status = nfs.status_of(client.read, file, 0, 10)
             expect(status in ((nfs.OK, nfs.STALE) if version == 4 else (nfs.STALE,)), f"{version}: READ is answered with {status}")
             other.goes_on()
-        expect("the folder was removed" in server.log(), f"the log does not say so:\n{server.log()}")
+        expect("the folder was removed" in server.log(500), f"the log does not say so:\n{server.log()}")
 
 
 def content(top):

@@ -3,12 +3,13 @@ an ordinary user's server, and what a server says of itself."""
 
 import json
 import os
+import tempfile
 import threading
 
 from lab import nfs, proc
-from lab.report import Failed, expect
+from lab.report import Failed, Skip, expect
 from lab.share import folder, share
-from lab.target import Stag
+from lab.target import Lab, Stag
 
 
 def stag(server, verb, *words, ok=(0,)):
@@ -139,6 +140,76 @@ def shown(lab):
         proc.wait_until(lambda: len(json.loads(stag(server, "status", "--json"))["nfs"]["clients"]) == 1, 30, "a client that left is not shown")
 
 
+def an_ordinary_user(lab):
+    """A daemon without any privilege: its handles stay good over renames, restarts, kill -9 and a takeover, and so do open files."""
+    user = 4242
+    if os.geteuid() != 0:
+        raise Skip("it takes root to become another user")
+    # The lab's own folder is closed to others.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as top:
+        os.chmod(top, 0o755)
+        open_lab = Lab(lab.report, top, lab.kind)
+        tree = open_lab.new_folder("tree")
+        os.chown(tree, user, user)
+        with share(open_lab, {"/d": tree}, user=user) as server:
+            with open(f"/proc/{server.process.pid}/status") as file:
+                about = {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+            expect(about["Uid"].split() == [str(user)] * 4 and int(about["CapEff"], 16) == 0 == int(about["CapBnd"], 16), f"it runs as {about}")
+            three, four = nfs.Three(server.host, server.port, uid=1000), nfs.Session(server.host, server.port, uid=1000)
+            root, _ = three.mount("/d")
+            directory = three.make_directory(root, "directory")
+            deep = three.make_directory(directory, "deep")
+            handles = {"quiet": three.make(deep, "quiet"), "moved": three.make(root, "moved"), "by others": three.make(deep, "by others")}
+            for name, handle in handles.items():
+                three.write(handle, 0, name.encode())
+            opened, state, _ = four.open("/d/directory/deep", "opened")
+            four.write(opened, state, 0, b"opened")
+
+            def good():
+                expect(three.getattr(root)[0] == three.getattr(directory)[0] == three.getattr(deep)[0] == 2, "a directory is something else")
+                for name, handle in handles.items():
+                    expect(three.read(handle, 0, 100) == name.encode(), f"the handle of {name} is another file's")
+                expect(three.lookup(deep, "quiet") == handles["quiet"], "a LOOKUP gives another handle")
+
+            def goes_on(word):
+                four.write(opened, state, 0, word)
+                expect(four.read(opened, state, 0, 100) == word == three.read(opened, 0, 100), "the open file is another one")
+
+            good()
+            about = os.stat(os.path.join(tree, "directory/deep/opened"))
+            expect((about.st_uid, about.st_gid) == (user, user), f"a file belongs to {about.st_uid}, {about.st_gid}")
+            for number, away in enumerate((server.take_over, server.stop, server.kill)):
+                # Each time into another directory, and the directory above too.
+                three.rename(root, "moved" if number == 0 else f"moved {number - 1}", deep, "between")
+                three.rename(deep, "between", root, f"moved {number}")
+                three.rename(root, "directory" if number == 0 else f"directory {number - 1}", root, f"directory {number}")
+                four.rename(deep, "opened" if number == 0 else f"opened {number - 1}", deep, f"opened {number}")
+                good()
+                goes_on(b"before")
+                away()
+                if away == server.take_over:
+                    # The session and its open file go on.
+                    four.reconnect()
+                else:
+                    server.start()
+                    four = nfs.Session(server.host, server.port, of=four, uid=1000)
+                    state = four.reclaim(opened)
+                    four.reclaimed()
+                three.reconnect()
+                good()
+                goes_on(b"behind")
+            # A move behind its back is found out, and mended by a LOOKUP.
+            os.rename(os.path.join(tree, "directory 2/deep/by others"), os.path.join(tree, "elsewhere"))
+            server.stop()
+            server.start()
+            three.reconnect()
+            status = nfs.status_of(three.read, handles["by others"], 0, 100)
+            expect(status == nfs.STALE, f"a file that was moved by others: READ is answered with {status}")
+            found = three.lookup(root, "elsewhere")
+            expect(three.read(found, 0, 100) == b"by others" == three.read(handles["by others"], 0, 100), "its handle is no good again")
+            good()
+
+
 def paths_of_mount(lab):
     """MNT of directories below an export's root, with slashes too many, and of what is no directory."""
     path = folder(lab)
@@ -228,4 +299,5 @@ CASES = [
     ("MNT takes paths below an export, and slashes too many", paths_of_mount),
     ("all addresses are one server, before and after restarts and takeovers", same_server),
     ("SECINFO names the flavors that are taken", security),
+    ("an ordinary user's daemon keeps handles and open files", an_ordinary_user),
 ]

@@ -141,12 +141,15 @@ async fn permitted(file: &File, of: &Attributes, access: ShareAccess, check: Che
     }
     let (reads, writes) = match check {
         Check::Nothing => (true, true),
-        Check::Data => (file.caller.may_read_data(of), file.caller.may_write_data(of)),
-        Check::Mode => {
+        Check::Data | Check::Mode => {
+            // A tree may have every caller act as its own user.
             let granted = file.tree().access(&file.caller, &file.node, Permissions::ALL).await;
             let may = file.done(granted)?.permissions;
+            let is_open = check == Check::Data;
             // A client that may execute a file has to read it.
-            (may.0 & 5 != 0, may.contains(Permissions::WRITE))
+            let reads = may.0 & 5 != 0 || is_open && file.caller.may_read_data(of);
+            let writes = may.contains(Permissions::WRITE) || is_open && file.caller.may_write_data(of);
+            (reads, writes)
         }
     };
     if (access.reads() && !reads) || (access.writes() && !writes) { Err(Status::Access) } else { Ok(()) }
