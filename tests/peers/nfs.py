@@ -3,6 +3,7 @@ against Stag; `stag conform` judges both servers."""
 
 import json
 import os
+import shutil
 import subprocess
 import time
 
@@ -345,6 +346,52 @@ def restarts(lab):
             same(source, back)
 
 
+def lost(lab):
+    """A server that dies in the middle of copies, and is missed for longer than a client waits. When it is back, they are resumed."""
+    path = folder(lab)
+    source = lab.new_folder("source")
+    for number in range(8):
+        with open(os.path.join(source, f"file{number}"), "wb") as file:
+            file.write(os.urandom(30 << 20))
+    name = os.path.basename(source)
+    with share(lab, {"/d": path}) as server:
+        def size(top):
+            return sum(os.path.getsize(os.path.join(top, name)) for name in os.listdir(top)) if os.path.isdir(top) else 0
+
+        # Each goes into a directory that is there, under its own name: so the same words resume it.
+        copies, total = [], size(source)
+        for version in ("3", "4.2"):
+            there, back = f"there{version}", lab.new_folder("back")
+            shutil.copytree(source, os.path.join(path, f"from{version}", name))
+            os.mkdir(os.path.join(path, there))
+            os.chmod(os.path.join(path, there), 0o777)
+
+            def at(below):
+                return f"nfs://{server.host}:{server.port}/d/{below}?vers={version}&uid=1000&gid=1000"
+
+            copies += [(source, at(there), os.path.join(path, there, name)), (at(f"from{version}/{name}"), back, os.path.join(back, name))]
+        # Slow enough that all are in the middle at one time.
+        running = [subprocess.Popen([Stag.binary, "cp", "-rp", "--depth", "1", "--block", "16K", one, other], stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True) for one, other, _ in copies]
+        try:
+            # A file is done, and others are not.
+            proc.wait_until(lambda: all(size(written) > total // 3 for _, _, written in copies), 120, "the copies have begun", step=0.005)
+            server.kill()
+            sizes = [size(written) for _, _, written in copies]
+            expect(all(written < total for written in sizes), f"copies were done before the server died: {sizes} of {total}")
+            for process in running:
+                printed, _ = process.communicate(timeout=400)
+                expect(process.returncode == 1 and "the copy ends here" in printed, f"a copy without a server ends with {process.returncode}:\n{printed}")
+        finally:
+            for process in running:
+                proc.end(process)
+        server.start()
+        for one, other, written in copies:
+            printed = proc.run(Stag.binary, "cp", "-r", "--resume", one, other, timeout=300)
+            expect("copied before" in printed, f"{one} to {other}: nothing was left of the first copy: {printed}")
+            same(source, written)
+
+
 def passes(url, *not_applicable):
     """Fails unless every check passed, but for these, which do not apply."""
     code, told = conform(url)
@@ -423,4 +470,5 @@ CASES = [
     ("stag conform finds in Ganesha what is known, and no more", conformance_of_ganesha),
     ("stag cp, ls, cat, rm and bench with Stag over RDMA, 3, 4.1 and 4.2", client_of_stag_over_rdma),
     ("stag cp goes on when the server dies and comes back", restarts),
+    ("stag cp --resume goes on after a server that was lost for good", lost),
 ]

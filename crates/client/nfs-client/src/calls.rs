@@ -57,6 +57,11 @@ struct Shared {
     queue: RefCell<VecDeque<u32>>,
     /// Time of the last reply, or of the first call after a time without calls.
     heard: Cell<Instant>,
+    /// The server has not answered since calls ended without a reply. Later ones are tried over
+    /// one connection each, so that what needs many calls does not wait for each of them.
+    is_given_up: Cell<bool>,
+    /// A connection was tried for the outstanding calls.
+    is_tried: Cell<bool>,
     /// Answers the server's calls.
     service: RefCell<Option<Service>>,
     /// Answers to send, over the current connection.
@@ -149,6 +154,8 @@ impl Caller {
             calls: RefCell::default(),
             queue: RefCell::default(),
             heard: Cell::new(runtime::now()),
+            is_given_up: Cell::new(false),
+            is_tried: Cell::new(false),
             service: RefCell::default(),
             answers: RefCell::default(),
             news: Notify::default(),
@@ -236,7 +243,10 @@ impl Shared {
     async fn answer(&self, xid: u32, message: Message) -> Result<Record, Error> {
         let pending = Pending { message, sent: None, answer: None, waker: Waker::noop().clone() };
         if self.calls.borrow().is_empty() {
-            self.heard.set(runtime::now());
+            self.is_tried.set(false);
+            if !self.is_given_up.get() {
+                self.heard.set(runtime::now());
+            }
         }
         self.calls.borrow_mut().insert(xid, pending);
         self.queue.borrow_mut().push_back(xid);
@@ -295,6 +305,7 @@ impl Shared {
             && pending.answer.is_none()
         {
             self.heard.set(runtime::now());
+            self.is_given_up.set(false);
             // Only the data of a READ are useful in pieces.
             if let (0, Ok(record)) = (pending.message.room.item, &mut answer) {
                 record.join();
@@ -350,6 +361,7 @@ impl Shared {
 
     /// Ends all outstanding calls.
     fn fail(&self, reason: &str) {
+        self.is_given_up.set(true);
         let seconds = (runtime::now() - self.heard.get()).as_secs();
         for pending in self.calls.borrow_mut().values_mut().filter(|pending| pending.answer.is_none()) {
             let (place, reason) = (self.place.clone(), reason.to_owned());
@@ -367,13 +379,15 @@ impl Shared {
             if self.closed.get() {
                 return None;
             }
-            if runtime::now() - self.heard.get() > self.options.give_up {
+            let silent = runtime::now() - self.heard.get() > self.options.give_up;
+            if silent && (self.is_tried.get() || !self.is_given_up.get()) {
                 self.fail(&reason);
                 continue;
             }
             // Before the first attempt too: a server may accept connections and close each of them.
             runtime::sleep(wait).await;
             wait = (wait * 2).min(WAITS.1);
+            self.is_tried.set(true);
             match Link::connect(&self.addresses, &self.options).await {
                 Ok(link) => return Some(link),
                 Err(error) => reason = error,

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
@@ -133,6 +135,38 @@ fn a_server_that_stays_away_fails_the_calls() {
     let options = Options { give_up: Duration::from_millis(300), ..Options::default() };
     let error = with(server, async |caller| ask(&caller, 1).await, options);
     assert!(matches!(error, Err(Error::Silent { .. })), "{error:?}");
+}
+
+#[test]
+fn calls_to_a_server_that_was_given_up_are_tried_once_each() {
+    let (closed, is_back) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (seen, answers) = (closed.clone(), is_back.clone());
+    // It closes each connection until it is back.
+    let server = move |listener: &TcpListener| {
+        loop {
+            let mut peer = accept(listener);
+            if answers.load(Ordering::Acquire) {
+                let (xid, arguments) = peer.call();
+                return peer.reply(xid, AcceptStat::Success(()), &arguments);
+            }
+            seen.fetch_add(1, Ordering::AcqRel);
+        }
+    };
+    let options = Options { give_up: Duration::from_millis(300), ..Options::default() };
+    let client = async |caller: Caller| {
+        let error = ask(&caller, 1).await;
+        assert!(matches!(error, Err(Error::Silent { .. })), "{error:?}");
+        let before = closed.load(Ordering::Acquire);
+        assert!(before > 2, "the first call was tried over {before} connections");
+        for number in 2..6 {
+            let error = ask(&caller, number).await;
+            assert!(matches!(error, Err(Error::Silent { .. })), "{error:?}");
+        }
+        assert_eq!(closed.load(Ordering::Acquire) - before, 4);
+        is_back.store(true, Ordering::Release);
+        assert_eq!(ask(&caller, 6).await, Ok(6), "the server is back");
+    };
+    with(server, client, options);
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl Copying {
     fn note<J: 'static>(&self, outcome: Result<(), CopyError>, jobs: &Jobs<J>) {
         match outcome {
             Ok(()) => {}
-            Err(error @ CopyError::Remote { error: RemoteError::File(_), .. }) if is_lost(&error) => {
+            Err(error) if is_lost(&error) => {
                 self.lost.borrow_mut().get_or_insert(error);
                 jobs.stop();
             }
@@ -293,8 +293,11 @@ impl Copying {
     }
 }
 
+/// Whether the server of a file cannot be reached, or has not answered for as long as a client
+/// waits.
 fn is_lost(error: &CopyError) -> bool {
-    matches!(error, CopyError::Remote { error, .. } if error.is_unreachable())
+    let CopyError::Remote { error: RemoteError::File(error), .. } = error else { return false };
+    error.is_unreachable() || matches!(error, Error::Silent { .. })
 }
 
 /// Options of a tree copy.
