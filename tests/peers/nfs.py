@@ -406,6 +406,8 @@ def conformance_of_stag(lab):
         for name, path in server.exports.items():
             # CLONE depends on the file system; memory has none.
             passes(f"nfs://{server.host}:{server.port}{name}?uid=0&gid=0", "v42/clone", "v4-opens/removed-while-open")
+            passes(f"nfs+rdma://{server.host}:{server.port}{name}?uid=0&gid=0", "v42/clone", "v4-opens/removed-while-open",
+                   "rpc/many-fragments", "rpc/byte-by-byte", "rpc/several-in-one-segment")
             expect(path.startswith("mem:") or not os.listdir(path), "the run has left files in the export")
 
 

@@ -109,6 +109,7 @@ fn options(args: &Conform, url: &iscsi_client::Url) -> Result<Options, String> {
 fn share_options(args: &Conform, url: &nfs_client::Url) -> ShareOptions {
     let answer_within = Duration::from_secs(args.timeout.into());
     ShareOptions {
+        rdma: url.transport == nfs_client::Transport::Rdma,
         v3: matches!(url.version, None | Some(Version::V3)),
         minor: match url.version {
             None | Some(Version::V42) => Some(2),

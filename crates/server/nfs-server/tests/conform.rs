@@ -12,8 +12,8 @@ use rpc::xdr::{Reader, Writer};
 use support::{Served, liar};
 
 /// The results of checks against a server at this port.
-fn judged(port: u16, checks: &[conform::Check]) -> Report {
-    let mut options = ShareOptions::new("127.0.0.1", port, b"/data");
+fn judged(rdma: bool, port: u16, checks: &[conform::Check]) -> Report {
+    let mut options = ShareOptions { rdma, ..ShareOptions::new("127.0.0.1", port, b"/data") };
     options.answer_within = support::PATIENCE;
     options.check_within = 4 * support::PATIENCE;
     conform::run_share(options, checks, &mut |_| {}).expect("it serves")
@@ -29,10 +29,10 @@ fn name(record: &Record) -> String {
 }
 
 /// Fails unless every check passed, but for those that do not apply to this server.
-fn passes_whole(served: &Served, apart_from: &[&str]) {
+fn passes_whole(served: &Served, rdma: bool, apart_from: &[&str]) {
     // The server does not keep removed files for NFSv4, and says so.
     let apart_from = &[apart_from, &["v4-opens/removed-while-open"]].concat();
-    let report = judged(served.address().port(), &checks());
+    let report = judged(rdma, served.address().port(), &checks());
     let not_passed: Vec<_> = report.records.iter().filter(|record| record.outcome != Outcome::Pass).collect();
     let wrong: Vec<_> = not_passed
         .iter()
@@ -50,7 +50,15 @@ fn passes_whole(served: &Served, apart_from: &[&str]) {
 #[test]
 fn memory_passes_every_check() {
     let served = support::served();
-    passes_whole(&served, &["v42/clone"]);
+    passes_whole(&served, false, &["v42/clone"]);
+    served.stop();
+}
+
+#[test]
+fn memory_passes_every_check_over_rdma() {
+    let served = support::served();
+    let of_tcp = ["rpc/many-fragments", "rpc/byte-by-byte", "rpc/several-in-one-segment"];
+    passes_whole(&served, true, &[&of_tcp[..], &["v42/clone"]].concat());
     served.stop();
 }
 
@@ -76,7 +84,7 @@ fn a_directory_passes_every_check() {
     }
     config.exports[0].tree = std::sync::Arc::new(folder);
     let served = support::serving(config);
-    passes_whole(&served, &apart_from.iter().map(String::as_str).collect::<Vec<_>>());
+    passes_whole(&served, false, &apart_from.iter().map(String::as_str).collect::<Vec<_>>());
     served.stop();
 }
 

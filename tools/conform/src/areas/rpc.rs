@@ -214,7 +214,7 @@ fn any_xid(lab: &Lab) -> Verdict {
 }
 
 fn many_fragments(lab: &Lab) -> Verdict {
-    let mut conn = lab.connect()?;
+    let mut conn = lab.records()?;
     let bytes = conn.usual(lab.program(), &[]);
     let count = bytes.len().div_ceil(4);
     let cut: Vec<u8> =
@@ -224,7 +224,7 @@ fn many_fragments(lab: &Lab) -> Verdict {
 }
 
 fn byte_by_byte(lab: &Lab) -> Verdict {
-    let mut conn = lab.connect()?;
+    let mut conn = lab.records()?;
     let bytes = conn.usual(lab.program(), &[]);
     for byte in fragment(&bytes, true) {
         conn.send(&[byte])?;
@@ -233,7 +233,7 @@ fn byte_by_byte(lab: &Lab) -> Verdict {
 }
 
 fn several_in_one_segment(lab: &Lab) -> Verdict {
-    let mut conn = lab.connect()?;
+    let mut conn = lab.records()?;
     let calls: Vec<Vec<u8>> = (0..20).map(|_| conn.usual(lab.program(), &[])).collect();
     let all: Vec<u8> = calls.iter().flat_map(|one| fragment(one, true)).collect();
     conn.send(&all)?;

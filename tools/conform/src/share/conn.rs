@@ -2,12 +2,15 @@
 //! whatever record arrives. It neither reconnects nor retransmits.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rpc::auth::{AuthSys, OpaqueAuth};
 use rpc::message::{AcceptStat, Accepted, Call, RejectStat, Reply, ReplyBody};
 use rpc::xdr::{Opaque, Reader, Writer};
+use runtime::Runtime;
 
+use super::messages::Messages;
 use crate::finding::{Finding, Verdict, wrong};
 use crate::lost::Lost;
 use crate::stream::Stream;
@@ -20,8 +23,13 @@ const MAX_RECORD: usize = 4 << 20;
 /// Program, version and procedure.
 pub(crate) type Number = (u32, u32, u32);
 
+enum Link {
+    Tcp(Stream),
+    Rdma(Messages),
+}
+
 pub(crate) struct Conn {
-    stream: Stream,
+    link: Link,
     xid: u32,
     answer_within: Duration,
     /// User and group of the calls.
@@ -53,18 +61,27 @@ pub(crate) fn call(xid: u32, number: Number, flavor: u32, credential: &[u8], arg
 }
 
 impl Conn {
-    /// Connects, to the first of the addresses that accepts.
-    pub fn connect(addresses: &[SocketAddr], limit: Duration, ids: (u32, u32)) -> Result<Self, Lost> {
+    /// Connects, to the first of the addresses that accepts; with a ring over RDMA.
+    pub fn connect(
+        addresses: &[SocketAddr],
+        rdma: Option<&Rc<Runtime>>,
+        limit: Duration,
+        ids: (u32, u32),
+    ) -> Result<Self, Lost> {
         let mut failed = Lost::NotConnected("the host has no address".to_owned());
         for address in addresses {
-            match Stream::connect(*address, limit, limit) {
-                Ok(stream) => {
+            let link = match rdma {
+                Some(ring) => Messages::connect(ring.clone(), *address, limit).map(Link::Rdma),
+                None => Stream::connect(*address, limit, limit).map(Link::Tcp),
+            };
+            match link {
+                Ok(link) => {
                     // The XIDs of different connections differ, or a server's cache of replies
                     // would answer one with the reply to the other.
                     let mut xid = [0; 4];
                     let _ = runtime::random(&mut xid);
                     let xid = u32::from_be_bytes(xid);
-                    return Ok(Self { stream, xid, answer_within: limit, ids });
+                    return Ok(Self { link, xid, answer_within: limit, ids });
                 }
                 Err(lost) => failed = lost,
             }
@@ -84,9 +101,13 @@ impl Conn {
         call(self.next_xid(), number, 1, &credential, arguments)
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes as they are, over TCP; over RDMA they are one call.
     pub fn send(&mut self, bytes: &[u8]) -> Verdict {
-        self.stream.send(bytes).map_err(|lost| Finding::Wrong {
+        let sent = match &mut self.link {
+            Link::Tcp(stream) => stream.send(bytes),
+            Link::Rdma(messages) => messages.send(bytes),
+        };
+        sent.map_err(|lost| Finding::Wrong {
             seen: lost.seen(),
             expected: "a connection that takes a call".to_owned(),
         })
@@ -96,8 +117,11 @@ impl Conn {
     pub fn receive(&mut self) -> Verdict<Answer> {
         let until = runtime::clock() + self.answer_within;
         loop {
-            let record = self
-                .record(until)
+            let record = match &mut self.link {
+                Link::Tcp(stream) => record(stream, until),
+                Link::Rdma(messages) => messages.receive(until),
+            };
+            let record = record
                 .map_err(|lost| Finding::Wrong { seen: lost.seen(), expected: "a reply".to_owned() })?;
             if record.get(4..8) == Some(&[0, 0, 0, 0]) {
                 continue;
@@ -109,9 +133,12 @@ impl Conn {
         }
     }
 
-    /// Sends a whole call in one fragment, and takes its reply.
+    /// Sends a whole call, over TCP in one fragment, and takes its reply.
     pub fn exchange(&mut self, call: &[u8]) -> Verdict<Answer> {
-        self.send(&fragment(call, true))?;
+        match &self.link {
+            Link::Tcp(_) => self.send(&fragment(call, true))?,
+            Link::Rdma(_) => self.send(call)?,
+        }
         let answer = self.receive()?;
         let wanted = call.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
         match answer.xid() == wanted {
@@ -127,29 +154,29 @@ impl Conn {
         let call = self.usual(number, arguments);
         self.exchange(&call)
     }
+}
 
-    /// Bytes until `until`, cut into a record.
-    fn record(&mut self, until: Instant) -> Result<Vec<u8>, Lost> {
-        let mut record = Vec::new();
-        loop {
-            let mark = loop {
-                match self.stream.received.first_chunk() {
-                    Some(mark) => break u32::from_be_bytes(*mark),
-                    None => self.stream.more(until)?,
-                }
-            };
-            let length = (mark & !LAST) as usize;
-            if record.len() + length > MAX_RECORD {
-                return Err(Lost::Garbled(format!("a record of more than {MAX_RECORD} bytes")));
+/// The next record, until `until`.
+fn record(stream: &mut Stream, until: Instant) -> Result<Vec<u8>, Lost> {
+    let mut record = Vec::new();
+    loop {
+        let mark = loop {
+            match stream.received.first_chunk() {
+                Some(mark) => break u32::from_be_bytes(*mark),
+                None => stream.more(until)?,
             }
-            while self.stream.received.len() < 4 + length {
-                self.stream.more(until)?;
-            }
-            record.extend_from_slice(self.stream.received.get(4..4 + length).unwrap_or_default());
-            self.stream.received.drain(..4 + length);
-            if mark & LAST != 0 {
-                return Ok(record);
-            }
+        };
+        let length = (mark & !LAST) as usize;
+        if record.len() + length > MAX_RECORD {
+            return Err(Lost::Garbled(format!("a record of more than {MAX_RECORD} bytes")));
+        }
+        while stream.received.len() < 4 + length {
+            stream.more(until)?;
+        }
+        record.extend_from_slice(stream.received.get(4..4 + length).unwrap_or_default());
+        stream.received.drain(..4 + length);
+        if mark & LAST != 0 {
+            return Ok(record);
         }
     }
 }

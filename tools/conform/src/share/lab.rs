@@ -2,10 +2,12 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nfs::{mount, v3, v4};
 use rpc::bind;
+use runtime::Runtime;
 
 use super::conn::{Conn, Number};
 use super::options::ShareOptions;
@@ -15,6 +17,8 @@ use crate::finding::{Finding, Verdict, not_applicable, untested};
 pub(crate) struct Lab {
     pub options: ShareOptions,
     addresses: Vec<SocketAddr>,
+    /// The ring of the queue pairs, over RDMA.
+    rdma: Option<Rc<Runtime>>,
     deadline: Cell<Instant>,
     names: Cell<u32>,
     random: u32,
@@ -25,7 +29,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    pub fn new(options: ShareOptions, addresses: Vec<SocketAddr>) -> Self {
+    pub fn new(options: ShareOptions, addresses: Vec<SocketAddr>, rdma: Option<Rc<Runtime>>) -> Self {
         let mut random = [0; 4];
         // Without randomness the names repeat between runs. Making the directory then fails.
         let _ = runtime::random(&mut random);
@@ -33,6 +37,7 @@ impl Lab {
         Self {
             options,
             addresses,
+            rdma,
             deadline: Cell::new(runtime::clock()),
             names: Cell::new(0),
             random: u32::from_be_bytes(random),
@@ -80,17 +85,29 @@ impl Lab {
         }
     }
 
-    /// A new connection to a port of the server.
+    /// A new connection to a port of the server, over TCP.
     pub(crate) fn connect_to(&self, port: u16) -> Verdict<Conn> {
+        self.connect_over(None, port)
+    }
+
+    fn connect_over(&self, rdma: Option<&Rc<Runtime>>, port: u16) -> Verdict<Conn> {
         let left = self.deadline.get().saturating_duration_since(runtime::clock());
         let limit = self.options.answer_within.min(left).max(Duration::from_millis(1));
         let addresses: Vec<_> = self.addresses.iter().map(|to| SocketAddr::new(to.ip(), port)).collect();
-        Conn::connect(&addresses, limit, self.ids()).or_else(|lost| untested(lost.seen()))
+        Conn::connect(&addresses, rdma, limit, self.ids()).or_else(|lost| untested(lost.seen()))
     }
 
     /// A new connection to NFS.
     pub fn connect(&self) -> Verdict<Conn> {
-        self.connect_to(self.options.port)
+        self.connect_over(self.rdma.as_ref(), self.options.port)
+    }
+
+    /// A new connection to NFS whose calls are records (RFC 5531 §11).
+    pub fn records(&self) -> Verdict<Conn> {
+        match self.rdma {
+            Some(_) => not_applicable("RPC over RDMA has no records"),
+            None => self.connect(),
+        }
     }
 
     /// The program that checks of RPC call: the first version that the server has.

@@ -1,9 +1,10 @@
-//! An NFS server as the subject of a run: raw RPC, versions 3, 4.1 and 4.2, and a directory of the
+//! An NFS server as the subject of a run: raw RPC over TCP or RDMA, versions 3, 4.1 and 4.2, and a directory of the
 //! run's own in the export.
 
 mod conn;
 mod four;
 mod lab;
+mod messages;
 mod options;
 mod server;
 mod three;

@@ -7,7 +7,10 @@ use std::time::Duration;
 pub struct ShareOptions {
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port of NFS.
+    /// Whether NFS is spoken over RDMA, by software iWARP. MOUNT and the portmapper may be elsewhere,
+    /// over TCP.
+    pub rdma: bool,
+    /// Port of NFS.
     pub port: u16,
     /// The export: bytes of a path that begins with `/`.
     pub path: Vec<u8>,
@@ -30,6 +33,7 @@ impl ShareOptions {
     pub fn new(host: &str, port: u16, path: &[u8]) -> Self {
         Self {
             host: host.to_owned(),
+            rdma: false,
             port,
             path: path.to_vec(),
             v3: true,
@@ -44,7 +48,8 @@ impl ShareOptions {
     /// The export's URL.
     pub(crate) fn url(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        format!("nfs://{host}:{}{}", self.port, String::from_utf8_lossy(&self.path))
+        let scheme = if self.rdma { "nfs+rdma" } else { "nfs" };
+        format!("{scheme}://{host}:{}{}", self.port, String::from_utf8_lossy(&self.path))
     }
 
     /// Components of the path.

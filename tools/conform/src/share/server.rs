@@ -2,6 +2,9 @@
 //! removes it.
 
 use std::net::ToSocketAddrs;
+use std::rc::Rc;
+
+use runtime::Runtime;
 
 use super::four::Four;
 use super::lab::Lab;
@@ -30,7 +33,11 @@ pub fn run_share(
     let addresses = (options.host.as_str(), options.port).to_socket_addrs();
     let addresses = addresses
         .map_err(|error| RunError::Resolve { host: options.host.clone(), reason: error.to_string() })?;
-    let mut lab = Lab::new(options, addresses.collect());
+    let rdma = match options.rdma {
+        true => Some(Rc::new(Runtime::new(runtime::Config::default()).map_err(RunError::NoRing)?)),
+        false => None,
+    };
+    let mut lab = Lab::new(options, addresses.collect(), rdma);
     lab.begin();
     lab.connect().map_err(|finding| RunError::Unreachable(told(finding)))?;
     if lab.options.v3 {

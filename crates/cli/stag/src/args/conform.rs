@@ -25,7 +25,7 @@ use super::url::{self, Remote};
 )]
 pub struct Conform {
     /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or an export:
-    /// nfs://HOST[:PORT]/EXPORT
+    /// nfs://HOST[:PORT]/EXPORT, nfs+rdma://HOST[:PORT]/EXPORT
     #[arg(value_name = "URL", value_parser = url::remote, required_unless_present_any = ["list", "explain"])]
     pub url: Option<Remote>,
     /// Also write to the unit, and restore its data
