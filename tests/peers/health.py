@@ -1,4 +1,4 @@
-"""The daemon says what fails under it: in its log, in `stag status`, by `stag status --check`; and keeps a failed flush in mind."""
+"""The daemon says what fails under units and exports: in its log, in `stag status`, by `stag status --check`; and keeps a failed flush in mind."""
 
 import errno
 import json
@@ -10,6 +10,7 @@ from lab import proc, wire
 from lab.failing import FailingFile
 from lab.osd_session import Device
 from lab.report import Skip, expect
+from lab.share import share
 from lab.target import IQN, Stag, Unit
 
 from . import osd_data
@@ -299,6 +300,80 @@ def objects(lab):
             expect(check(target).code == 0, f"after it was acknowledged: {check(target)}")
 
 
+def exports(lab):
+    """An export whose file system fills up, whose flush fails, whose folder vanishes: log, status, --check, with its name."""
+    if lab.kind != "stag":
+        raise Skip("stag's own health")
+    if os.geteuid() != 0:
+        raise Skip("mounts need root")
+    top = lab.new_folder("small")
+    folder = os.path.join(top, "folder")
+    proc.run("mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", top)
+    try:
+        os.mkdir(folder, 0o777)
+        os.chmod(folder, 0o777)
+        with open(os.path.join(folder, "ballast"), "wb") as file:
+            file.write(bytes(15 * MIB // 2))
+        with share(lab, {"/data": folder}) as server:
+            soon(lambda: "nearly full" in server.log(50), "a warning in the log")
+            told = check(server)
+            expect(told.code == 1 and told.startswith(f"WARNING: file system {top}: 9"), f"{told.code} {told}")
+            url = f"nfs://{server.host}:{server.port}/data/file?vers=4.2"
+            failed = proc.run(Stag.binary, "write", url, stdin=os.urandom(2 * MIB), ok=None)
+            expect(failed.code == 1, f"2 MiB are on a medium that had 0.5 MiB: {failed}")
+            soon(lambda: lines(server, "full"), "a log line about a full medium")
+            found = lines(server, "full")
+            expect(len(found) == 1 and 'export="/data"' in found[0] and folder in found[0] and os.strerror(errno.ENOSPC) in found[0]
+                   and "target=" not in found[0], "\n".join(found))
+            now = status(server)
+            health = now["nfs"]["exports"][0]["health"]
+            expect(health["state"] == "degraded" and health["refused"] >= 1, f"health {health}")
+            problem, = now["health"]["problems"]
+            expect((problem["export"], problem["kind"], problem["errno"]) == ("/data", "full", errno.ENOSPC), f"problem {problem}")
+            told = check(server)
+            expect(told.code == 2 and f"WARNING: export /data ({folder}): the medium is full" in told, f"{told.code} {told}")
+            for name in os.listdir(folder):
+                os.remove(os.path.join(folder, name))
+            said = proc.run(Stag.binary, "acknowledge", "--control", server.control, "/data")
+            expect("acknowledged: full" in said, f"acknowledge says {said}")
+            expect(check(server).code == 0, f"after it was emptied: {check(server)}")
+            os.rmdir(folder)
+            told = proc.wait_until(lambda: (lambda now: now.code == 2 and now)(check(server)), 30, "a folder that vanished is told")
+            expect(told.startswith(f"CRITICAL: export /data ({folder}): the folder was removed"), told)
+            expect(len(lines(server, "unusable")) == 1, "no line about the folder")
+    finally:
+        proc.run("umount", "-l", top, ok=None)
+
+
+def export_on_a_failing_disk(lab):
+    """An export on a disk that cannot be flushed: its client gets an error, and log, status and --check tell it."""
+    with medium(lab) as file:
+        folder = lab.new_folder("mounted")
+        proc.run("mkfs.ext4", "-q", "-E", "root_owner=0:0", file.path)
+        if proc.run("mount", "-o", "loop", file.path, folder, ok=None).code != 0:
+            raise Skip("no loop device")
+        try:
+            os.mkdir(os.path.join(folder, "data"), 0o777)
+            os.chmod(os.path.join(folder, "data"), 0o777)
+            with share(lab, {"/data": os.path.join(folder, "data")}) as server:
+                url = f"nfs://{server.host}:{server.port}/data/file?vers=4.2"
+                proc.run(Stag.binary, "write", url, stdin=os.urandom(65536))
+                expect(status(server)["nfs"]["exports"][0]["health"]["state"] == "ok", "it is not well before")
+                file.fail["fsync"] = file.fail["write"] = errno.EIO
+                failed = proc.run(Stag.binary, "write", url, stdin=os.urandom(65536), ok=None)
+                expect(failed.code == 1, f"a write that cannot be durable ends well: {failed}")
+                soon(lambda: lines(server, "write"), "a log line")
+                found = lines(server, "write")
+                expect('export="/data"' in found[0] and os.strerror(errno.EIO) in found[0], "\n".join(found))
+                problem = status(server)["health"]["problems"][0]
+                expect((problem["export"], problem["kind"], problem["errno"]) == ("/data", "write", errno.EIO), f"problem {problem}")
+                told = check(server)
+                expect(told.code >= 1 and "export /data (" in told, f"{told.code} {told}")
+        finally:
+            file.fail.clear()
+            proc.run("umount", "-l", folder, ok=None)
+
+
 CASES = [
     ("each failure of a medium: one log line, status, --check", told),
     ("--check without a daemon is unknown", no_daemon),
@@ -308,4 +383,6 @@ CASES = [
     ("a file system that fills up", room),
     ("a file that shrank", shrunk),
     ("objects whose data cannot be flushed", objects),
+    ("an export that fills up and vanishes", exports),
+    ("an export on a disk that cannot be flushed", export_on_a_failing_disk),
 ]

@@ -171,6 +171,8 @@ FIRES = {
     "StagCoreSilent": ('stag_core_up{core="1",instance="a"}', "0x40"),
     "StagUnitFailed": ('stag_unit_state{target="t",lun="0",instance="a"}', "2x40"),
     "StagUnitDegraded": ('stag_unit_state{target="t",lun="1",instance="a"}', "1x40"),
+    "StagExportFailed": ('stag_export_state{export="/a",instance="a"}', "2x40"),
+    "StagExportDegraded": ('stag_export_state{export="/b",instance="a"}', "1x40"),
     "StagFileSystemFull": ('stag_file_system_state{mount="/a",instance="a"}', "2x40"),
     "StagFileSystemNearlyFull": ('stag_file_system_state{mount="/b",instance="a"}', "1x40"),
     "StagHealth": ('stag_health_state{instance="b"}', "2x40"),
@@ -179,7 +181,8 @@ FIRES = {
     "StagBufferPoolShort": ('stag_pool_waits_total{core="0",instance="a"}', "0+600x40"),
 }
 QUIET = [('up{job="stag",instance="b"}', "1x40"), ('stag_core_up{core="0",instance="a"}', "1x40"),
-         ('stag_unit_state{target="t",lun="2",instance="a"}', "0x40"), ('stag_file_system_state{mount="/c",instance="a"}', "0x40"),
+         ('stag_unit_state{target="t",lun="2",instance="a"}', "0x40"), ('stag_export_state{export="/c",instance="a"}', "0x40"),
+         ('stag_file_system_state{mount="/c",instance="a"}', "0x40"),
          ('stag_health_state{instance="a"}', "2x40"), ('stag_core_busy_seconds_total{core="1",instance="a"}', "0+6x40")]
 # Of several series each.
 TOGETHER = {

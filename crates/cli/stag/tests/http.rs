@@ -5,7 +5,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use support::command::{Server, done, fails, free_portal, noise, path, said, stag_with, wait_until};
+use support::command::{Server, done, fails, free_portal, noise, path, said, stag, stag_with, wait_until};
 
 /// The answer to a client's GET of `path`; empty if no server listens, or it ends before it
 /// answers.
@@ -95,4 +95,53 @@ fn a_daemon_that_takes_over_answers_at_the_same_address() {
     assert_eq!(first.ended(), Some(0), "the one before ends by itself");
     assert!(get(&address, "/readyz").starts_with("HTTP/1.1 200 "));
     drop(second);
+}
+
+#[test]
+fn a_vanished_folder_of_an_export_is_in_status_healthz_and_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, away) = (dir.path().join("tree"), dir.path().join("away"));
+    let (socket, address) = (path(dir.path(), "control.sock"), free_portal());
+    std::fs::create_dir(&tree).unwrap();
+    let exports = ["/data", "/same"].map(|name| format!("{name}={}", tree.display()));
+    let words = ["--nfs", "127.0.0.1:0", "--export", &exports[0], "--export", &exports[1]];
+    let _server = Server::start(&[&words[..], &["--http", &address, "--control", &socket]].concat(), 2);
+    let status = || -> serde_json::Value {
+        serde_json::from_str(&said(&["status", "--control", &socket, "--json"])).unwrap()
+    };
+    let kinds = || -> Vec<String> {
+        let problems = status()["health"]["problems"].as_array().unwrap().clone();
+        assert!(problems.iter().all(|found| found["export"] == "/data" && found.get("lun").is_none()));
+        problems.iter().map(|found| found["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let before = status();
+    assert_eq!(before["nfs"]["exports"][1]["health"]["state"], "ok");
+    assert_eq!(before["health"]["file_systems"][0]["exported"], true, "{before:#}");
+    assert_eq!(kinds(), [""; 0]);
+
+    std::fs::rename(&tree, &away).unwrap();
+    wait_until("the move is noticed", || kinds() == ["replaced"]);
+    assert!(
+        said(&["status", "--control", &socket]).contains(&format!("export /data ({}): ", tree.display()))
+    );
+    std::fs::rename(&away, &tree).unwrap();
+    wait_until("it is back", || kinds().is_empty());
+
+    std::fs::remove_dir(&tree).unwrap();
+    wait_until("the removal is noticed", || kinds() == ["unusable"]);
+    let check = stag(&["status", "--check", "--control", &socket]);
+    let text = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(2), "{text}");
+    let line = format!("CRITICAL: export /data ({}): the folder was removed; ", tree.display());
+    assert!(text.starts_with(&line), "{text}");
+    wait_until("HTTP tells it", || get(&address, "/healthz").starts_with("HTTP/1.1 503 "));
+    let metrics = get(&address, "/metrics");
+    for series in
+        ["stag_export_state{export=\"/data\"}", "stag_export_state{export=\"/same\"}", "stag_health_state"]
+    {
+        assert_eq!(value(&metrics, series), Some(2.0), "{series}: {metrics}");
+    }
+    let acknowledged = said(&["acknowledge", "--control", &socket, "/data"]);
+    assert!(acknowledged.contains("not over: unusable"), "{acknowledged}");
+    assert!(fails(&["acknowledge", "--control", &socket, "/none"], 1).contains("there is no export /none"));
 }

@@ -3,10 +3,13 @@
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use tree::{Attributes, Batch, Caller, Changed, Kind, NodeId, Permissions, Time, TreeError, TreeLimits};
 
@@ -16,6 +19,9 @@ use crate::locator::Locator;
 use crate::node::{Descriptors, Node};
 use crate::permit::Permit;
 use crate::stat::{Changes, Stat};
+
+/// Why a folder without a name cannot be used.
+const REMOVED: &str = "the folder was removed";
 
 thread_local! {
     /// The last file, and the last directory.
@@ -50,6 +56,8 @@ pub(crate) struct Base {
     pub(crate) me: Weak<Base>,
     /// Keeps the state directory for this process.
     pub(crate) _held: OwnedFd,
+    /// Its path when it was opened.
+    pub(crate) path: PathBuf,
     pub(crate) root: Arc<Node>,
     pub(crate) descriptors: Descriptors,
     pub(crate) locator: Locator,
@@ -114,7 +122,7 @@ impl Base {
                 if error == TreeError::Stale {
                     self.forget(node);
                 }
-                Err(self.durability.report(error, false))
+                Err(error)
             }
         }
     }
@@ -156,7 +164,30 @@ impl Base {
     fn forget(&self, node: &Node) {
         self.cache.remove(&node.id);
         if node.id == self.root.id {
-            self.durability.health().explain(backing::health::Kind::Gone, 0, "the folder was removed");
+            self.durability.health().failed(REMOVED);
+        }
+    }
+
+    /// Checks that the folder is there, and that its path names it.
+    pub(crate) fn inspect(&self) {
+        let health = self.durability.health();
+        let folder = match self.root.stat() {
+            Ok(stat) => (stat.device(), stat.inode()),
+            Err(TreeError::Stale) => return health.failed(REMOVED),
+            Err(error) => {
+                self.durability.report(error, false);
+                return;
+            }
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let at_path = rustix::fs::open(&self.path, flags, Mode::empty());
+        match at_path.map(|there| Stat::of(there.as_fd()).map(|stat| (stat.device(), stat.inode()))) {
+            Ok(Ok(there)) if there == folder => health.recovered(),
+            Ok(Ok(_)) | Err(Errno::NOENT | Errno::NOTDIR) => {
+                health.report(backing::health::Kind::Replaced, 0, None)
+            }
+            // An inaccessible directory above gives no information about the folder.
+            _ => {}
         }
     }
 

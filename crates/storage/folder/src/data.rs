@@ -126,7 +126,7 @@ pub(crate) async fn read(
         let piece = (len - data.len()).min(pool::MAX_ALLOC);
         let buf = pool::alloc_wait(piece).await;
         let (read, mut buf) = reader.read_at(buf, at + data.len() as u64).await;
-        let read = read.map_err(|error| base.durability.report(error.into(), false))?;
+        let read = read?;
         buf.truncate(read);
         data.push(buf.freeze());
         if read < piece {
@@ -212,24 +212,34 @@ pub(crate) async fn write(
     data: Chain,
     stability: Stability,
 ) -> Result<Written, TreeError> {
-    let node = find(&base, id).await?;
+    let failed = |error| base.durability.report(error, true);
+    let node = find(&base, id).await.map_err(failed)?;
     let written = match write_at_once(&base, &caller, &node, at, &data, stability) {
         Some(written) => written?,
-        None => {
-            let writer = node.writer(&base.descriptors)?;
-            let before = writable(&base, &caller, &node, at, data.len())?.ctime;
-            let verifier = base.durability.verifier();
-            let len = data.len();
-            let written = acting(&base, &caller, writer.write_at(data, at, false)).await?;
-            node.wrote();
-            written.map_err(|error| base.durability.report(error.into(), true))?;
-            Written { len, stability, verifier, file: base.changed(&node, before)? }
-        }
+        None => write_by_ring(&base, &caller, &node, at, data, stability).await.map_err(failed)?,
     };
     if stability > Stability::Unstable {
         flush::flushed(&base, &node, stability == Stability::File).await?;
     }
     Ok(written)
+}
+
+async fn write_by_ring(
+    base: &Base,
+    caller: &Caller,
+    node: &Node,
+    at: u64,
+    data: Chain,
+    stability: Stability,
+) -> Result<Written, TreeError> {
+    let writer = node.writer(&base.descriptors)?;
+    let before = writable(base, caller, node, at, data.len())?.ctime;
+    let verifier = base.durability.verifier();
+    let len = data.len();
+    let written = acting(base, caller, writer.write_at(data, at, false)).await?;
+    node.wrote();
+    written?;
+    Ok(Written { len, stability, verifier, file: base.changed(node, before)? })
 }
 
 /// Runs `operation` on the ring with the caller's credentials, which the kernel keeps for it.
@@ -257,7 +267,8 @@ async fn acting<T>(
 
 /// Makes all written data durable.
 pub(crate) async fn commit(base: Arc<Base>, id: NodeId) -> Result<Committed, TreeError> {
-    let node = find(&base, id).await?;
+    let failed = |error| base.durability.report(error, false);
+    let node = find(&base, id).await.map_err(failed)?;
     regular(&node)?;
     if base.durability.is_asynchronous() {
         // The system writes it back at a time of its own.
@@ -266,7 +277,8 @@ pub(crate) async fn commit(base: Arc<Base>, id: NodeId) -> Result<Committed, Tre
         flush::flushed(&base, &node, true).await?;
     }
     let verifier = base.durability.verifier();
-    Ok(Committed { verifier, file: Changed { before: None, after: base.attributes(&node)? } })
+    let after = base.attributes(&node).map_err(failed)?;
+    Ok(Committed { verifier, file: Changed { before: None, after } })
 }
 
 fn regular(node: &Node) -> Result<(), TreeError> {

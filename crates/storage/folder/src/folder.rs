@@ -43,9 +43,25 @@ impl Folder {
         matches!(self.0.locator.by, By::Handles)
     }
 
+    /// The path by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
     /// The health of the folder's medium.
     pub fn health(&self) -> &Arc<backing::Health> {
         self.0.durability.health()
+    }
+
+    /// Checks that the folder is still the one at its path, and reports to its health. Makes system
+    /// calls: for every few seconds.
+    pub fn inspect(&self) {
+        self.0.inspect();
+    }
+
+    /// Reports to the health if the medium has failed an operation that only reads.
+    fn seen<T>(&self, done: Result<T, TreeError>) -> Result<T, TreeError> {
+        done.map_err(|error| self.0.durability.report(error, false))
     }
 
     /// Runs `f` on a thread that may block.
@@ -53,8 +69,8 @@ impl Folder {
         &self,
         f: impl FnOnce(&Arc<Base>) -> Result<T, TreeError> + Send + 'static,
     ) -> Answer<T> {
-        let base = Arc::clone(&self.0);
-        Answer::running(runtime::blocking(move || f(&base)))
+        let folder = self.clone();
+        Answer::running(runtime::blocking(move || folder.seen(f(&folder.0))))
     }
 
     /// Runs `f` at once if the file is open, and on a thread if it is not, or if `f` would block.
@@ -66,7 +82,7 @@ impl Folder {
         if let Some(node) = self.0.at_hand(id) {
             match f(&self.0, &node, true) {
                 Err(error) if locate::must_wait(error) => {}
-                done => return Answer::ready(done),
+                done => return Answer::ready(self.seen(done)),
             }
         }
         let id = *id;
@@ -121,7 +137,7 @@ impl Tree for Folder {
         if let Some(node) = self.0.at_hand(directory) {
             match metadata::lookup(&self.0, caller, &node, name, true) {
                 Err(error) if locate::must_wait(error) => {}
-                done => return Answer::ready(done),
+                done => return Answer::ready(self.seen(done)),
             }
         }
         let (caller, directory, name) = (caller.clone(), *directory, name.to_vec());
@@ -138,9 +154,11 @@ impl Tree for Folder {
         if let Some(open) = self.0.at_hand(node)
             && let Some(done) = data::read_at_once(&self.0, caller, &open, at, len)
         {
-            return Answer::ready(done);
+            return Answer::ready(self.seen(done));
         }
-        Answer::running(data::read(Arc::clone(&self.0), caller.clone(), *node, at, len))
+        let read = data::read(Arc::clone(&self.0), caller.clone(), *node, at, len);
+        let folder = self.clone();
+        Answer::running(async move { folder.seen(read.await) })
     }
 
     fn write(

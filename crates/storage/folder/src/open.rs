@@ -172,6 +172,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     Ok(Arc::new_cyclic(|me| Base {
         me: me.clone(),
         _held: held,
+        path: path.to_owned(),
         root: Node::new(id, Kind::Directory, root_path),
         descriptors,
         locator,

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use backing::health::{Kind, State};
 use common::{Ground, find, is_root, make, read, run, user, with_mode};
 use folder::{Folder, Options};
 use runtime::Buf;
@@ -255,8 +256,38 @@ fn a_folder_that_vanishes_makes_all_stale_and_says_so() {
             assert_eq!(find(&folder, &root, b"a").await.err(), Some(TreeError::Stale));
             let made = folder.create(&Caller::root(), &root, b"b", New::Directory(with_mode(0o700))).await;
             assert_eq!(made.err(), Some(TreeError::Stale));
-            assert!(!folder.health().look().problems.is_empty());
+            assert_eq!(kinds(&folder), [Kind::Unusable]);
+            assert_eq!(folder.health().look().state, State::Failed);
         });
+    });
+}
+
+/// The kinds of the folder's problems.
+fn kinds(folder: &Folder) -> Vec<Kind> {
+    folder.health().look().problems.iter().map(|problem| problem.kind).collect()
+}
+
+#[test]
+fn a_look_finds_a_folder_that_was_moved_replaced_or_removed() {
+    common::both_ways(|ground, as_itself| {
+        let folder = ground.open_as(as_itself);
+        let (here, away) = (ground.path(""), ground.directory.path().join("away"));
+        let after = |change: &dyn Fn()| {
+            change();
+            folder.inspect();
+            kinds(&folder)
+        };
+        assert_eq!(after(&|| ()), []);
+        assert_eq!(after(&|| fs::rename(&here, &away).unwrap()), [Kind::Replaced]);
+        assert_eq!(after(&|| fs::create_dir(&here).unwrap()), [Kind::Replaced], "another one is there");
+        let back = || {
+            fs::remove_dir(&here).unwrap();
+            fs::rename(&away, &here).unwrap();
+        };
+        assert_eq!(after(&back), []);
+        assert_eq!(after(&|| fs::remove_dir_all(&here).unwrap()), [Kind::Unusable]);
+        folder.health().acknowledge().unwrap();
+        assert_eq!(after(&|| fs::create_dir(&here).unwrap()), [Kind::Unusable], "another one is there");
     });
 }
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::health::Served;
+
 /// Which daemon.
 #[derive(Clone, Debug, Default, Args)]
 pub struct At {
@@ -32,32 +34,38 @@ pub struct Status {
     pub check: bool,
 }
 
-/// Acknowledge a unit's problems, so that its flushes can succeed again
+/// Acknowledge the problems of a unit or an export, so that a unit's flushes can succeed again
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Acknowledge a unit's problems, so that its flushes can succeed again.\n\n\
+#[command(
+    long_about = "Acknowledge the problems of a unit or an export, so that a unit's flushes can succeed again.\n\n\
     After a flush (fsync) has failed, Linux drops the data that it could not write and calls the next flush a success. Stag therefore \
     refuses every later SYNCHRONIZE CACHE of the unit, after a restart too, until an operator acknowledges two things: the medium is \
     repaired, and writes that completed before the failure may be lost. Check the data from the initiators (fsck, a database's \
-    own check) before or after. Failures of reads and writes are cleared as well. A unit that is still unusable stays so.")]
+    own check) before or after. Failures of reads and writes are cleared as well. A unit or an export that is still unusable stays so."
+)]
 #[command(
-    after_long_help = "Examples:\n  stag acknowledge iqn.2026-01.org.example:disks/0\n  stag acknowledge --json iqn.2026-01.org.example:disks/0"
+    after_long_help = "Examples:\n  stag acknowledge iqn.2026-01.org.example:disks/0\n  stag acknowledge --json iqn.2026-01.org.example:disks/0\n  stag acknowledge /data"
 )]
 pub struct Acknowledge {
     #[command(flatten)]
     pub at: At,
-    /// The unit: target name and LUN
-    #[arg(value_name = "TARGET/LUN", value_parser = target_and_lun)]
-    pub unit: (String, u16),
+    /// The unit, by target name and LUN, or the export, by its name
+    #[arg(value_name = "TARGET/LUN|EXPORT", value_parser = served)]
+    pub served: Served,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-fn target_and_lun(text: &str) -> Result<(String, u16), String> {
-    let parts = text.rsplit_once('/').and_then(|(target, lun)| Some((target.to_owned(), lun.parse().ok()?)));
-    parts
-        .filter(|(target, _)| !target.is_empty())
-        .ok_or_else(|| "write the name that stag status shows: iqn.2026-01.org.example:disks/0".into())
+fn served(text: &str) -> Result<Served, String> {
+    let unit = |(target, lun): (&str, &str)| {
+        Some(Served::Unit { target: target.to_owned(), lun: lun.parse().ok()? })
+    };
+    match text.starts_with('/') {
+        true => Some(Served::Export { export: text.to_owned() }),
+        false => text.rsplit_once('/').and_then(unit),
+    }
+    .ok_or_else(|| "write the name that stag status shows: iqn.2026-01.org.example:disks/0, or /data".into())
 }
 
 /// Watch the load of a running daemon

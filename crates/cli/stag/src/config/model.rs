@@ -358,6 +358,13 @@ settings! {
     }
 }
 
+impl Export {
+    /// Whether a client may write to it.
+    pub fn is_writable(&self) -> bool {
+        self.clients.is_empty() || self.clients.iter().any(|client| !client.read_only)
+    }
+}
+
 settings! {
     /// Clients of an export, and what they may do. Without any, everybody may mount it and write.
     pub struct Client in "[[export.client]]", AtOnce {

@@ -1,5 +1,5 @@
-//! `acknowledge`: clears the problems of a unit that an administrator knows of. After a failed
-//! flush, SYNCHRONIZE CACHE may succeed again.
+//! `acknowledge`: clears the problems of a unit or an export that an administrator knows of. After a
+//! failed flush, SYNCHRONIZE CACHE may succeed again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,24 +9,25 @@ use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Request, json};
 use crate::args;
 use crate::exit::Exit;
-use crate::health;
+use crate::health::{self, Served};
 use crate::out;
-use crate::units::place;
+use crate::units;
 
 pub const VERB: &str = "acknowledge";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    target: String,
-    lun: u16,
+    target: Option<String>,
+    lun: Option<u16>,
+    export: Option<String>,
 }
 
 /// The verb's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Acknowledged {
-    target: String,
-    lun: u16,
+    #[serde(flatten)]
+    served: Served,
     /// The kinds of problems that were cleared.
     problems: Vec<String>,
     /// Whether flushes had been refused.
@@ -38,20 +39,34 @@ struct Acknowledged {
 /// The verb.
 ///
 /// # Errors
-/// There is no such unit, or the mark of its failed flush cannot be removed.
+/// There is no such unit or export, or the mark of its failed flush cannot be removed.
 pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
-    let wanted: Wanted = request.arguments()?;
-    let Wanted { target, lun } = &wanted;
+    let wanted = match request.arguments()? {
+        Wanted { target: Some(target), lun: Some(lun), export: None } => Served::Unit { target, lun },
+        Wanted { target: None, lun: None, export: Some(export) } => Served::Export { export },
+        _ => return Err(Fault::new(Kind::Request, "`target` and `lun`, or `export`, are needed")),
+    };
     let running = daemon.running();
-    let open = running.units.open.get(&place(target, *lun));
-    let open = open.ok_or_else(|| Fault::new(Kind::Refused, format!("there is no LUN {lun} of {target}")))?;
+    let health = match &wanted {
+        Served::Unit { target, lun } => {
+            running.units.open.get(&units::place(target, *lun)).map(|unit| health::of(unit))
+        }
+        Served::Export { export: name } => {
+            let export = running.config.exports.iter().find(|export| export.name == *name);
+            export.map(|export| running.trees.folder(export).map(|folder| folder.health()))
+        }
+    };
+    let missing = || match &wanted {
+        Served::Unit { target, lun } => format!("there is no LUN {lun} of {target}"),
+        Served::Export { export } => format!("there is no export {export}"),
+    };
+    let health = health.ok_or_else(|| Fault::new(Kind::Refused, missing()))?;
     let names = |report: &backing::health::Report| -> Vec<String> {
         report.problems.iter().map(|problem| problem.kind.name().to_owned()).collect()
     };
-    let Some(health) = health::of(open) else {
+    let Some(health) = health else {
         return json(&Acknowledged {
-            target: wanted.target,
-            lun: wanted.lun,
+            served: wanted,
             problems: Vec::new(),
             refused_flushes: false,
             remaining: Vec::new(),
@@ -66,19 +81,12 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     })?;
     let after = health.look();
     let problems = names(&before);
-    tracing::warn!(
-        target,
-        lun,
-        path = health.path(),
-        ?problems,
-        "an administrator acknowledged the problems of a unit"
-    );
+    tracing::warn!(served = %wanted, path = health.path(), ?problems, "an administrator acknowledged problems");
     json(&Acknowledged {
         problems,
         refused_flushes: before.refuses_flushes,
         remaining: names(&after),
-        target: wanted.target,
-        lun: wanted.lun,
+        served: wanted,
     })
 }
 
@@ -90,10 +98,16 @@ pub fn command(args: &args::Acknowledge) -> Exit {
 }
 
 fn run(args: &args::Acknowledge) -> Result<String, CallError> {
-    let (target, lun) = args.unit.clone();
     let mut arguments = Map::new();
-    arguments.insert("target".into(), target.into());
-    arguments.insert("lun".into(), lun.into());
+    match &args.served {
+        Served::Unit { target, lun } => {
+            arguments.insert("target".into(), target.as_str().into());
+            arguments.insert("lun".into(), (*lun).into());
+        }
+        Served::Export { export } => {
+            arguments.insert("export".into(), export.as_str().into());
+        }
+    }
     let value = Client::connect(args.at.control.as_deref())?.call(VERB, arguments, |_| ())?;
     if args.json {
         return Ok(format!("{value:#}\n"));

@@ -25,7 +25,7 @@ pub struct Daemon {
     pub program: Program,
     /// The sandbox of this process.
     pub sandbox: Sandbox,
-    /// Checks the health of units.
+    /// Checks the health of units and exports.
     pub monitor: Monitor,
     /// The socket of HTTP, and the configured address.
     pub http: OnceLock<(SocketAddr, OwnedFd)>,
@@ -42,6 +42,13 @@ pub struct Running {
     pub units: Units,
     /// The trees that it exports.
     pub trees: Trees,
+}
+
+impl Running {
+    /// All served media.
+    pub fn members(&self) -> Vec<health::Member<'_>> {
+        health::members(&self.config, &self.units, &self.trees)
+    }
 }
 
 impl Daemon {
@@ -80,7 +87,7 @@ impl Daemon {
 
     /// Replaces [`Self::running`]. The caller holds [`Self::changing`].
     pub fn set_running(&self, running: Running) {
-        health::name_units(&running.units);
+        health::name_all(&running.members());
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(running);
     }
 

@@ -8,6 +8,7 @@ use iscsi_server::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
+use super::health::{self, ServedHealth};
 
 /// NFS as it is now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -31,6 +32,8 @@ pub struct ExportStatus {
     pub written_bytes: u64,
     /// Calls that failed because of the medium, or because it is full.
     pub errors: u64,
+    #[serde(default)]
+    pub health: ServedHealth,
 }
 
 impl ExportStatus {
@@ -62,12 +65,14 @@ impl NfsStatus {
     /// The current state of NFS. Omits the counts of cores that do not answer within `patience`.
     pub fn now(daemon: &Daemon, patience: Duration) -> Self {
         let running = daemon.running();
-        let shown = |name: &str| {
-            let export = running.config.exports.iter().find(|export| export.name == name);
-            export.map_or_else(String::new, |export| export.shown.to_string())
-        };
+        let configured = |name: &str| running.config.exports.iter().find(|export| export.name == name);
         let export = |one: nfs_server::ExportStatus| ExportStatus {
-            path: shown(&one.name),
+            path: configured(&one.name).map_or_else(String::new, |export| export.shown.to_string()),
+            health: health::of(
+                configured(&one.name)
+                    .and_then(|export| running.trees.folder(export))
+                    .map(|folder| folder.health()),
+            ),
             name: one.name,
             calls: one.counts.calls,
             read_bytes: one.counts.read_bytes,
@@ -95,8 +100,15 @@ impl NfsStatus {
             // A string takes everything.
             let _ = writeln!(
                 out,
-                "\nexport {}: {}, {} calls, {read} read, {written} written",
-                export.name, export.path, export.calls
+                "\nexport {}: {}, {}{} calls, {read} read, {written} written",
+                export.name,
+                export.path,
+                if export.health.state == "ok" {
+                    String::new()
+                } else {
+                    export.health.state.to_uppercase() + ", "
+                },
+                export.calls
             );
             if export.errors > 0 {
                 let _ = writeln!(out, "  {} calls failed because of the medium", export.errors);

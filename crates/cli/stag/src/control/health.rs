@@ -1,8 +1,9 @@
-//! The health section of `status`: problems of units and file systems as JSON, as text, and as the
+//! The health section of `status`: problems of units, exports and file systems as JSON, as text, and as the
 //! exit status of `stag status --check`. The names in it are stable:
 //! docs/src/reference/control.md lists them.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use backing::health::{Kind, Problem, State};
@@ -12,28 +13,27 @@ use serde::{Deserialize, Serialize};
 use super::daemon::Running;
 use super::status_text::duration;
 use crate::exit::Exit;
-use crate::health;
 use crate::health::space::{FileSystem, Level, Spaces};
-use crate::units::OpenUnit;
+use crate::health::{Member, Served};
 
-/// The health of all units and their file systems.
+/// The health of all units and exports, and of their file systems.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Health {
     /// The worst state of all.
     pub state: Level,
-    /// Problems of units.
-    pub problems: Vec<UnitProblem>,
-    /// File systems that units lie on.
+    /// Problems of units and exports.
+    pub problems: Vec<ServedProblem>,
+    /// File systems that units and exports lie on.
     pub file_systems: Vec<FileSystem>,
 }
 
-/// One kind of failure of one unit.
+/// One kind of failure of one unit or export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct UnitProblem {
+pub struct ServedProblem {
     /// `warning` or `critical`.
     pub level: Level,
-    pub target: String,
-    pub lun: u16,
+    #[serde(flatten)]
+    pub served: Served,
     /// Its path, or `mem:SIZE`.
     pub path: String,
     /// `full`, `read`, `write`, `gone`, `flush`, `shrunk`, `replaced` or `unusable`.
@@ -53,9 +53,9 @@ pub struct UnitProblem {
     pub text: String,
 }
 
-/// The health of one unit.
+/// The health of one unit or export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct UnitHealth {
+pub struct ServedHealth {
     /// `ok`, `degraded` or `failed`.
     pub state: String,
     /// Time of the first problem, seconds since 1970; none if it is ok.
@@ -67,7 +67,7 @@ pub struct UnitHealth {
     pub refuses_flushes: bool,
 }
 
-impl Default for UnitHealth {
+impl Default for ServedHealth {
     fn default() -> Self {
         Self {
             state: State::Ok.name().to_owned(),
@@ -79,11 +79,11 @@ impl Default for UnitHealth {
     }
 }
 
-/// The health of a unit.
-pub fn unit(open: &OpenUnit) -> UnitHealth {
-    let Some(report) = health::of(open).map(|health| health.look()) else { return UnitHealth::default() };
+/// The health of a unit or an export; `None` stands for a medium that cannot fail.
+pub fn of(health: Option<&Arc<backing::Health>>) -> ServedHealth {
+    let Some(report) = health.map(|health| health.look()) else { return ServedHealth::default() };
     let latest = report.problems.iter().max_by_key(|problem| problem.last_unix_s);
-    UnitHealth {
+    ServedHealth {
         state: report.state.name().to_owned(),
         since_unix_s: report.problems.iter().map(|problem| problem.since_unix_s).min(),
         refused: report.problems.iter().map(|problem| problem.count).sum(),
@@ -94,13 +94,9 @@ pub fn unit(open: &OpenUnit) -> UnitHealth {
 
 pub fn all(running: &Running, spaces: &Spaces) -> Health {
     let mut problems = Vec::new();
-    for target in &running.config.targets {
-        for lun in &target.units {
-            let open = running.units.open.get(&crate::units::place(&target.iqn, lun.lun));
-            let report = open.and_then(health::of).map(|health| health.look()).unwrap_or_default();
-            let path = lun.spec.backing.to_string();
-            problems.extend(report.problems.iter().map(|found| problem(found, &target.iqn, lun.lun, &path)));
-        }
+    for member in running.members() {
+        let report = member.medium.health().map(|health| health.look()).unwrap_or_default();
+        problems.extend(report.problems.iter().map(|found| problem(found, &member)));
     }
     let file_systems = spaces.file_systems.clone();
     let levels = problems.iter().map(|problem| problem.level);
@@ -108,17 +104,16 @@ pub fn all(running: &Running, spaces: &Spaces) -> Health {
     Health { state, problems, file_systems }
 }
 
-fn problem(found: &Problem, target: &str, lun: u16, path: &str) -> UnitProblem {
+fn problem(found: &Problem, member: &Member<'_>) -> ServedProblem {
     let errno = found.fault.errno;
-    UnitProblem {
+    ServedProblem {
         level: match found.kind.state() {
             State::Ok => Level::Ok,
             State::Degraded => Level::Warning,
             State::Failed => Level::Critical,
         },
-        target: target.to_owned(),
-        lun,
-        path: path.to_owned(),
+        served: member.served.clone(),
+        path: member.path.clone(),
         kind: found.kind.name().to_owned(),
         since_unix_s: found.since_unix_s,
         last_unix_s: found.last_unix_s,
@@ -188,22 +183,23 @@ impl Health {
     }
 }
 
-impl UnitProblem {
+impl ServedProblem {
     fn line(&self) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let age = duration(now.saturating_sub(self.since_unix_s) as f64);
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
-        let Self { target, lun, path, text, .. } = self;
-        format!("{target} LUN {lun} ({path}): {text}; {times}, first {age} ago")
+        let Self { served, path, text, .. } = self;
+        format!("{served} ({path}): {text}; {times}, first {age} ago")
     }
 }
 
 fn line(system: &FileSystem) -> String {
-    let FileSystem { mount, used_percent, free, provisioned, allocated, overcommitted, .. } = system;
-    let (free, provisioned, allocated) = (Size(*free), Size(*provisioned), Size(*allocated));
-    let mut line = format!(
-        "file system {mount}: {used_percent} % used, {free} free; units take {allocated} of {provisioned}"
-    );
+    let FileSystem { mount, used_percent, provisioned, overcommitted, .. } = system;
+    let free = Size(system.free);
+    let mut line = format!("file system {mount}: {used_percent} % used, {free} free");
+    if *provisioned > 0 {
+        let _ = write!(line, "; units take {} of {}", Size(system.allocated), Size(*provisioned));
+    }
     if *overcommitted > 0 {
         let _ = write!(line, ", {} more than there is", Size(*overcommitted));
     }
@@ -222,11 +218,10 @@ const fn level(level: Level) -> &'static str {
 mod tests {
     use super::*;
 
-    fn found(level: Level) -> UnitProblem {
-        UnitProblem {
+    fn found(level: Level) -> ServedProblem {
+        ServedProblem {
             level,
-            target: "iqn.2026-01.org.example:t".into(),
-            lun: 3,
+            served: Served::Unit { target: "iqn.2026-01.org.example:t".into(), lun: 3 },
             path: "/srv/a".into(),
             kind: "flush".into(),
             since_unix_s: 0,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::client::{CallError, Client};
 use super::daemon::{Daemon, Running};
 use super::exports::NfsStatus;
-use super::health::{self, Health, UnitHealth};
+use super::health::{self, Health, ServedHealth};
 use super::protocol::{Fault, json};
 use crate::args;
 use crate::config;
@@ -95,7 +95,7 @@ pub struct UnitStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectsStatus>,
     #[serde(default)]
-    pub health: UnitHealth,
+    pub health: ServedHealth,
     /// Bytes that it takes of its file system, where that can be said.
     #[serde(default)]
     pub allocated: Option<u64>,
@@ -338,7 +338,7 @@ fn target(
         let counts = flows.remove(&(served.name.clone(), number)).unwrap_or_default();
         let place = units::place(&served.name, number);
         UnitStatus {
-            health: running.units.open.get(&place).map(health::unit).unwrap_or_default(),
+            health: health::of(running.units.open.get(&place).and_then(crate::health::of)),
             allocated: spaces.used.get(&place).copied(),
             ..unit(number, &one, specs.get(&number).copied(), counts)
         }
@@ -375,7 +375,7 @@ fn unit(
                     partitions: root.partitions,
                     objects: root.objects,
                 }),
-                health: UnitHealth::default(),
+                health: ServedHealth::default(),
                 allocated: None,
                 io: counts,
             };
@@ -395,7 +395,7 @@ fn unit(
         serial: options.identity.serial.clone(),
         naa: hex(&options.identity.naa),
         objects: None,
-        health: UnitHealth::default(),
+        health: ServedHealth::default(),
         allocated: None,
         io: counts,
     }

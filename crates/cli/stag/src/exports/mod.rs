@@ -31,7 +31,23 @@ pub struct ExportError {
 
 /// The open trees, by what they show.
 #[derive(Clone, Default)]
-pub struct Trees(HashMap<(String, Shown), Arc<dyn Tree>>);
+pub struct Trees(HashMap<(String, Shown), Open>);
+
+/// An open tree.
+#[derive(Clone)]
+enum Open {
+    Folder(Arc<Folder>),
+    Memory(Arc<MemoryTree>),
+}
+
+impl Open {
+    fn tree(&self) -> Arc<dyn Tree> {
+        match self {
+            Self::Folder(folder) => folder.clone(),
+            Self::Memory(memory) => memory.clone(),
+        }
+    }
+}
 
 impl Trees {
     /// The trees of `config`: those of `self` where the same is asked for, the others opened.
@@ -60,7 +76,15 @@ impl Trees {
 
     /// Tells of each tree whether it is in use, now and later.
     pub fn watched(&self) -> Vec<Weak<dyn Tree>> {
-        self.0.values().map(Arc::downgrade).collect()
+        self.0.values().map(|open| Arc::downgrade(&open.tree())).collect()
+    }
+
+    /// The folder that an export shows; `None` for memory.
+    pub fn folder(&self, export: &Export) -> Option<&Folder> {
+        match self.0.get(&asked(export))? {
+            Open::Folder(folder) => Some(folder),
+            Open::Memory(_) => None,
+        }
     }
 
     /// Names of the exports in memory, whose files end with the daemon.
@@ -80,25 +104,27 @@ fn asked(export: &Export) -> (String, Shown) {
     (own, export.shown.clone())
 }
 
-fn open(export: &Export) -> Result<Arc<dyn Tree>, String> {
+fn open(export: &Export) -> Result<Open, String> {
     match &export.shown {
         Shown::Memory(bytes) => memory(*bytes),
         Shown::Directory(path) => directory(path, export),
     }
 }
 
-fn memory(bytes: u64) -> Result<Arc<dyn Tree>, String> {
+fn memory(bytes: u64) -> Result<Open, String> {
     let limits = Limits { bytes, files: FILES };
     let tree =
         MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 }).map_err(|error| error.to_string())?;
-    Ok(Arc::new(tree))
+    Ok(Open::Memory(Arc::new(tree)))
 }
 
-fn directory(path: &Path, export: &Export) -> Result<Arc<dyn Tree>, String> {
+fn directory(path: &Path, export: &Export) -> Result<Open, String> {
     // What is known of a directory belongs to it, whatever it is exported as.
     let state = state::path("exports", &path.display().to_string())?;
     let options = Options { asynchronous: export.asynchronous, ..Options::new(state) };
-    Ok(Arc::new(Folder::open(path, &options).map_err(|error| error.to_string())?))
+    let folder = Folder::open(path, &options).map_err(|error| error.to_string())?;
+    folder.health().serve_as_export(&export.name);
+    Ok(Open::Folder(Arc::new(folder)))
 }
 
 /// The configuration of NFS, with the open trees.
@@ -107,7 +133,7 @@ fn directory(path: &Path, export: &Export) -> Result<Arc<dyn Tree>, String> {
 /// There is no key for file handles.
 pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
     let export = |export: &Export| {
-        let tree = trees.0.get(&asked(export))?.clone();
+        let tree = trees.0.get(&asked(export))?.tree();
         let rule = |client: &crate::config::Client| ClientRule {
             network: client.network,
             read_only: client.read_only,
@@ -167,10 +193,10 @@ mod tests {
         ];
         let config = Config { exports, ..Config::default() };
         let trees = Trees::default().next(&config).unwrap();
-        let of = |at: usize| &trees.0[&asked(&config.exports[at])];
-        assert!(Arc::ptr_eq(of(0), of(1)) && !Arc::ptr_eq(of(2), of(3)));
+        let of = |at: usize| trees.0[&asked(&config.exports[at])].tree();
+        assert!(Arc::ptr_eq(&of(0), &of(1)) && !Arc::ptr_eq(&of(2), &of(3)));
         let next = trees.next(&config).unwrap();
-        assert!(Arc::ptr_eq(of(0), &next.0[&asked(&config.exports[0])]), "it goes on");
+        assert!(Arc::ptr_eq(&of(0), &next.0[&asked(&config.exports[0])].tree()), "it goes on");
     }
 
     #[test]

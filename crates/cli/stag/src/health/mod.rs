@@ -1,6 +1,6 @@
-//! The health of units and their file systems: the marks of failed flushes, the room, and the
-//! thread that checks both. The data path never comes here: stores report to their
-//! `backing::Health`, which this reads.
+//! The health of units, exports and their file systems: the served media, the marks of failed
+//! flushes, the room, and the thread that checks them. The data path never comes here: stores and
+//! folders report to their `backing::Health`, which this reads.
 
 pub mod monitor;
 pub mod space;
@@ -11,12 +11,15 @@ use std::sync::Arc;
 
 use backing::Health;
 use backing::health::{self as mark, Mark};
+use folder::Folder;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
+use crate::exports::Trees;
 use crate::identity::{beside, device_key, is_device};
 use crate::state;
 use crate::unit::{Backing, UnitSpec};
-use crate::units::{OpenKind, OpenUnit, Place, Units};
+use crate::units::{OpenKind, OpenUnit, Place, Units, place};
 
 /// Name of marks: the ending of one beside a file, and the folder of those in the state directory.
 const FLUSH_FAILED: &str = "flush-failed";
@@ -26,6 +29,91 @@ const FLUSH_FAILED: &str = "flush-failed";
 pub struct CarriedMark {
     errno: i32,
     unix_s: u64,
+}
+
+/// What a medium is served as: the members of a problem in `status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Served {
+    Unit { target: String, lun: u16 },
+    Export { export: String },
+}
+
+impl std::fmt::Display for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unit { target, lun } => write!(f, "{target} LUN {lun}"),
+            Self::Export { export } => write!(f, "export {export}"),
+        }
+    }
+}
+
+/// A served medium.
+pub struct Member<'a> {
+    pub served: Served,
+    /// Its path, or `mem:SIZE`, as configured.
+    pub path: String,
+    pub medium: Medium<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub enum Medium<'a> {
+    Unit(&'a OpenUnit),
+    /// A folder, and whether a client may write to it.
+    Folder(&'a Folder, bool),
+}
+
+impl<'a> Medium<'a> {
+    /// Its health; `None` if it cannot fail.
+    pub fn health(self) -> Option<&'a Arc<Health>> {
+        match self {
+            Self::Unit(unit) => of(unit),
+            Self::Folder(folder, _) => Some(folder.health()),
+        }
+    }
+
+    /// Checks that the medium is still the one that was opened, and reports to its health.
+    pub fn inspect(self) {
+        match self {
+            Self::Unit(unit) => {
+                if let Some(disk) = unit.disk() {
+                    disk.opened.store.inspect();
+                }
+            }
+            Self::Folder(folder, _) => folder.inspect(),
+        }
+    }
+}
+
+/// All served media, in the configuration's order. A folder of several exports is there once, as
+/// the first of them.
+pub fn members<'a>(config: &'a Config, units: &'a Units, trees: &'a Trees) -> Vec<Member<'a>> {
+    let mut members = Vec::new();
+    for target in &config.targets {
+        for lun in &target.units {
+            if let Some(unit) = units.open.get(&place(&target.iqn, lun.lun)) {
+                members.push(Member {
+                    served: Served::Unit { target: target.iqn.clone(), lun: lun.lun },
+                    path: lun.spec.backing.to_string(),
+                    medium: Medium::Unit(unit),
+                });
+            }
+        }
+    }
+    for (at, export) in config.exports.iter().enumerate() {
+        let Some(folder) = trees.folder(export) else { continue };
+        let shows_it = |other: &&crate::config::Export| other.shown == export.shown;
+        if config.exports[..at].iter().any(|other| shows_it(&other)) {
+            continue;
+        }
+        let is_writable = config.exports[at..].iter().filter(shows_it).any(|export| export.is_writable());
+        members.push(Member {
+            served: Served::Export { export: export.name.clone() },
+            path: export.shown.to_string(),
+            medium: Medium::Folder(folder, is_writable),
+        });
+    }
+    members
 }
 
 /// The health of an open unit; `None` for a store that cannot fail.
@@ -47,11 +135,13 @@ pub fn begin(unit: &OpenUnit, (iqn, lun): &Place) {
     }
 }
 
-/// Tells each unit its current target and number.
-pub fn name_units(units: &Units) {
-    for ((iqn, lun), unit) in &units.open {
-        if let Some(health) = of(unit) {
-            health.serve_as(iqn, *lun);
+/// Tells each medium what it is served as now.
+pub fn name_all(members: &[Member<'_>]) {
+    for member in members {
+        match (&member.served, member.medium.health()) {
+            (Served::Unit { target, lun }, Some(health)) => health.serve_as(target, *lun),
+            (Served::Export { export }, Some(health)) => health.serve_as_export(export),
+            (_, None) => {}
         }
     }
 }

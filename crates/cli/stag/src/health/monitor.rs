@@ -1,10 +1,10 @@
-//! The thread that monitors health. It checks whether units' files are still there, logs suppressed
+//! The thread that monitors health. It checks whether units' files and exports' folders are still there, logs suppressed
 //! messages, and warns of file systems that fill up. It informs the service manager, and measures
 //! room on request. A file system that does not answer blocks only this thread.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backing::health::State;
 
@@ -58,8 +58,10 @@ impl Listener {
     fn run(self, daemon: &Weak<Daemon>) {
         let supervisor = Supervisor::find();
         let (mut watermarks, mut ticks, mut told) = (Watermarks::default(), 0, String::new());
+        // Requests must not delay it.
+        let mut next = Instant::now();
         loop {
-            let asked = match self.0.recv_timeout(if ticks == 0 { Duration::ZERO } else { TICK }) {
+            let asked = match self.0.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(answer) => Some(answer),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -68,34 +70,34 @@ impl Listener {
             let running = daemon.running();
             if let Some(answer) = asked {
                 // The requester may have stopped waiting.
-                let _ = answer.try_send(Arc::new(space::measure(&running.units)));
+                let _ = answer.try_send(Arc::new(space::measure(&running.members())));
                 continue;
             }
-            let (mut states, mut units) = (State::Ok, 0);
-            for unit in running.units.open.values() {
-                if let Some(disk) = unit.disk() {
-                    disk.opened.store.inspect();
-                }
-                if let Some(health) = super::of(unit) {
+            next = Instant::now() + TICK;
+            let mut states = State::Ok;
+            let members = running.members();
+            for medium in members.iter().map(|member| member.medium) {
+                medium.inspect();
+                if let Some(health) = medium.health() {
                     health.tick();
                     states = states.max(health.look().state);
                 }
-                units += 1;
             }
             if ticks % MEASURED_EACH == 0 {
-                for system in watermarks.news(&space::measure(&running.units).file_systems) {
+                for system in watermarks.news(&space::measure(&members).file_systems) {
                     let space::FileSystem { mount, used_percent, free, overcommitted, .. } = system;
                     tracing::warn!(
                         mount,
                         used_percent,
                         free,
                         overcommitted,
-                        "a file system that units lie on is nearly full"
+                        "a file system under units or exports is nearly full"
                     );
                 }
             }
             ticks += 1;
-            let says = format!("STATUS={units} units, health: {}", states.name());
+            let (units, exports) = (running.units.open.len(), running.config.exports.len());
+            let says = format!("STATUS={units} units, {exports} exports, health: {}", states.name());
             if says != told {
                 supervisor.tell(&says);
                 told = says;

@@ -1,4 +1,4 @@
-//! Room of the file systems under the units, used, free and promised. Queries the system and
+//! Room of the file systems under units and exports, used, free and promised. Queries the system and
 //! returns numbers; decides when low room deserves a warning.
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::{Medium, Member, Served};
 use crate::unit::Backing;
-use crate::units::{OpenKind, OpenUnit, Place, Units};
+use crate::units::{OpenKind, Place, place};
 
 /// A file system at least this full, per cent, deserves a warning.
 pub const WARN_PERCENT: f64 = 90.0;
@@ -18,7 +19,7 @@ const CALM_PERCENT: f64 = 88.0;
 /// A file system with less free than this, per cent, counts as full.
 const FULL_PERCENT: f64 = 1.0;
 
-/// A file system that units lie on.
+/// A file system that units or exports lie on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
     pub mount: String,
@@ -36,6 +37,8 @@ pub struct FileSystem {
     pub allocated: u64,
     /// Bytes that its units may still allocate, beyond the free ones.
     pub overcommitted: u64,
+    /// Whether files of an export may take all of it.
+    pub exported: bool,
     /// `ok`, `warning` or `critical`.
     pub state: Level,
 }
@@ -59,7 +62,7 @@ pub struct Spaces {
 
 impl FileSystem {
     /// Computes the other fields from the measured ones: `size`, `used`, `free`, `provisioned`,
-    /// `allocated`.
+    /// `allocated`, `exported`.
     fn judged(mut self) -> Self {
         let most = self.used.saturating_add(self.free);
         self.used_percent =
@@ -68,7 +71,7 @@ impl FileSystem {
         self.overcommitted = outstanding.saturating_sub(self.free);
         // If all promised bytes are allocated, no write of a unit needs more.
         self.state = match self.used_percent {
-            _ if outstanding == 0 => Level::Ok,
+            _ if outstanding == 0 && !self.exported => Level::Ok,
             percent if percent > 100.0 - FULL_PERCENT => Level::Critical,
             percent if percent >= WARN_PERCENT => Level::Warning,
             _ => Level::Ok,
@@ -77,42 +80,61 @@ impl FileSystem {
     }
 }
 
-/// Measures the file systems of all units. Blocks on them.
-pub fn measure(units: &Units) -> Spaces {
+/// Measures the file systems of all served media. Blocks on them.
+pub fn measure(members: &[Member<'_>]) -> Spaces {
     let mut spaces = Spaces::default();
     let mut by_device: BTreeMap<u64, FileSystem> = BTreeMap::new();
-    for (place, unit) in &units.open {
-        let Some((path, about, provisioned, allocated)) = footprint(unit) else { continue };
-        spaces.used.insert(place.clone(), allocated);
-        if about.file_type().is_block_device() {
+    for member in members {
+        let Some(found) = footprint(member.medium) else { continue };
+        if let Served::Unit { target, lun } = &member.served {
+            spaces.used.insert(place(target, *lun), found.allocated);
+        }
+        if found.about.file_type().is_block_device() {
             continue;
         }
-        let system = by_device.entry(about.dev()).or_insert_with(|| look(path, about.dev()));
-        system.provisioned += provisioned;
-        system.allocated += allocated;
+        let device = found.about.dev();
+        let system = by_device.entry(device).or_insert_with(|| look(found.path, device));
+        system.provisioned += found.provisioned;
+        system.allocated += found.allocated;
+        system.exported |= found.exported;
     }
     spaces.file_systems = by_device.into_values().map(FileSystem::judged).collect();
     spaces
 }
 
-/// A unit's path and metadata, its provisioned and its allocated bytes.
-fn footprint(unit: &OpenUnit) -> Option<(&Path, Metadata, u64, u64)> {
+/// A medium's path and metadata, and its part of [`FileSystem`].
+struct Footprint<'a> {
+    path: &'a Path,
+    about: Metadata,
+    provisioned: u64,
+    allocated: u64,
+    exported: bool,
+}
+
+fn footprint(medium: Medium<'_>) -> Option<Footprint<'_>> {
+    let unit = match medium {
+        Medium::Unit(unit) => unit,
+        Medium::Folder(folder, exported) => {
+            let (path, about) = (folder.path(), std::fs::metadata(folder.path()).ok()?);
+            return Some(Footprint { path, about, provisioned: 0, allocated: 0, exported });
+        }
+    };
     let path = unit.spec.backing.path()?;
     let about = std::fs::metadata(path).ok()?;
-    match (&unit.kind, &unit.spec.backing) {
+    let (provisioned, allocated) = match (&unit.kind, &unit.spec.backing) {
         (OpenKind::Disk(disk), Backing::Path(_)) => {
             let size = disk.opened.store.size();
             let allocated = if about.is_file() { about.blocks() * 512 } else { size };
-            let provisioned = if disk.opened.store.writable() { size } else { allocated };
-            Some((path, about, provisioned, allocated))
+            (if disk.opened.store.writable() { size } else { allocated }, allocated)
         }
         (OpenKind::Objects(unit), _) => {
             let files = ["arena", "journal", "metadata.redb"].map(|file| std::fs::metadata(path.join(file)));
             let allocated = files.iter().flatten().map(|about| about.blocks() * 512).sum();
-            Some((path, about, unit.store().root().capacity.max(allocated), allocated))
+            (unit.store().root().capacity.max(allocated), allocated)
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(Footprint { path, about, provisioned, allocated, exported: false })
 }
 
 fn look(path: &Path, device: u64) -> FileSystem {
@@ -187,6 +209,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_that_is_exported_may_fill_up_whatever_its_units_take() {
+        let state = |used, exported| FileSystem { exported, ..system(used, 500, 500) }.judged().state;
+        assert_eq!(
+            [899, 900, 995].map(|used| state(used, true)),
+            [Level::Ok, Level::Warning, Level::Critical]
+        );
+        assert_eq!([899, 900, 995].map(|used| state(used, false)), [Level::Ok; 3]);
+    }
+
+    #[test]
     fn overcommitted_is_what_was_promised_and_is_not_there() {
         assert_eq!(system(500, 800, 400).overcommitted, 0);
         assert_eq!(system(500, 1000, 400).overcommitted, 100);
@@ -213,9 +245,10 @@ mod tests {
             ..Default::default()
         };
         let config = crate::config::Config { targets: vec![target], ..Default::default() };
-        let none = Units::default();
+        let none = crate::units::Units::default();
         let units = none.next(&config, &none.fates(&config, false)).unwrap();
-        let spaces = measure(&units);
+        let trees = crate::exports::Trees::default().next(&config).unwrap();
+        let spaces = measure(&super::super::members(&config, &units, &trees));
         assert_eq!(spaces.file_systems.len(), 1);
         let found = &spaces.file_systems[0];
         assert!(

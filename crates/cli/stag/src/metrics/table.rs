@@ -4,6 +4,7 @@
 use admin_http::exposition::{Family, Kind, Number, Rows};
 
 use super::picture::Picture;
+use crate::control::health::ServedHealth;
 use crate::control::status::{CoreStatus, Io, UnitStatus};
 use crate::health::space::{FileSystem, Level};
 
@@ -85,7 +86,7 @@ pub const TABLE: &[Metric] = &[
         |of, rows| rows.row(&[&of.status.version], 1_u64)),
     metric(Daemon, Gauge, "stag_health_state", &[], "The health that stag status --check tells: 0 ok, 1 warning, 2 critical.",
         |of, rows| rows.row(&[], level(of.status.health.state))),
-    metric(Daemon, Gauge, "stag_health_problems", &["level"], "Problems of units, by their urgency.", |of, rows| {
+    metric(Daemon, Gauge, "stag_health_problems", &["level"], "Problems of units and exports, by their urgency.", |of, rows| {
         for (name, level) in [("warning", Level::Warning), ("critical", Level::Critical)] {
             rows.row(&[name], of.status.health.problems.iter().filter(|problem| problem.level == level).count());
         }
@@ -105,7 +106,7 @@ pub const TABLE: &[Metric] = &[
 
     metric(Units, Gauge, "stag_unit_size_bytes", UNIT, "Capacity of the unit.", |of, rows| units(of, rows, |unit| Some(unit.size))),
     metric(Units, Gauge, "stag_unit_state", UNIT, "Health of the unit: 0 ok, 1 degraded, 2 failed.",
-        |of, rows| units(of, rows, |unit| Some(state(unit)))),
+        |of, rows| units(of, rows, |unit| Some(state(&unit.health)))),
     metric(Units, Counter, "stag_unit_commands_total", &["target", "lun", "operation"], "SCSI commands that have ended.", |of, rows| {
         each_unit(of, |target, lun, unit| commands(&unit.io, |operation, count| rows.row(&[target, lun, operation], count)));
     }),
@@ -165,6 +166,8 @@ pub const TABLE: &[Metric] = &[
         |of, rows| rows.row(&[], of.status.recoveries.reassigned_tasks)),
 
     metric(Daemon, Gauge, "stag_nfs_connections", &[], "Connections of NFS clients.", |of, rows| rows.row(&[], of.status.nfs.clients.len())),
+    metric(Exports, Gauge, "stag_export_state", EXPORT, "Health of the export: 0 ok, 1 degraded, 2 failed.",
+        |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], state(&one.health)))),
     metric(Exports, Counter, "stag_export_calls_total", EXPORT, "NFS calls for the export.",
         |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], one.calls))),
     metric(Exports, Counter, "stag_export_transferred_bytes_total", &["export", "direction"], "Data that was read and written.", |of, rows| {
@@ -175,7 +178,7 @@ pub const TABLE: &[Metric] = &[
     metric(Exports, Counter, "stag_export_failed_calls_total", EXPORT, "Calls that failed because of the medium, or because it is full.",
         |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], one.errors))),
 
-    metric(Daemon, Gauge, "stag_file_system_size_bytes", MOUNT, "Size of a file system that units lie on.",
+    metric(Daemon, Gauge, "stag_file_system_size_bytes", MOUNT, "Size of a file system that units or exports lie on.",
         |of, rows| file_systems(of, rows, |system| system.size)),
     metric(Daemon, Gauge, "stag_file_system_used_bytes", MOUNT, "What is taken of it, by whomever.",
         |of, rows| file_systems(of, rows, |system| system.used)),
@@ -266,8 +269,8 @@ fn level(level: Level) -> u64 {
     }
 }
 
-fn state(unit: &UnitStatus) -> u64 {
-    match unit.health.state.as_str() {
+fn state(health: &ServedHealth) -> u64 {
+    match health.state.as_str() {
         "failed" => 2,
         "degraded" => 1,
         _ => 0,

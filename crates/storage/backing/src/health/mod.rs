@@ -1,4 +1,4 @@
-//! The health of a unit's medium: its failures with time and count, and whether flushes are
+//! The health of a medium, under a unit or an export: its failures with time and count, and whether flushes are
 //! refused.
 //!
 //! Owns the log lines about failing media (one per kind and minute), and the mark of a failed
@@ -25,7 +25,7 @@ pub use problems::{Kind, Problem, State};
 
 use crate::StoreError;
 
-/// The health of one unit's medium.
+/// The health of one medium.
 #[derive(Debug)]
 pub struct Health {
     path: String,
@@ -37,10 +37,17 @@ pub struct Health {
     inner: Mutex<Inner>,
 }
 
+/// What the medium is served as, as fields of log lines.
+#[derive(Clone, Debug, Default)]
+struct Served {
+    target: Option<String>,
+    lun: Option<u16>,
+    export: Option<String>,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    /// Name of its target, and its LUN there.
-    unit: Option<(String, u16)>,
+    served: Served,
     problems: Problems,
     mark: Option<Mark>,
     /// Files that store the mark.
@@ -78,7 +85,12 @@ impl Health {
 
     /// Sets the unit's target and LUN for log lines.
     pub fn serve_as(&self, target: &str, lun: u16) {
-        self.lock().unit = Some((target.to_owned(), lun));
+        self.lock().served = Served { target: Some(target.to_owned()), lun: Some(lun), export: None };
+    }
+
+    /// Sets the export's name for log lines.
+    pub fn serve_as_export(&self, name: &str) {
+        self.lock().served = Served { export: Some(name.to_owned()), ..Served::default() };
     }
 
     /// Counts a failed operation, and logs it unless one of its kind was logged within a minute.
@@ -175,10 +187,10 @@ impl Health {
             self.refusal.store(mark.errno, Ordering::Release);
             inner.places.clone()
         };
-        let (target, lun) = self.unit();
+        let Served { target, lun, export } = self.served();
         let (path, error) = (&self.path, io::Error::from_raw_os_error(mark.errno));
         tracing::error!(
-            target, lun, path, kind = Kind::Flush.name(), %error, since_unix_s = mark.unix_s,
+            target, lun, export, path, kind = Kind::Flush.name(), %error, since_unix_s = mark.unix_s,
             "a flush failed earlier and was not acknowledged: flushes are refused (stag acknowledge)"
         );
         self.save(mark, &places);
@@ -258,16 +270,28 @@ impl Health {
     }
 
     fn log(&self, line: &Line) {
-        let (target, lun) = self.unit();
+        let Served { target, lun, export } = self.served();
         let (path, kind, lba, suppressed) = (&self.path, line.kind.name(), line.fault.lba, line.suppressed);
         let error = (line.fault.errno != 0).then(|| io::Error::from_raw_os_error(line.fault.errno));
         let error = error.as_ref().map(tracing::field::display);
         let reason = line.fault.reason.as_deref();
-        tracing::error!(target, lun, path, kind, error, reason, lba, suppressed, "{}", line.kind.text());
+        tracing::error!(
+            target,
+            lun,
+            export,
+            path,
+            kind,
+            error,
+            reason,
+            lba,
+            suppressed,
+            "{}",
+            line.kind.text()
+        );
     }
 
-    fn unit(&self) -> (Option<String>, Option<u16>) {
-        self.lock().unit.clone().unzip()
+    fn served(&self) -> Served {
+        self.lock().served.clone()
     }
 
     /// Stores the mark in each place. One success is enough.

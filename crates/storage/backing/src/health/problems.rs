@@ -73,7 +73,7 @@ impl Kind {
                 "the path names another file, or none: the daemon serves the file that it opened, and the next \
                  start does not find it"
             }
-            Self::Unusable => "the unit cannot be used as it is",
+            Self::Unusable => "the medium cannot be used as it is",
         }
     }
 
