@@ -3,13 +3,15 @@
 
 use backing::size::Size;
 
-use crate::config::{Auth, Config, Target};
+use crate::config::{Auth, Config, Export, Target};
+use crate::export::Shown;
 use crate::unit::Backing;
 
 /// Everything that is worth a warning.
 pub fn warnings(config: &Config) -> Vec<String> {
     let open = config.targets.iter().filter_map(|target| open_to_all(config, target));
-    open.chain(too_much_memory(config, memory())).collect()
+    let exported = config.exports.iter().filter_map(|export| exported_to_all(config, export));
+    open.chain(exported).chain(too_much_memory(config, memory())).collect()
 }
 
 /// A target that every host of a network may read and write.
@@ -30,7 +32,21 @@ fn open_to_all(config: &Config, target: &Target) -> Option<String> {
     ))
 }
 
-/// Memory units that together are larger than this machine's memory.
+/// An export that every host of a network may mount and write to, though nobody has said so: a
+/// client with the network `*` says it.
+fn exported_to_all(config: &Config, export: &Export) -> Option<String> {
+    if !export.clients.is_empty() {
+        return None;
+    }
+    let portals = config.nfs_portals();
+    let portal = portals.iter().find(|portal| !portal.listen.ip().is_loopback())?;
+    Some(format!(
+        "every host that reaches {} may read and write the export {}: it names no clients ([[export.client]])",
+        portal.listen, export.name
+    ))
+}
+
+/// Units and exports in memory that together are larger than this machine's memory.
 fn too_much_memory(config: &Config, machine: Option<u64>) -> Option<String> {
     let of = |unit: &crate::config::Lun| match unit.spec.backing {
         Backing::Memory(bytes) => unit.spec.options.quota.unwrap_or(bytes).min(bytes),
@@ -38,10 +54,14 @@ fn too_much_memory(config: &Config, machine: Option<u64>) -> Option<String> {
         Backing::Path(_) | Backing::Objects(_) => 0,
     };
     let units = config.targets.iter().flat_map(|target| &target.units);
-    let wanted = units.fold(0u64, |sum, unit| sum.saturating_add(of(unit)));
+    let exports = config.exports.iter().map(|export| match export.shown {
+        Shown::Memory(bytes) => bytes,
+        Shown::Directory(_) => 0,
+    });
+    let wanted = units.map(of).chain(exports).fold(0u64, u64::saturating_add);
     let machine = machine.filter(|machine| wanted > *machine)?;
     Some(format!(
-        "the units in memory have {} together, and this machine has {}: the system will end the daemon when they are filled",
+        "the units and exports in memory have {} together, and this machine has {}: the system will end the daemon when they are filled",
         Size(wanted),
         // In whole GiB, if there is at least one.
         Size(if machine >> 30 > 0 { machine >> 30 << 30 } else { machine })
@@ -67,6 +87,7 @@ mod tests {
         let (config, _) =
             config::load_text("test", &text, &config::Place::new(std::path::Path::new(""))).unwrap();
         let mut said: Vec<String> = config.targets.iter().filter_map(|of| open_to_all(&config, of)).collect();
+        said.extend(config.exports.iter().filter_map(|of| exported_to_all(&config, of)));
         said.extend(too_much_memory(&config, Some(1 << 30)));
         said
     }
@@ -91,6 +112,22 @@ mod tests {
     }
 
     #[test]
+    fn an_export_without_clients_is_reported_unless_it_is_for_loopback_only() {
+        let export = "[[export]]\nname = \"/data\"\npath = \"/srv/data\"\n";
+        let listen = |at: &str| format!("[nfs]\nlisten = [\"{at}:2049\"]\n");
+        assert_eq!(
+            said(&format!("{}{export}", listen("0.0.0.0"))),
+            [
+                "every host that reaches 0.0.0.0:2049 may read and write the export /data: it names no clients ([[export.client]])"
+            ]
+        );
+        assert!(said(export).is_empty(), "it listens at loopback");
+        assert!(said(&format!("{}{export}", listen("127.0.0.1"))).is_empty());
+        let all = "[[export.client]]\nnetwork = \"*\"\n";
+        assert!(said(&format!("{}{export}{all}", listen("0.0.0.0"))).is_empty(), "somebody has said so");
+    }
+
+    #[test]
     fn more_memory_than_there_is_is_told_and_a_quota_counts() {
         let acl = "[[target.acl]]\ninitiator = \"iqn.1993-08.org.debian:01:a\"\n";
         let unit = |lun, rest: &str| format!("[[target.unit]]\nlun = {lun}\npath = \"mem:1G\"\n{rest}");
@@ -98,9 +135,11 @@ mod tests {
         assert_eq!(
             both,
             [
-                "the units in memory have 2G together, and this machine has 1G: the system will end the daemon when they are filled"
+                "the units and exports in memory have 2G together, and this machine has 1G: the system will end the daemon when they are filled"
             ]
         );
+        let export = "[[export]]\nname = \"/data\"\npath = \"mem:1G\"\n";
+        assert_eq!(said(&format!("{}{acl}{export}", unit(0, ""))), both);
         let small = "thin = true\nquota = \"1M\"\n";
         assert!(said(&format!("{}{}{acl}", unit(0, small), unit(1, small))).is_empty());
     }

@@ -104,7 +104,13 @@ fn what_is_legal_and_probably_not_meant_is_told_at_the_start() {
     let said = said_by(&[&listen[..], &[&odd]].concat());
     assert!(said.contains("the last bytes are less than a block") && said.contains("tail=100"), "{said}");
     let said = said_by(&[&listen[..], &["mem:4T"]].concat());
-    assert_eq!(said.matches("the units in memory have 4T together").count(), 1, "{said}");
+    assert_eq!(said.matches("the units and exports in memory have 4T together").count(), 1, "{said}");
+    let said = said_by(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:4T"]);
+    assert_eq!(said.matches("the units and exports in memory have 4T together").count(), 1, "{said}");
+    let said = said_by(&["--nfs", "0.0.0.0:0", "--export", "/data=mem:1M"]);
+    assert_eq!(said.matches("0.0.0.0:0 may read and write the export /data").count(), 1, "{said}");
+    let said = said_by(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:1M"]);
+    assert!(!said.contains("WARN"), "{said}");
     let said = said_by(&["--listen", "0.0.0.0:0", "mem:1M"]);
     assert_eq!(said.matches("every host that reaches 0.0.0.0:0 may read and write").count(), 1, "{said}");
     let said = said_by(&[&listen[..], &["mem:1M"]].concat());
