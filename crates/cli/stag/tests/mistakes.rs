@@ -35,6 +35,10 @@ fn each_mistake_is_refused_with_what_to_do() {
             unit.into(),
         ]
     };
+    let export = |folder: &str| {
+        let words = ["serve", "--nfs", "127.0.0.1:0", "--control", "none", "--export"];
+        [words.map(str::to_owned).to_vec(), vec![format!("/data={folder}")]].concat()
+    };
     let convert = |format: &str, path: &str| {
         format!(
             "qemu-img convert -f {format} -O raw {path} {}",
@@ -46,7 +50,10 @@ fn each_mistake_is_refused_with_what_to_do() {
         (serve("osd"), 2, "write osd:DIR".into()),
         (serve("mem:1G,prefault,thin"), 2, "leave one of them out".into()),
         (serve("mem:1G,identity=mine"), 2, "write own".into()),
-        (serve("/dev/sdzz,size=1G"), 4, "/dev/sdzz does not exist, and no file is made among devices".into()),
+        (serve("/dev/sdzz,size=1G"), 4, "/dev/sdzz does not exist, and nothing is made among devices".into()),
+        (serve("osd:/dev/sdzz,capacity=64M"), 4, "/dev/sdzz does not exist, and nothing is made among devices".into()),
+        (serve("osd:/dev/sdzz/objects"), 4, "/dev/sdzz/objects does not exist, and nothing is made among devices".into()),
+        (export("/dev/sdzz"), 4, "/dev/sdzz: the folder cannot be opened: No such file or directory".into()),
         (serve("/dev/sdzz"), 4, "check the name (`lsblk` lists what there is)".into()),
         (serve(&qcow2), 4, convert("qcow2", &qcow2)),
         (serve(&vmdk), 4, convert("vmdk", &vmdk)),

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use runtime::{Buf, Chain, Guard, RegionRange};
 
-pub use file::{FileOptions, FileStore, Made, OpenError};
+pub use file::{FileOptions, FileStore, Made, OpenError, new_directory};
 pub use health::Health;
 pub use memory::MemoryStore;
 

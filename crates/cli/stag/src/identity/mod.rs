@@ -259,9 +259,15 @@ pub fn is_store(directory: &Path) -> bool {
 pub fn prepare_store(spec: &UnitSpec, carried: &Carried, place: &Place) -> Result<(), String> {
     let Backing::Objects(path) = &spec.backing else { return Ok(()) };
     let failed = |error: io::Error| format!("{} cannot be made: {error}", path.display());
-    fs::create_dir_all(path).map_err(failed)?;
-    if spec.options.identity == Some(Choice::Derived) || fs::read_dir(path).map_err(failed)?.next().is_some()
-    {
+    let is_empty = match fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(failed(error)),
+    };
+    if is_empty {
+        backing::new_directory(path).map_err(|error| error.to_string())?;
+    }
+    if spec.options.identity == Some(Choice::Derived) || !is_empty {
         return Ok(());
     }
     own(spec, None, &Names::derived(&seed(spec, place)), carried).map(|_| ()).map_err(Refusal::text)

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use runtime::{Buf, Chain, File, Local, Pooled, Shared};
 
-pub use open::{FileOptions, Made, OpenError};
+pub use open::{FileOptions, Made, OpenError, new_directory};
 
 use super::engine::Engine;
 use super::group::{Group, Obeys};

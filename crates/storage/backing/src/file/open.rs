@@ -52,7 +52,7 @@ pub enum OpenError {
     Missing { path: PathBuf },
     /// The device does not exist.
     #[error(
-        "{path} does not exist, and no file is made among devices: check the name (`lsblk` lists what there is)"
+        "{path} does not exist, and nothing is made among devices: check the name (`lsblk` lists what there is)"
     )]
     NoDevice { path: PathBuf },
     /// Another process serves the medium.
@@ -475,8 +475,22 @@ fn failed<'a>(path: &'a Path, doing: &'static str) -> impl FnOnce(io::Error) -> 
 
 /// Whether a new file there would replace a missing device by memory. /dev/shm is for files.
 fn is_among_devices(path: &Path) -> bool {
-    let directory = std::fs::canonicalize(parent(path)).unwrap_or_else(|_| parent(path).to_owned());
+    // Directories that are missing as well would be made in the nearest one that is there.
+    let there = parent(path).ancestors().find_map(|above| std::fs::canonicalize(above).ok());
+    let directory = there.unwrap_or_else(|| parent(path).to_owned());
     directory.starts_with("/dev") && !directory.starts_with("/dev/shm")
+}
+
+/// Makes the directory of a new store, and those above it, except among devices.
+///
+/// # Errors
+/// It cannot be made.
+pub fn new_directory(path: &Path) -> Result<(), OpenError> {
+    if is_among_devices(path) {
+        return Err(OpenError::NoDevice { path: path.to_owned() });
+    }
+    let system = |source| OpenError::System { path: path.to_owned(), doing: "created", source };
+    std::fs::create_dir_all(path).map_err(system)
 }
 
 fn new_file(path: &Path) -> Result<File, OpenError> {

@@ -75,7 +75,7 @@ pub enum OpenError {
         "{path} holds a part of a store of objects, but no {missing}: put it back, or empty the directory"
     )]
     Incomplete { path: PathBuf, missing: &'static str },
-    /// The arena cannot be opened, or another process has it.
+    /// The directory cannot be made, or the arena cannot be opened, or another process has it.
     #[error(transparent)]
     Arena(#[from] backing::OpenError),
     #[error(
@@ -128,7 +128,7 @@ impl EmbeddedStore {
             if !options.create {
                 return Err(OpenError::Missing { path: path.to_owned() });
             }
-            fs::create_dir_all(path).map_err(system("created"))?;
+            backing::new_directory(path)?;
             for entry in fs::read_dir(path).map_err(system("listed"))? {
                 let name = entry.map_err(system("listed"))?.file_name();
                 if !OWN.iter().any(|own| name == *own) {
