@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import struct
 
 from lab import proc, wire
@@ -300,6 +301,73 @@ def objects(lab):
             expect(check(target).code == 0, f"after it was acknowledged: {check(target)}")
 
 
+def store_faults(lab):
+    """A store of objects whose medium is full, or fails to read: a log line, status and --check, with its place."""
+    if lab.kind != "stag":
+        raise Skip("stag's own health")
+    if os.geteuid() != 0:
+        raise Skip("a file that fails needs root")
+    folder = lab.new_folder("store")
+    with FailingFile(os.path.join(folder, "arena"), 64 * MIB) as arena:
+        with lab.serve(Unit(path=folder, objects=True, options="capacity=64M")) as target:
+            with wire.session(target) as session:
+                device = Device(session)
+                partition = osd_data.new_partition(device)
+                object_ = osd_data.new_object(device, partition)
+                osd_data.write(device, partition, object_, bytes(range(256)) * 4096)
+                device.good("FLUSH OSD", scope=2)
+            target.stop()
+            target.restart()  # What the system had cached is gone.
+            for operation, code, kind in (("read", errno.EIO, "read"), ("write", errno.ENOSPC, "full")):
+                with wire.session(target) as session:
+                    device = Device(session)
+                    arena.fail[operation] = code
+                    what = {"data": bytes(1 << 20)} if operation == "write" else {"data_in": 1 << 20}
+                    for _ in range(5):
+                        answer = device.run(operation.upper(), partition=partition, object=object_, length=1 << 20, start=0, **what)
+                        expect(answer.status == CHECK_CONDITION, f"{operation} on a medium that cannot is GOOD: {answer}")
+                    soon(lambda: lines(target, kind), f"a log line about {kind}")
+                    found = lines(target, kind)
+                    expect(len(found) == 1, "\n".join(found))
+                    for word in (folder, IQN, "lun=0", os.strerror(code)):
+                        expect(word in found[0], f"no {word} in {found[0]}")
+                    now = status(target)
+                    problem, = now["health"]["problems"]
+                    expect((problem["kind"], problem["errno"], problem["lun"]) == (kind, code, 0) and problem["count"] >= 5,
+                           f"problem {problem}")
+                    expect(now["targets"][0]["units"][0]["health"]["state"] == "degraded", f"{now['targets'][0]['units'][0]}")
+                    told = check(target)
+                    expect(told.code == 1 and told.startswith(f"WARNING: {IQN} LUN 0 ("), f"{told.code} {told}")
+                    arena.fail.clear()
+                    acknowledge(target)
+                    expect(check(target).code == 0, f"after it was acknowledged: {check(target)}")
+                    osd_data.write(device, partition, object_, bytes(range(256)) * 4096)
+                    expect(osd_data.read(device, partition, object_, 1 << 20) == bytes(range(256)) * 4096, "it reads other bytes")
+
+
+def store_lost(lab):
+    """A file of a store of objects that is removed: told, and nothing is durable in it any more."""
+    if lab.kind != "stag":
+        raise Skip("stag's own health")
+    for file in ("metadata.redb", "arena", "journal"):
+        folder = lab.new_folder("store")
+        with lab.serve(Unit(path=folder, objects=True, options="capacity=64M")) as target, wire.session(target) as session:
+            device = Device(session)
+            partition = osd_data.new_partition(device)
+            device.good("FLUSH OSD", scope=2)
+            os.remove(os.path.join(folder, file))
+            expect(device.run("FLUSH OSD", scope=2).status == CHECK_CONDITION, f"FLUSH OSD without {file} is GOOD")
+            osd_data.new_object(device, partition)
+            told = proc.wait_until(lambda: (lambda now: now.code == 2 and now)(check(target)), 30, f"{file} is gone: told")
+            expect(f"{IQN} LUN 0 (osd:{folder})" in told and len(lines(target, "unusable")) == 1, told)
+            session.close()
+            # A daemon that cannot flush at its end says so by its status. A new store takes the place of the old one.
+            target.process.terminate()
+            expect(target.process.wait(30) == 1, f"it ended with {target.process.returncode}")
+            shutil.rmtree(folder)
+            target.restart()
+
+
 def exports(lab):
     """An export whose file system fills up, whose flush fails, whose folder vanishes: log, status, --check, with its name."""
     if lab.kind != "stag":
@@ -383,6 +451,8 @@ CASES = [
     ("a file system that fills up", room),
     ("a file that shrank", shrunk),
     ("objects whose data cannot be flushed", objects),
+    ("objects whose medium is full or fails to read", store_faults),
+    ("objects whose files are removed", store_lost),
     ("an export that fills up and vanishes", exports),
     ("an export on a disk that cannot be flushed", export_on_a_failing_disk),
 ]

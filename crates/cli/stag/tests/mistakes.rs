@@ -51,8 +51,16 @@ fn each_mistake_is_refused_with_what_to_do() {
         (serve("mem:1G,prefault,thin"), 2, "leave one of them out".into()),
         (serve("mem:1G,identity=mine"), 2, "write own".into()),
         (serve("/dev/sdzz,size=1G"), 4, "/dev/sdzz does not exist, and nothing is made among devices".into()),
-        (serve("osd:/dev/sdzz,capacity=64M"), 4, "/dev/sdzz does not exist, and nothing is made among devices".into()),
-        (serve("osd:/dev/sdzz/objects"), 4, "/dev/sdzz/objects does not exist, and nothing is made among devices".into()),
+        (
+            serve("osd:/dev/sdzz,capacity=64M"),
+            4,
+            "/dev/sdzz does not exist, and nothing is made among devices".into(),
+        ),
+        (
+            serve("osd:/dev/sdzz/objects"),
+            4,
+            "/dev/sdzz/objects does not exist, and nothing is made among devices".into(),
+        ),
         (export("/dev/sdzz"), 4, "/dev/sdzz: the folder cannot be opened: No such file or directory".into()),
         (serve("/dev/sdzz"), 4, "check the name (`lsblk` lists what there is)".into()),
         (serve(&qcow2), 4, convert("qcow2", &qcow2)),

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use runtime::{Buf, Chain, Guard, RegionRange};
 
 pub use file::{FileOptions, FileStore, Made, OpenError, new_directory};
-pub use health::Health;
+pub use health::{Health, Presence};
 pub use memory::MemoryStore;
 
 /// Why an operation of a store failed.
@@ -129,9 +129,24 @@ pub trait BlockStore: Send + Sync + 'static {
         self.size()
     }
 
+    /// Whether the medium's file has no name any more: what is written to it is lost when it is
+    /// closed. A removed device reports errors itself; its name in /dev means nothing.
+    fn is_removed(&self) -> bool {
+        false
+    }
+
+    /// What became of the medium's file since it was opened; `None` if it has none, or if that is
+    /// not known. Makes system calls: for every few seconds, off the data path.
+    fn presence(&self) -> Option<Presence> {
+        None
+    }
+
     /// Checks that the medium is still the one that was opened, and reports to its [`Health`].
-    /// Makes system calls: for every few seconds, off the data path.
-    fn inspect(&self) {}
+    fn inspect(&self) {
+        if let (Some(health), Some(presence)) = (self.health(), self.presence()) {
+            health.saw(&[presence]);
+        }
+    }
 
     /// The block sizes of the medium.
     fn geometry(&self) -> Geometry;

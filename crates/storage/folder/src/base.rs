@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 
+use backing::Presence;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -170,10 +171,9 @@ impl Base {
 
     /// Checks that the folder is there, and that its path names it.
     pub(crate) fn inspect(&self) {
-        let health = self.durability.health();
         let folder = match self.root.stat() {
             Ok(stat) => (stat.device(), stat.inode()),
-            Err(TreeError::Stale) => return health.failed(REMOVED),
+            Err(TreeError::Stale) => return self.durability.health().failed(REMOVED),
             Err(error) => {
                 self.durability.report(error, false);
                 return;
@@ -181,14 +181,13 @@ impl Base {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let at_path = rustix::fs::open(&self.path, flags, Mode::empty());
-        match at_path.map(|there| Stat::of(there.as_fd()).map(|stat| (stat.device(), stat.inode()))) {
-            Ok(Ok(there)) if there == folder => health.recovered(),
-            Ok(Ok(_)) | Err(Errno::NOENT | Errno::NOTDIR) => {
-                health.report(backing::health::Kind::Replaced, 0, None)
-            }
+        let presence = match at_path.map(|there| Stat::of(there.as_fd())) {
+            Ok(Ok(there)) if (there.device(), there.inode()) == folder => Presence::There,
+            Ok(Ok(_)) | Err(Errno::NOENT | Errno::NOTDIR) => Presence::Moved,
             // An inaccessible directory above gives no information about the folder.
-            _ => {}
-        }
+            _ => return,
+        };
+        self.durability.health().saw(&[presence]);
     }
 
     /// A directory's attributes, if the caller has this permission for it.

@@ -147,6 +147,10 @@ pub trait ObjectStore: Send + Sync + 'static {
         None
     }
 
+    /// Checks that the medium is still the one that was opened, and reports to its health. Makes
+    /// system calls: for every few seconds.
+    fn inspect(&self) {}
+
     /// Verifies a partition (0: everything) and, with `repair`, puts right what can be; changes
     /// wait meanwhile where they must.
     fn check(&self, partition: u64, repair: bool) -> Io<CheckReport>;

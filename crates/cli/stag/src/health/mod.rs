@@ -75,11 +75,10 @@ impl<'a> Medium<'a> {
     /// Checks that the medium is still the one that was opened, and reports to its health.
     pub fn inspect(self) {
         match self {
-            Self::Unit(unit) => {
-                if let Some(disk) = unit.disk() {
-                    disk.opened.store.inspect();
-                }
-            }
+            Self::Unit(unit) => match &unit.kind {
+                OpenKind::Disk(disk) => disk.opened.store.inspect(),
+                OpenKind::Objects(unit) => unit.store().inspect(),
+            },
             Self::Folder(folder, _) => folder.inspect(),
         }
     }

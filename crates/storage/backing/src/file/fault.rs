@@ -7,11 +7,7 @@ use std::io;
 
 use super::Inner;
 use crate::StoreError;
-use crate::health::Kind;
-
-/// Why a file without a name cannot be used.
-const ORPHAN: &str =
-    "its file was removed, or replaced by another one: what is written to it is lost when it is closed";
+use crate::health::{Kind, Presence};
 
 impl Inner {
     /// The error of a failed read. A direct read may also fail in the last sector of a file that
@@ -71,27 +67,30 @@ impl Inner {
     }
 
     /// Call before reporting data as durable: the data of an unlinked file is lost when it is
-    /// closed. A removed device reports errors itself; its name in /dev means nothing.
+    /// closed.
     pub(super) fn still_there(&self) -> Result<(), StoreError> {
-        if self.data.is_block_device() || !self.writable || !self.data.is_orphan().unwrap_or(false) {
+        if !self.writable || !self.is_removed() {
             return Ok(());
         }
-        self.health.failed(ORPHAN);
+        self.health.saw(&[Presence::Removed]);
         Err(StoreError::Io(libc::EIO))
     }
 
-    /// Checks the same every few seconds, even without writes, and that the file is still at its
-    /// path for the next start. A moved file is intact, so nothing fails yet.
-    pub(super) fn inspect(&self) {
+    pub(super) fn is_removed(&self) -> bool {
+        !self.data.is_block_device() && self.data.is_orphan().unwrap_or(false)
+    }
+
+    /// The same for every few seconds, even without writes, and whether the file is still at its
+    /// path for the next start. An inaccessible directory gives no information about the file.
+    pub(super) fn presence(&self) -> Option<Presence> {
         if self.data.is_block_device() {
-            return;
+            return None;
         }
-        match (self.data.is_orphan(), self.data.is_at(&self.path)) {
-            (Ok(true), _) => self.health.failed(ORPHAN),
-            (Ok(false), Ok(false)) => self.health.report(Kind::Replaced, 0, None),
-            (Ok(false), Ok(true)) => self.health.recovered(),
-            // An inaccessible directory gives no information about the file.
-            _ => {}
+        match self.data.is_at(&self.path) {
+            _ if self.is_removed() => Some(Presence::Removed),
+            Ok(true) => Some(Presence::There),
+            Ok(false) => Some(Presence::Moved),
+            Err(_) => None,
         }
     }
 

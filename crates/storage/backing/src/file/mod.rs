@@ -25,7 +25,7 @@ pub use open::{FileOptions, Made, OpenError, new_directory};
 use super::engine::Engine;
 use super::group::{Group, Obeys};
 use super::spec::CacheMode;
-use super::{BlockStore, Extent, Geometry, Health, Io, Resources, StoreError};
+use super::{BlockStore, Extent, Geometry, Health, Io, Presence, Resources, StoreError};
 use alone::Alone;
 use mapped::{Mapped, Seen};
 use open::{Medium, PastCache};
@@ -349,8 +349,12 @@ impl BlockStore for FileStore {
         self.inner.size_now()
     }
 
-    fn inspect(&self) {
-        self.inner.inspect();
+    fn is_removed(&self) -> bool {
+        self.inner.is_removed()
+    }
+
+    fn presence(&self) -> Option<Presence> {
+        self.inner.presence()
     }
 
     fn writable(&self) -> bool {

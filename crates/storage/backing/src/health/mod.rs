@@ -7,7 +7,8 @@
 //!
 //! Usage: the store of a unit has one ([`crate::BlockStore::health`]). On a failure call
 //! [`Health::report`] with its errno and block. If the whole unit is unusable call
-//! [`Health::failed`] with a sentence, and [`Health::recovered`] when that ends. Both log, show in
+//! [`Health::failed`] with a sentence, and [`Health::recovered`] when that ends. Every few seconds
+//! tell it by [`Health::saw`] what became of the medium's files. Both log, show in
 //! `stag status`, and are cheap enough for each failed command.
 
 mod mark;
@@ -24,6 +25,21 @@ use problems::{Fault, Line, Now, Problems};
 pub use problems::{Kind, Problem, State};
 
 use crate::StoreError;
+
+/// Why a file without a name cannot be used.
+const ORPHAN: &str =
+    "its file was removed, or replaced by another one: what is written to it is lost when it is closed";
+
+/// What became of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Presence {
+    /// Its path names it.
+    There,
+    /// It has another name. It is intact, so nothing fails yet.
+    Moved,
+    /// It has no name.
+    Removed,
+}
 
 /// The health of one medium.
 #[derive(Debug)]
@@ -115,10 +131,20 @@ impl Health {
         self.refusal.store(libc::EIO, Ordering::Release);
     }
 
-    /// Ends [`Self::failed`] and [`Kind::Replaced`]: the medium is at its path again.
+    /// Records what became of the medium's files. A file that was removed stays so: the medium is
+    /// unusable until it is opened anew.
+    pub fn saw(&self, files: &[Presence]) {
+        match files.iter().max() {
+            Some(Presence::Removed) => self.failed(ORPHAN),
+            Some(Presence::Moved) => self.report(Kind::Replaced, 0, None),
+            Some(Presence::There) => drop(self.lock().problems.clear(Kind::Replaced)),
+            None => {}
+        }
+    }
+
+    /// Ends [`Self::failed`].
     pub fn recovered(&self) {
         let mut inner = self.lock();
-        inner.problems.clear(Kind::Replaced);
         if inner.problems.clear(Kind::Unusable) {
             self.refusal.store(inner.mark.as_ref().map_or(0, |mark| mark.errno), Ordering::Release);
         }

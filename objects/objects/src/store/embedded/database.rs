@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use backing::Presence;
 use redb::{ReadableDatabase, ReadableTable, StorageBackend};
 
 use super::layers::{Base, Layer, TABLE, guarded, redb_error};
@@ -52,6 +53,16 @@ pub trait DatabaseStorage: Send + Sync + 'static {
 
     /// Removes the file that was made beside it.
     fn forget(&self) {}
+
+    /// Whether its file has no name any more.
+    fn is_removed(&self) -> bool {
+        false
+    }
+
+    /// What became of its file; `None` if it has none, or if that is not known.
+    fn presence(&self) -> Option<Presence> {
+        None
+    }
 }
 
 /// A regular file. The arena's lock is the lock of the whole store: this one has none of its own.
@@ -124,12 +135,33 @@ impl DatabaseStorage for DatabaseFile {
         if std::fs::hard_link(path, &damaged).is_err() {
             std::fs::copy(path, &damaged)?;
         }
-        std::fs::rename(&rebuilt, path)?;
+        {
+            // Whoever asks for its presence sees one of both files, under its name.
+            let mut open = self.file();
+            std::fs::rename(&rebuilt, path)?;
+            *open = file;
+        }
         if let Some(directory) = path.parent() {
             File::open(directory)?.sync_all()?;
         }
-        *self.file() = file;
         Ok(damaged.display().to_string())
+    }
+
+    fn is_removed(&self) -> bool {
+        self.path.is_some() && self.file().metadata().is_ok_and(|own| own.nlink() == 0)
+    }
+
+    fn presence(&self) -> Option<Presence> {
+        let path = self.path.as_ref()?;
+        let file = self.file();
+        let own = file.metadata().ok()?;
+        match std::fs::metadata(path) {
+            _ if own.nlink() == 0 => Some(Presence::Removed),
+            Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Some(Presence::There),
+            Ok(_) => Some(Presence::Moved),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Presence::Moved),
+            Err(_) => None,
+        }
     }
 
     fn forget(&self) {
@@ -234,6 +266,16 @@ pub(super) fn builder(cache_bytes: usize) -> redb::Builder {
 impl Database {
     pub fn new(storage: Box<dyn DatabaseStorage>, cache_bytes: usize) -> Self {
         Self { storage, cache_bytes, open: Mutex::new(None), lost: AtomicBool::new(false) }
+    }
+
+    /// Whether its file has no name any more.
+    pub fn is_removed(&self) -> bool {
+        self.storage.is_removed()
+    }
+
+    /// What became of its file.
+    pub fn presence(&self) -> Option<Presence> {
+        self.storage.presence()
     }
 
     fn open_verified(&self) -> Result<Open, Error> {

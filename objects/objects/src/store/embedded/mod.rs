@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
-use backing::health::{Health, Kind};
+use backing::health::{Health, Kind, Presence};
 use backing::{BlockStore, StoreError};
 use runtime::Chain;
 
@@ -139,8 +139,12 @@ impl Inner {
 
 impl Inner {
     /// The error that everything which is to be durable gets, while a failed flush is not
-    /// acknowledged.
+    /// acknowledged, or once a file was removed.
     fn flush_refusal(&self) -> Result<(), Error> {
+        let Self { arena, journal, database, .. } = self;
+        if database.is_removed() || arena.is_removed() || journal.store.is_removed() {
+            self.health.saw(&[Presence::Removed]);
+        }
         self.health.flush_refusal().map_or(Ok(()), |error| {
             let errno = if let StoreError::Io(errno) = error { errno } else { libc::ENOSPC };
             if self.health.mark().is_some() {
@@ -239,6 +243,12 @@ impl ObjectStore for EmbeddedStore {
 
     fn health(&self) -> Option<&Arc<Health>> {
         Some(&self.inner.health)
+    }
+
+    fn inspect(&self) {
+        let Inner { arena, journal, database, .. } = &*self.inner;
+        let files = [arena.presence(), journal.store.presence(), database.presence()];
+        self.inner.health.saw(&files.into_iter().flatten().collect::<Vec<_>>());
     }
 
     fn check(&self, partition: u64, repair: bool) -> Io<CheckReport> {

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use backing::health::{Kind, State};
+
 use crate::store::embedded::layers::MANY_PASSED;
 use crate::store::embedded::{EmbeddedStore, Options};
-use crate::store::{BLOCK, Change, Commit, FIRST_ID, Id, List, ObjectStore, Step};
+use crate::store::{BLOCK, Change, Commit, FIRST_ID, Id, List, ObjectStore, Scope, Step};
 
 const P: u64 = FIRST_ID;
 
@@ -134,4 +136,47 @@ fn a_check_leaves_its_core_to_others() {
         other.await.unwrap();
         assert!(turns.get() > 20, "{} turns while 10,000 objects were checked 50 times", turns.get());
     });
+}
+
+#[test]
+fn a_file_of_a_store_that_was_moved_is_told_and_one_removed_ends_durability() {
+    for file in ["arena", "journal", "metadata.redb"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, away) = (dir.path().join(file), dir.path().join("away"));
+        let options = Options {
+            capacity: Some(1024 * BLOCK),
+            create: true,
+            journal_bytes: 8 << 20,
+            ..Options::default()
+        };
+        runtime::Runtime::new(runtime::Config::default()).unwrap().block_on(async {
+            let store = EmbeddedStore::open(dir.path(), &options).unwrap();
+            let look = || {
+                store.inspect();
+                store.health().unwrap().look()
+            };
+            assert_eq!(look(), Default::default(), "{file}");
+            std::fs::rename(&path, &away).unwrap();
+            let moved = look();
+            assert_eq!(moved.problems[0].kind, Kind::Replaced, "{file}");
+            assert!(!moved.refuses_flushes, "{file}");
+            store.apply(Step::CreatePartition(P).into(), Commit::Durable).await.unwrap();
+            std::fs::write(&path, b"another").unwrap();
+            assert_eq!(look().problems[0].kind, Kind::Replaced, "{file}");
+            std::fs::rename(&away, &path).unwrap();
+            assert_eq!(look(), Default::default(), "{file}");
+
+            std::fs::remove_file(&path).unwrap();
+            // Nobody has looked yet.
+            let create = Step::CreateUser(object(P, 0)).into();
+            store.apply(create, Commit::Durable).await.unwrap_err();
+            let removed = look();
+            assert_eq!(removed.problems[0].kind, Kind::Unusable, "{file}");
+            assert!(removed.refuses_flushes, "{file}");
+            store.sync(Scope::All).await.unwrap_err();
+            store.health().unwrap().acknowledge().unwrap();
+            store.sync(Scope::All).await.unwrap_err();
+            assert_eq!(look().state, State::Failed, "{file}");
+        });
+    }
 }
