@@ -249,6 +249,52 @@ def another_user(lab):
             expect(status == RESERVATION_CONFLICT, f"bob writes past alice's reservation: status {status}")
 
 
+def kept_owner(lab):
+    """Alice's registration and reservation stay hers over a restart, a takeover and kill -9, with APTPL; over a takeover without too."""
+    if lab.kind != "stag":
+        raise Skip("whom a registration belongs to is Stag's")
+
+    def is_alices(target, when):
+        try:
+            refused(0x0202, lambda: wire.session(target, VICTIM, chap=BOB))
+            with wire.session(target, VICTIM, b"\x40\0\0\1\0\x09", chap=BOB) as bob:
+                status, _, _ = bob.run(struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 1, 0), out=bytes(512))
+                expect(status == RESERVATION_CONFLICT, f"bob writes past the reservation: status {status}")
+            with wire.session(target, VICTIM, chap=ALICE) as alice:
+                alice.write(0, bytes(512))
+        except Failed as failed:
+            raise Failed(f"{when}: {failed}") from None
+
+    for aptpl in (1, 0):
+        with lab.serve(Unit(), target=USERS) as target:
+            with wire.session(target, VICTIM, chap=ALICE) as alice:
+                for action, key, new_key in ((0, 0, 7), (1, 7, 0)):
+                    parameters = struct.pack(">QQIBBH", key, new_key, 0, aptpl, 0, 0)
+                    status, _, _ = alice.run(struct.pack(">BBBxxIB", 0x5F, action, 1, len(parameters), 0), out=parameters)
+                    expect(status == 0, f"PERSISTENT RESERVE OUT {action}: status {status}")
+            is_alices(target, "at first")
+            target.take_over()
+            is_alices(target, "after a takeover")
+            if not aptpl:
+                continue
+            target.kill()
+            target.restart()
+            is_alices(target, "after kill -9")
+            target.stop()
+            target.restart()
+            is_alices(target, "after a restart")
+            with open(target.units[0].path + ".reservations", "rb") as file:
+                kept = file.read()
+            expect(b"alice" in kept and ALICE.secret.encode() not in kept, "the file of reservations names no user, or tells a secret")
+            # Whoever is no user any more keeps nothing.
+            target.stop()
+            lines = [line.replace('name = "alice"', 'name = "eve"') for line in USERS]
+            expect(lines != USERS, "no alice in the configuration")
+            target.extra["target"] = lines
+            target.restart()
+            wire.session(target, VICTIM, chap=BOB).close()
+
+
 def own_name(lab):
     """`stag` logs in under the initiator name of /etc/iscsi/initiatorname.iscsi, if it can be read and holds one."""
     if lab.kind != "stag":
@@ -309,5 +355,6 @@ CASES = [
     ("EXTENDED COPY by who only claims a victim's name", claimed_name),
     ("another user's reinstatement, MC/S join and reservation", another_user),
     ("an ACL with a user", bound_names),
+    ("a registration stays its user's over takeover and restart", kept_owner),
     ("stag uses the initiator name of /etc/iscsi", own_name),
 ]

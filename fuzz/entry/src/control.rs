@@ -50,15 +50,15 @@ pub fn requests_seeds() -> Vec<(&'static str, Seed)> {
 /// put into force.
 pub fn takeover(data: &[u8]) {
     let Ok(kept) = stag::read_takeover(data) else { return };
-    for (saved, aptpl, generation) in kept {
+    for kept in kept {
         let nexuses = Nexuses::new(None).expect("nothing is kept");
-        if nexuses.take_over(&saved, aptpl, generation).is_err() {
+        if nexuses.take_over(&kept).is_err() {
             assert_eq!(nexuses.hand_over(), None, "what is torn changes nothing");
             continue;
         }
         let Some(given) = nexuses.hand_over() else { continue };
         let next = Nexuses::new(None).expect("nothing is kept");
-        next.take_over(&given.0, given.1, given.2).expect("what is handed over is taken");
+        next.take_over(&given).expect("what is handed over is taken");
         assert_eq!(next.hand_over(), Some(given), "the next daemon knows the same");
     }
 }
@@ -83,15 +83,21 @@ pub fn takeover_seeds() -> Vec<(&'static str, Seed)> {
         .persistent_out(&port, 1, OutAction::Reserve, 3, &list, environment())
         .expect("a reservation");
     let (saved, aptpl, generation) = reservations.hand_over();
+    let note = |_: &ItPort| Some([&[7; 32][..], b"alice"].concat());
+    let owned = reservations.whole().to_bytes_with(note);
+    let unowned = reservations.whole().to_bytes_with(|_| Some(b"no owner".to_vec()));
     let offer = "{\"v\":1,\"ok\":{\"asked\":[\"127.0.0.1:3260\",\"[::1]:3260\"]}}\n";
-    let state = |saved: &[u8]| {
+    let state_with = |saved: &[u8], owned: &[u8]| {
         format!(
             "{{\"v\":1,\"ok\":{{\"reservations\":{{\"600000000000000000000000000000ab\":{{\"saved\":{saved:?},\
-             \"aptpl\":{aptpl},\"generation\":{generation}}}}},\"access\":{{\"iqn.x\":[[1,\"standby\"]]}}}}}}\n"
+             \"owned\":{owned:?},\"aptpl\":{aptpl},\"generation\":{generation}}}}},\"access\":{{\"iqn.x\":[[1,\"standby\"]]}}}}}}\n"
         )
     };
+    let state = |saved: &[u8]| state_with(saved, &[]);
     let seed = |text: String| Seed::new().bytes(text);
     vec![
+        ("owners", seed(format!("{offer}{}", state_with(&saved, &owned)))),
+        ("owners-that-are-none", seed(format!("{offer}{}", state_with(&saved, &unowned)))),
         ("reservations", seed(format!("{offer}{}", state(&saved)))),
         ("torn-reservations", seed(format!("{offer}{}", state(&saved[..saved.len() / 2])))),
         (

@@ -143,9 +143,11 @@ pub fn saved(data: &[u8]) {
         let crc = u32::from_le_bytes(iscsi::digest::crc32c(&bytes[..end]));
         bytes[end..].copy_from_slice(&crc.to_be_bytes());
     }
-    let Ok(state) = Reservations::from_bytes(&bytes) else { return };
-    let again = Reservations::from_bytes(&state.to_bytes()).expect("what we save, we read");
-    assert_eq!(again, state);
+    let Ok((state, notes)) = Reservations::from_bytes_with(&bytes) else { return };
+    let note = |of: &ItPort| notes.iter().find(|(port, _)| port == of).map(|(_, note)| note.clone());
+    let again = Reservations::from_bytes_with(&state.to_bytes_with(note)).expect("what we save, we read");
+    assert_eq!((&again.0, &again.1), (&state, &notes));
+    assert_eq!(Reservations::from_bytes(&state.to_bytes()), Ok(state.clone()));
     for port in ports() {
         let _ = (state.key_of(&port), state.check(&port, 1, Access::Write));
     }
@@ -173,14 +175,17 @@ pub fn saved_seeds() -> Vec<(&'static str, Seed)> {
         run(0, OutAction::Register, 0, basic(0, 1, 1));
         run(1, OutAction::Register, 0, basic(0, 2, 5));
         run(0, OutAction::Reserve, kind, basic(1, 0, 0));
-        state.to_bytes()
+        state
     };
-    let whole = state(1);
+    let whole = state(1).to_bytes();
+    let noted = state(1).to_bytes_with(|of| (*of == ports[1]).then(|| b"a note".to_vec()));
     vec![
         ("nothing", Seed::new().bytes([0]).bytes(Reservations::new().to_bytes())),
         ("write-exclusive", Seed::new().bytes([0]).bytes(&whole)),
         ("write-exclusive-repair", Seed::new().bytes([1]).bytes(&whole)),
-        ("all-registrants", Seed::new().bytes([1]).bytes(state(8))),
+        ("all-registrants", Seed::new().bytes([1]).bytes(state(8).to_bytes())),
+        ("noted", Seed::new().bytes([0]).bytes(&noted)),
+        ("noted-repair", Seed::new().bytes([1]).bytes(&noted)),
         ("torn", Seed::new().bytes([0]).bytes(&whole[..whole.len() / 2])),
         ("wrong-checksum", Seed::new().bytes([0]).bytes(&whole[..whole.len() - 1]).bytes([0])),
     ]

@@ -235,8 +235,8 @@ impl Host {
         .await;
         self.open_all()?;
         for (Open { unit, .. }, told) in self.units.iter().zip(told) {
-            let Some((saved, aptpl, generation)) = told else { continue };
-            let taken = unit.nexuses().take_over(&saved, aptpl, generation);
+            let Some(told) = told else { continue };
+            let taken = unit.nexuses().take_over(&told);
             taken.map_err(|error| error.to_string())?;
         }
         let server = Server::start_with(self.cores, self.serving(), sockets);

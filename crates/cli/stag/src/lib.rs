@@ -27,6 +27,7 @@ mod identity;
 mod image;
 mod interrupt;
 mod iqn;
+mod key;
 #[cfg(feature = "lab")]
 mod lab;
 mod log;
@@ -166,7 +167,7 @@ pub fn read_control_requests(lines: &[u8]) -> (usize, usize) {
 ///
 /// # Errors
 /// The lines are incomplete or wrong.
-pub fn read_takeover(lines: &[u8]) -> Result<Vec<(Vec<u8>, bool, u32)>, String> {
+pub fn read_takeover(lines: &[u8]) -> Result<Vec<device::HandedOver>, String> {
     control::handover::read_takeover(lines).map_err(|error| error.to_string())
 }
 

@@ -13,7 +13,7 @@ use runtime::{Runtime, Signal, Signals};
 use server_core::{CoresConfig, Server};
 
 use crate::args::Serve;
-use crate::config::{self, Config, Export, Http, ISCSI_PORT, Lun, Portal, Target, Transports};
+use crate::config::{self, Auth, Config, Export, Http, ISCSI_PORT, Lun, Portal, Target, Transports};
 use crate::control::apply;
 use crate::control::client::CallError;
 use crate::control::daemon::{Daemon, Running};
@@ -27,7 +27,7 @@ use crate::exports::{self, Trees};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
-use crate::{advice, convert, identity, iqn, log, metrics, naming, out, rpcbind, secret, state};
+use crate::{advice, convert, identity, iqn, key, log, metrics, naming, out, rpcbind, secret, state};
 
 /// Time for initiators to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -122,6 +122,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Err(error) => return failed(error, None),
     };
     identity::sweep();
+    recognize_principals(&config);
     let running = Running { config, units, trees };
     let empty =
         running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none())
@@ -240,6 +241,21 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
             say!("stag: {error}");
             Exit::Failed
         }
+    }
+}
+
+/// Has the server recognize the owners of registrations that a daemon before this one kept.
+fn recognize_principals(config: &Config) {
+    let key = state::path("iscsi", "principal-key").and_then(|file| {
+        key::kept(&file, "owners of registrations", "and the first user who claims a registration gets it")
+    });
+    match key {
+        Ok(key) => iscsi_server::recognize_principals_by(key),
+        // A daemon without users has no owners to recognize.
+        Err(error) if config.targets.iter().any(|target| target.auth != Auth::None) => {
+            tracing::warn!(%error, "owners of persistent reservations are forgotten when this daemon ends");
+        }
+        Err(error) => tracing::debug!(%error, "owners of persistent reservations would not be kept"),
     }
 }
 

@@ -47,6 +47,7 @@ mod wire;
 pub use iscsi::target::recovery::Recovered;
 
 pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
+pub use principal::recognize_principals_by;
 pub use server::{Server, begin, prepare};
 pub use server_core::drain::{Error as DrainError, Scope as DrainScope, State as DrainState};
 pub use server_core::pings::PER_SECOND as PINGS_PER_SECOND;

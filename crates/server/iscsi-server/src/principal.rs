@@ -5,7 +5,7 @@
 //! has it, and no other principal gets it by the same names. Ownership must never keep an initiator
 //! out where no authentication is demanded: there names are all there is (RFC 7143 §9.2).
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use device::{Nexus, Principal};
 use iscsi::chap::{self, Credential, Hash};
@@ -14,15 +14,32 @@ use iscsi::pdu::LoginStatus;
 use crate::config::Auth;
 use crate::model::Model;
 
-/// Salt of the digests that [`Principal::credential`] keeps. `None`: the system has no randomness.
-static SALT: LazyLock<Option<[u8; 32]>> = LazyLock::new(|| {
-    let mut salt = [0; 32];
-    chap::os_random(&mut salt).ok().map(|()| salt)
-});
+/// Key of the digests in [`Principal::credential`].
+static KEY: OnceLock<[u8; 32]> = OnceLock::new();
+
+/// Recognizes principals by `key`, which is secret, over restarts of the daemon. Registrations keep
+/// digests of secrets under this key. Without a call before the first login the key is random, and
+/// owners of kept registrations are forgotten.
+pub fn recognize_principals_by(key: [u8; 32]) {
+    if KEY.set(key).is_err() {
+        tracing::warn!("owners of registrations are not recognized: a login came before their key");
+    }
+}
+
+/// `None`: the system has no randomness.
+fn key() -> Option<&'static [u8; 32]> {
+    if let Some(key) = KEY.get() {
+        return Some(key);
+    }
+    let mut key = [0; 32];
+    chap::os_random(&mut key).ok().map(|()| KEY.get_or_init(|| key))
+}
 
 /// The principal who knows this credential.
 fn principal(of: &Credential) -> Result<Principal, LoginStatus> {
-    let salt = SALT.ok_or(LoginStatus::TargetError)?;
+    let key = key().ok_or(LoginStatus::TargetError)?;
+    // With the name, so that equal secrets of two users do not show.
+    let salt = [&key[..], of.name.as_bytes()].concat();
     let mut credential = [0; 32];
     credential.copy_from_slice(&Hash::Sha256.response(0, &of.secret, &salt));
     Ok(Principal { user: of.name.clone(), credential })

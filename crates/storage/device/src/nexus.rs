@@ -23,7 +23,8 @@ pub struct NexusId(pub u64);
 #[derive(Clone, PartialEq, Eq)]
 pub struct Principal {
     pub user: String,
-    /// Represents the credential during the daemon's lifetime, without revealing it.
+    /// Represents the credential without revealing it. It is kept with registrations, so it must
+    /// stay the same over restarts, and be of no use to guess a secret by.
     pub credential: [u8; 32],
 }
 

@@ -67,6 +67,18 @@ pub enum KeptError {
     Saved(#[from] SavedError),
 }
 
+/// A unit's persistent reservations, for another process that takes over the unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// [`Reservations::hand_over`].
+    pub saved: Vec<u8>,
+    pub aptpl: bool,
+    pub generation: u32,
+    /// The same as `saved` with the owners of registrations; empty if none has an owner. Versions
+    /// without owners understand `saved` only.
+    pub owned: Vec<u8>,
+}
+
 /// The only target port group of a target whose ports are all equal.
 const TARGET_PORT_GROUP: u16 = 1;
 
@@ -148,11 +160,11 @@ impl Nexuses {
             Some(persist) => persist.load(Reservations::MAX_SAVED_LEN)?,
             None => None,
         };
-        let reservations = match kept {
-            Some(bytes) => Reservations::from_bytes(&bytes)?,
-            None => Reservations::new(),
+        let (reservations, owners) = match kept {
+            Some(bytes) => read(&bytes)?,
+            None => (Reservations::new(), Owners::default()),
         };
-        let state = Arc::new(Mutex::new(State { reservations, ..State::default() }));
+        let state = Arc::new(Mutex::new(State { reservations, owners, ..State::default() }));
         let units = Mutex::new(vec![Arc::downgrade(&state)]);
         Ok(Self {
             state,
@@ -407,7 +419,7 @@ impl Nexuses {
         let turn = line.turn.atomic(0, 1).await;
         let (next, effects) = self.next(&port, command, cdb, list)?;
         if effects.persist {
-            self.keep(&next).await?;
+            self.keep(&next, command).await?;
         }
         let victims = self.commit(next, &effects, command);
         self.tell_preempted(&port, &effects, command);
@@ -473,9 +485,13 @@ impl Nexuses {
         Ok((next, effects))
     }
 
-    async fn keep(&self, next: &Reservations) -> Result<(), Outcome> {
+    async fn keep(&self, next: &Reservations, command: &Command) -> Result<(), Outcome> {
         let Some(persist) = &self.persist else { return Ok(()) };
-        persist.save(next.to_bytes()).await.map_err(|error| {
+        let own = &command.nexus.nexus;
+        let mut owners = self.state().owners.clone();
+        owners.settle(&port_of(own), own.principal.as_ref(), next);
+        let bytes = next.to_bytes_with(|port| owners.note(port));
+        persist.save(bytes).await.map_err(|error| {
             tracing::error!(%error, "reservations could not be kept");
             // The state is unchanged. The stored state is the old one, or already the requested
             // one.
@@ -566,19 +582,24 @@ impl Nexuses {
         *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
     }
 
-    /// The persistent reservations for another process that takes over the unit: see
-    /// [`Reservations::hand_over`]. `None` if there are none.
-    pub fn hand_over(&self) -> Option<(Vec<u8>, bool, u32)> {
-        let state = self.state();
-        (!state.reservations.is_empty()).then(|| state.reservations.hand_over())
+    /// The persistent reservations for another process that takes over the unit. `None` if there
+    /// are none.
+    pub fn hand_over(&self) -> Option<HandedOver> {
+        let State { reservations, owners, .. } = &*self.state();
+        let (saved, aptpl, generation) = reservations.hand_over();
+        let owned = reservations.whole().to_bytes_with(|port| owners.note(port));
+        let owned = if owned == saved { Vec::new() } else { owned };
+        (!reservations.is_empty()).then_some(HandedOver { saved, aptpl, generation, owned })
     }
 
     /// Puts the reservations from [`Self::hand_over`] in force.
     ///
     /// # Errors
     /// The bytes are torn; the unit is unchanged.
-    pub fn take_over(&self, bytes: &[u8], aptpl: bool, generation: u32) -> Result<(), SavedError> {
-        self.put(Reservations::take_over(bytes, aptpl, generation)?, Owners::default());
+    pub fn take_over(&self, from: &HandedOver) -> Result<(), SavedError> {
+        let bytes = if from.owned.is_empty() { &from.saved } else { &from.owned };
+        let (_, owners) = read(bytes)?;
+        self.put(Reservations::take_over(bytes, from.aptpl, from.generation)?, owners);
         Ok(())
     }
 
@@ -588,6 +609,12 @@ impl Nexuses {
         state.owners = owners;
         state.refresh_verdicts();
     }
+}
+
+/// Reservations and the owners of registrations from their stored form.
+fn read(bytes: &[u8]) -> Result<(Reservations, Owners), SavedError> {
+    let (reservations, notes) = Reservations::from_bytes_with(bytes)?;
+    Ok((reservations, Owners::from_notes(notes)?))
 }
 
 fn refused(refusal: Refusal) -> Outcome {

@@ -3,12 +3,12 @@
 //!
 //! Persistent reservations identify a registrant by its initiator port's name, and a name is only a
 //! claim. A server checks here before it gives a principal a nexus with another's registration.
-//! Owners are kept during the daemon's lifetime. The first principal to arrive becomes the owner of
-//! an older registration.
+//! Owners are kept and handed over with their registrations. The first principal to arrive becomes
+//! the owner of a registration without one.
 
 use std::collections::HashMap;
 
-use scsi::reservation::{ItPort, Reservations};
+use scsi::reservation::{ItPort, Notes, Reservations, SavedError};
 
 use crate::Principal;
 
@@ -37,5 +37,26 @@ impl Owners {
         for own in now.registered_ports().filter(|other| other.initiator == port.initiator) {
             self.0.entry(own.clone()).or_insert_with(|| principal.clone());
         }
+    }
+
+    /// The note that keeps the owner of the registration of `port`: its credential's 32 bytes, and
+    /// the user's name.
+    pub(crate) fn note(&self, port: &ItPort) -> Option<Vec<u8>> {
+        let owner = self.of(port)?;
+        Some([&owner.credential[..], owner.user.as_bytes()].concat())
+    }
+
+    /// Owners from their notes.
+    ///
+    /// # Errors
+    /// A note is none of [`Self::note`].
+    pub(crate) fn from_notes(notes: Notes) -> Result<Self, SavedError> {
+        let owner = |note: &[u8]| {
+            let (credential, user) = note.split_first_chunk::<32>()?;
+            let user = std::str::from_utf8(user).ok().filter(|user| !user.is_empty())?.to_owned();
+            Some(Principal { user, credential: *credential })
+        };
+        let owners = notes.into_iter().map(|(port, note)| Some((port, owner(&note)?)));
+        owners.collect::<Option<_>>().map(Self).ok_or(SavedError::Inconsistent)
     }
 }

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use device::Nexuses;
+use device::{HandedOver, Nexuses};
 use disk::unit::DiskUnit;
 use objects::unit::OsdUnit;
 use rustix::net::{
@@ -94,11 +94,26 @@ pub struct State {
     nfs: u64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Reservations {
     saved: Vec<u8>,
     aptpl: bool,
     generation: u32,
+    /// Versions before 0.2 have no owners.
+    #[serde(default)]
+    owned: Vec<u8>,
+}
+
+impl From<HandedOver> for Reservations {
+    fn from(HandedOver { saved, aptpl, generation, owned }: HandedOver) -> Self {
+        Self { saved, aptpl, generation, owned }
+    }
+}
+
+impl From<Reservations> for HandedOver {
+    fn from(Reservations { saved, aptpl, generation, owned }: Reservations) -> Self {
+        Self { saved, aptpl, generation, owned }
+    }
 }
 
 /// Tells whether a unit is still open.
@@ -280,10 +295,10 @@ fn nexuses(kind: &OpenKind) -> &Nexuses {
 }
 
 fn state(daemon: &Daemon, units: &Units) -> State {
-    let reservations = units.open.values().filter_map(|unit| {
-        let (saved, aptpl, generation) = nexuses(&unit.kind).hand_over()?;
-        Some((hex(unit.naa()), Reservations { saved, aptpl, generation }))
-    });
+    let reservations = units
+        .open
+        .values()
+        .filter_map(|unit| Some((hex(unit.naa()), nexuses(&unit.kind).hand_over()?.into())));
     let groups = |name: &String| {
         let groups = daemon.server.port_groups(name)?;
         Some(groups.groups().into_iter().map(|group| (group.id, group.state.name().to_owned())).collect())
@@ -303,7 +318,7 @@ pub fn restore_units(state: &State, units: &Units) {
     health::restore_marks(&state.flush_failed, units);
     for unit in units.open.values() {
         let Some(kept) = state.reservations.get(&hex(unit.naa())) else { continue };
-        let taken = nexuses(&unit.kind).take_over(&kept.saved, kept.aptpl, kept.generation);
+        let taken = nexuses(&unit.kind).take_over(&kept.clone().into());
         if let Err(error) = taken {
             tracing::error!(%error, unit = hex(unit.naa()), "reservations could not be taken over");
         }
@@ -443,10 +458,10 @@ fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallErro
 ///
 /// # Errors
 /// The lines are incomplete or wrong, or hold a daemon's error.
-pub fn read_takeover(mut from: &[u8]) -> Result<Vec<(Vec<u8>, bool, u32)>, CallError> {
+pub fn read_takeover(mut from: &[u8]) -> Result<Vec<HandedOver>, CallError> {
     let _: Offer = read_told(&mut from)?;
     let state: State = read_told(&mut from)?;
-    Ok(state.reservations.into_values().map(|kept| (kept.saved, kept.aptpl, kept.generation)).collect())
+    Ok(state.reservations.into_values().map(Reservations::into).collect())
 }
 
 /// The first line and the descriptors that came with it.

@@ -1,12 +1,6 @@
-//! The key that proves file handles: made once, kept in the state directory, since handles outlive
-//! the daemon.
+//! The key that proves file handles, which outlive the daemon.
 
-use std::fs::File;
-use std::path::Path;
-
-use rustix::fs::FlockOperation;
-
-use crate::state;
+use crate::{key, state};
 
 /// The key of this machine's handles, made if it is missing.
 ///
@@ -14,62 +8,5 @@ use crate::state;
 /// It can be neither read nor kept. Handles that become stale with the next start lose what clients
 /// still have to write, so nothing is exported then.
 pub fn kept() -> Result<[u8; 16], String> {
-    at(&state::path("nfs", "handle-key")?)
-}
-
-fn at(file: &Path) -> Result<[u8; 16], String> {
-    let failed = |error: std::io::Error| {
-        let help = "set STATE_DIRECTORY to a directory that can be written";
-        format!("{}, the key of file handles: {error}; {help}", file.display())
-    };
-    state::make_folder(file)?;
-    // Daemons that start at the same time make one key.
-    let folder = File::open(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    rustix::fs::flock(&folder, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
-    let mut key = [0; 16];
-    match backing::durable::read(file, key.len()).map_err(failed)? {
-        Some(bytes) => bytes.try_into().map_err(|_| {
-            format!("{} is no key of 16 bytes: remove it, which makes every handle stale", file.display())
-        }),
-        None => {
-            runtime::random(&mut key).and_then(|()| backing::durable::replace(file, &key)).map_err(failed)?;
-            Ok(key)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn daemons_that_start_together_have_one_key() {
-        let dir = tempfile::tempdir().unwrap();
-        for n in 0..20 {
-            let file = dir.path().join(format!("{n}/handle-key"));
-            let start = std::sync::Barrier::new(4);
-            std::thread::scope(|scope| {
-                let make = || {
-                    start.wait();
-                    at(&file).unwrap()
-                };
-                let made: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
-                let keys: Vec<_> = made.into_iter().map(|made| made.join().unwrap()).collect();
-                assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
-            });
-        }
-    }
-
-    #[test]
-    fn a_key_is_made_once_and_for_its_owner_alone() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("nfs/handle-key");
-        let key = at(&file).unwrap();
-        assert_eq!(at(&file), Ok(key));
-        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_ne!(at(&dir.path().join("other/handle-key")).unwrap(), key);
-        std::fs::write(&file, "short").unwrap();
-        assert!(at(&file).unwrap_err().contains("no key"));
-    }
+    key::kept(&state::path("nfs", "handle-key")?, "file handles", "which makes every handle stale")
 }

@@ -17,7 +17,7 @@ mod transport_id;
 pub use access::{Access, access};
 pub use out::{Effects, Environment, OutAction, Refusal};
 pub use report::InAction;
-pub use saved::SavedError;
+pub use saved::{Notes, SavedError};
 pub use transport_id::{TransportId, TransportIdError};
 
 /// Identifies an I_T nexus during its lifetime, for RESERVE and RELEASE: unlike a registration,

@@ -2,19 +2,24 @@
 //! chooses where to store them.
 //!
 //! ```text
-//! 0   "STAGPR", version 00 01
+//! 0   "STAGPR", version 00 01 or 00 02
 //! 8   TYPE of the reservation or 0; reserved; number of registrations, 16 bits
 //! 12  a registration: flags (1 holds the reservation, 2 ALL_TG_PT); reserved;
-//!     target port, 16 bits; key, 64 bits; length of the TransportID, 16 bits; the TransportID
+//!     target port, 16 bits; key, 64 bits; length of the TransportID, 16 bits; the TransportID;
+//!     of version 2: length of the caller's note, 16 bits; the note
 //! n   CRC32C of all bytes before, 32 bits
 //! ```
-//! Numbers are big-endian. PRGENERATION is not stored: a power on sets it to zero (SPC-4 §6.15.2).
+//! Version 2 is written only if there is a note. Numbers are big-endian. PRGENERATION is not stored: a power on sets it to zero (SPC-4 §6.15.2).
 
 use super::{Held, ItPort, Registration, ReservationType, Reservations, TransportId};
 
 const MAGIC: [u8; 8] = *b"STAGPR\x00\x01";
+const MAGIC_WITH_NOTES: [u8; 8] = *b"STAGPR\x00\x02";
 const HOLDS: u8 = 1;
 const ALL_TG_PT: u8 = 2;
+
+/// The caller's notes on registrations, by their ports.
+pub type Notes = Vec<(ItPort, Vec<u8>)>;
 
 /// Why stored state cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,17 +52,29 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], SavedError> {
 
 impl Reservations {
     /// Maximum length of [`Self::to_bytes`], in bytes.
-    pub const MAX_SAVED_LEN: usize = 12 + Self::MAX_REGISTRATIONS * (14 + TransportId::MAX_LEN) + 4;
+    pub const MAX_SAVED_LEN: usize =
+        12 + Self::MAX_REGISTRATIONS * (14 + TransportId::MAX_LEN + 2 + Self::MAX_NOTE_LEN) + 4;
+
+    /// Longest note on a registration, in bytes. Longer ones are not kept.
+    pub const MAX_NOTE_LEN: usize = 512;
 
     /// The state that must survive a power loss: everything except PRGENERATION while APTPL is
     /// active, otherwise nothing.
     pub fn to_bytes(&self) -> Vec<u8> {
+        self.to_bytes_with(|_| None)
+    }
+
+    /// [`Self::to_bytes`] with the caller's notes on registrations.
+    pub fn to_bytes_with(&self, note: impl Fn(&ItPort) -> Option<Vec<u8>>) -> Vec<u8> {
         let registrations = if self.aptpl { self.registrations.as_slice() } else { &[] };
         let kind = self.held.as_ref().filter(|_| self.aptpl).map_or(0, |held| held.kind as u8);
-        let mut bytes = MAGIC.to_vec();
+        let note = |r: &Registration| note(&r.port).filter(|note| note.len() <= Self::MAX_NOTE_LEN);
+        let notes: Vec<Option<Vec<u8>>> = registrations.iter().map(note).collect();
+        let noted = notes.iter().any(Option::is_some);
+        let mut bytes = if noted { MAGIC_WITH_NOTES } else { MAGIC }.to_vec();
         bytes.extend_from_slice(&[kind, 0]);
         bytes.extend_from_slice(&u16::try_from(registrations.len()).unwrap_or(u16::MAX).to_be_bytes());
-        for r in registrations {
+        for (r, note) in registrations.iter().zip(notes) {
             let holds = if self.holds(&r.port) { HOLDS } else { 0 };
             let all = if r.all_target_ports { ALL_TG_PT } else { 0 };
             let id = r.port.initiator.bytes();
@@ -66,6 +83,11 @@ impl Reservations {
             bytes.extend_from_slice(&r.key.to_be_bytes());
             bytes.extend_from_slice(&u16::try_from(id.len()).unwrap_or(u16::MAX).to_be_bytes());
             bytes.extend_from_slice(id);
+            if noted {
+                let note = note.unwrap_or_default();
+                bytes.extend_from_slice(&u16::try_from(note.len()).unwrap_or(u16::MAX).to_be_bytes());
+                bytes.extend_from_slice(&note);
+            }
         }
         bytes.extend_from_slice(&checksum(&bytes).to_be_bytes());
         bytes
@@ -74,8 +96,12 @@ impl Reservations {
     /// The whole state, for another process that takes over the unit: the bytes, whether APTPL is
     /// active, and PRGENERATION. Without RESERVE, which ends with its session.
     pub fn hand_over(&self) -> (Vec<u8>, bool, u32) {
-        let all = Self { aptpl: true, ..self.clone() };
-        (all.to_bytes(), self.aptpl, self.generation)
+        (self.whole().to_bytes(), self.aptpl, self.generation)
+    }
+
+    /// The state as [`Self::to_bytes`] writes it whole.
+    pub fn whole(&self) -> Self {
+        Self { aptpl: true, ..self.clone() }
     }
 
     /// Restores the state from [`Self::hand_over`].
@@ -92,7 +118,16 @@ impl Reservations {
     /// The bytes are not of this format, are torn, or contradict themselves. Then do not open the
     /// unit: it must not run without its reservations.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
-        if !bytes.starts_with(&MAGIC) {
+        Self::from_bytes_with(bytes).map(|(state, _)| state)
+    }
+
+    /// [`Self::from_bytes`] with the notes of [`Self::to_bytes_with`].
+    ///
+    /// # Errors
+    /// Those of [`Self::from_bytes`].
+    pub fn from_bytes_with(bytes: &[u8]) -> Result<(Self, Notes), SavedError> {
+        let noted = bytes.starts_with(&MAGIC_WITH_NOTES);
+        if !noted && !bytes.starts_with(&MAGIC) {
             return Err(SavedError::Unknown);
         }
         let (content, sum) = bytes.split_last_chunk::<4>().ok_or(SavedError::Checksum)?;
@@ -110,7 +145,7 @@ impl Reservations {
             code => Some(ReservationType::from_code(code).ok_or(SavedError::Inconsistent)?),
         };
         let mut state = Self { aptpl: count != 0, ..Self::default() };
-        let mut holders = Vec::new();
+        let (mut holders, mut notes) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let [flags, _] = take(&mut rest)?;
             let target_port = u16::from_be_bytes(take(&mut rest)?);
@@ -126,6 +161,15 @@ impl Reservations {
             if flags & HOLDS != 0 {
                 holders.push(port.clone());
             }
+            let length = if noted { usize::from(u16::from_be_bytes(take(&mut rest)?)) } else { 0 };
+            if length > Self::MAX_NOTE_LEN {
+                return Err(SavedError::Inconsistent);
+            }
+            let (note, behind) = rest.split_at_checked(length).ok_or(SavedError::Inconsistent)?;
+            rest = behind;
+            if !note.is_empty() {
+                notes.push((port.clone(), note.to_vec()));
+            }
             state.registrations.push(Registration { port, key, all_target_ports: flags & ALL_TG_PT != 0 });
         }
         state.held = match (kind, holders.len()) {
@@ -136,6 +180,6 @@ impl Reservations {
             (Some(kind), 1) if !kind.all_registrants() => Some(Held { kind, holder: holders.pop() }),
             _ => return Err(SavedError::Inconsistent),
         };
-        if rest.is_empty() { Ok(state) } else { Err(SavedError::Inconsistent) }
+        if rest.is_empty() { Ok((state, notes)) } else { Err(SavedError::Inconsistent) }
     }
 }

@@ -459,17 +459,36 @@ fn aptpl_without_a_place_to_keep_it_is_refused() {
 }
 
 #[test]
+fn notes_on_registrations_are_kept_with_them() {
+    let mut unit = Unit::new();
+    unit.raw(0, OutAction::Register, 0, &list(0, 1, 0x01)).unwrap();
+    unit.raw(1, OutAction::Register, 0, &list(0, 2, 0x01)).unwrap();
+    let note = |of: &ItPort| (*of == port(1)).then(|| b"a note".to_vec());
+    let bytes = unit.state.to_bytes_with(note);
+    let (state, notes) = Reservations::from_bytes_with(&bytes).unwrap();
+    assert_eq!(notes, [(port(1), b"a note".to_vec())]);
+    assert_eq!(state, Reservations::from_bytes(&unit.state.to_bytes()).unwrap());
+    assert_eq!(state, Reservations::from_bytes(&bytes).unwrap());
+    // Without notes the bytes are those of the first version.
+    assert_eq!(unit.state.to_bytes_with(|_| None), unit.state.to_bytes());
+    assert_eq!(Reservations::from_bytes_with(&unit.state.to_bytes()).unwrap().1, []);
+    let long = |_: &ItPort| Some(vec![0; Reservations::MAX_NOTE_LEN + 1]);
+    assert_eq!(unit.state.to_bytes_with(long), unit.state.to_bytes());
+}
+
+#[test]
 fn saved_state_that_was_torn_or_altered_is_refused() {
     let mut unit = Unit::new();
     unit.raw(0, OutAction::Register, 0, &list(0, 1, 0x01)).unwrap();
-    let bytes = unit.state.to_bytes();
-    assert!(bytes.len() <= Reservations::MAX_SAVED_LEN);
-    for cut in 0..bytes.len() {
-        assert!(Reservations::from_bytes(&bytes[..cut]).is_err());
-    }
-    for at in 0..bytes.len() {
-        let mut bent = bytes.clone();
-        bent[at] ^= 0x10;
-        assert!(Reservations::from_bytes(&bent).is_err());
+    for bytes in [unit.state.to_bytes(), unit.state.to_bytes_with(|_| Some(b"a note".to_vec()))] {
+        assert!(bytes.len() <= Reservations::MAX_SAVED_LEN);
+        for cut in 0..bytes.len() {
+            assert!(Reservations::from_bytes(&bytes[..cut]).is_err());
+        }
+        for at in 0..bytes.len() {
+            let mut bent = bytes.clone();
+            bent[at] ^= 0x10;
+            assert!(Reservations::from_bytes(&bent).is_err());
+        }
     }
 }

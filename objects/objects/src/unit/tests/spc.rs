@@ -173,9 +173,9 @@ fn a_reservation_keeps_others_from_writing_and_lets_them_read() {
     let keys = other.raw(&[0x5E, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[]).good().data;
     assert_eq!(keys[8..16], 7u64.to_be_bytes());
     // It moves to the unit that takes over.
-    let (bytes, aptpl, generation) = it.unit.nexuses().hand_over().unwrap();
+    let told = it.unit.nexuses().hand_over().unwrap();
     let successor = Client::empty();
-    successor.unit.nexuses().take_over(&bytes, aptpl, generation).unwrap();
+    successor.unit.nexuses().take_over(&told).unwrap();
     assert!(conflicts(
         Client::to(&successor.unit, 9, it.clock.clone()).ask(Osd::Format { capacity: 0 }).send()
     ));

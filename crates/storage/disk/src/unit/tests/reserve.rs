@@ -2,9 +2,10 @@
 
 use std::sync::Mutex;
 
-use device::Tasks;
+use device::{HandedOver, Tasks};
 use runtime::Pooled;
 use scsi::AdditionalSense as A;
+use scsi::reservation::Reservations;
 
 use super::*;
 use crate::unit::{AbortTasks, FilePersist, Persist};
@@ -251,4 +252,51 @@ fn all_tg_pt_does_not_register_another_principal_of_the_same_name() {
     // A removed registration has no owner.
     register(&alice, 0, 4);
     assert_eq!(owner(&alice), None);
+}
+
+#[test]
+fn owners_are_kept_and_handed_over_with_their_registrations() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pr");
+    let unit = || {
+        let options = DiskOptions { persist: Some(Arc::new(FilePersist::new(&path))), ..options() };
+        disk(options)
+    };
+    let alice = device::Principal { user: "alice".into(), credential: [7; 32] };
+    let of =
+        |id: u64, principal: Option<&device::Principal>| Nexus { principal: principal.cloned(), ..nexus(id) };
+    let owner = |unit: &Arc<DiskUnit>, id| unit.nexuses().owner(&of(id, None));
+    let first = unit();
+    let her = Initiator::with(&first, of(1, Some(&alice)), false).settled();
+    let open = Initiator::with(&first, of(2, None), false).settled();
+    for it in [&her, &open] {
+        pr_out(it, 6, 0, &out_list(0, it.nexus.nexus.id.0, 1)).good();
+    }
+    pr_out(&her, 1, 1, &out_list(1, 0, 0)).good();
+    assert_eq!((owner(&first, 1), owner(&first, 2)), (Some(alice.clone()), None));
+    // A restart.
+    let second = unit();
+    assert_eq!((owner(&second, 1), owner(&second, 2)), (Some(alice.clone()), None));
+    // A takeover, also of what is not on a medium.
+    let told = second.nexuses().hand_over().unwrap();
+    let third = disk(options());
+    third.nexuses().take_over(&told).unwrap();
+    assert_eq!((owner(&third, 1), owner(&third, 2)), (Some(alice.clone()), None));
+    assert_eq!(third.nexuses().hand_over(), Some(told.clone()));
+    // A takeover from a version without owners.
+    let fourth = disk(options());
+    fourth.nexuses().take_over(&HandedOver { owned: Vec::new(), ..told.clone() }).unwrap();
+    assert_eq!(owner(&fourth, 1), None);
+    let names_nobody = |_: &_| Some(vec![7; 32]);
+    let owned = Reservations::from_bytes(&told.saved).unwrap().to_bytes_with(names_nobody);
+    assert!(fourth.nexuses().take_over(&HandedOver { owned, ..told.clone() }).is_err());
+    // A file of such a version: its reservations hold, and the first who comes is the owner.
+    std::fs::write(&path, &told.saved).unwrap();
+    let fifth = unit();
+    assert_eq!(owner(&fifth, 1), None);
+    let other = Initiator::with(&fifth, of(3, None), false).settled();
+    conflicts(other.write(0, &[1; 512]));
+    let bob = device::Principal { user: "bob".into(), credential: [8; 32] };
+    let _bob = Initiator::with(&fifth, of(1, Some(&bob)), false);
+    assert_eq!(owner(&fifth, 1), Some(bob));
 }
