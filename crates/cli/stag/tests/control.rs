@@ -8,7 +8,9 @@ use std::os::unix::net::UnixStream;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::command::{Server, fails, free_portal, path, reads_and_writes, said, stag, wait_until};
+use support::command::{
+    Server, done, fails, free_portal, noise, path, reads_and_writes, said, stag, stag_with, wait_until,
+};
 
 /// The daemon's answer to one line.
 fn ask(socket: &str, line: &str) -> Value {
@@ -412,4 +414,65 @@ fn what_is_in_memory_is_not_lost_by_accident() {
     let second = Server::start(&[&args[..], &["--lose-memory-units"]].concat(), 1);
     assert_eq!(first.ended(), Some(0));
     said(&["info", second.iscsi(0)]);
+}
+
+/// A start is refused as a whole, a change too; a takeover that fails leaves out what cannot be
+/// opened again.
+#[test]
+fn a_store_that_cannot_be_opened_takes_no_other_unit_out_of_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, file) = (path(dir.path(), "control.sock"), path(dir.path(), "stag.toml"));
+    let (disk, store, broken) =
+        (path(dir.path(), "a.img"), path(dir.path(), "store"), path(dir.path(), "broken"));
+    let what = "holds a part of a store of objects, but no metadata.redb: put it back";
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::write(format!("{broken}/arena"), [1; 8192]).unwrap();
+
+    let words = ["serve", "--listen", "127.0.0.1:0", "--control", "none"];
+    let refused = fails(&[&words[..], &[&format!("{disk},size=8M"), &format!("osd:{broken}")]].concat(), 4);
+    assert!(refused.contains(&format!("LUN 1: {broken} {what}")), "{refused}");
+    assert!(!std::path::Path::new(&disk).exists(), "a new file of a start that was refused is there");
+
+    let units = [
+        (0, format!("path = \"{disk}\"\nsize = \"8M\"")),
+        (1, format!("path = \"osd:{store}\"\ncapacity = \"64M\"")),
+        (2, format!("path = \"osd:{broken}\"")),
+    ];
+    let units: Vec<(u16, &str)> = units.iter().map(|(lun, rest)| (*lun, rest.as_str())).collect();
+    std::fs::write(&file, document(&units[..2], "")).unwrap();
+    let portal = free_portal();
+    let serve = ["--listen", &portal, "--control", &socket, "--config", &file];
+    let server = Server::start(&serve, 2);
+    assert!(stag_with(&["write", server.iscsi(0)], &noise(1 << 20)).status.success());
+    let problems = || status(&socket)["health"]["problems"].as_array().unwrap().clone();
+    let reads = || assert_eq!(done(&["read", "--length", "1M", server.iscsi(0)]), noise(1 << 20));
+
+    std::fs::write(&file, document(&units, "")).unwrap();
+    let refused = fails(&["apply", "--control", &socket, &file], 1);
+    assert!(refused.contains(what) && refused.contains("nothing has been changed"), "{refused}");
+    reads();
+    assert_eq!(problems(), [Value::Null; 0]);
+
+    std::fs::write(&file, document(&units[..2], "")).unwrap();
+    let lost = "holds a part of a store of objects, but no arena: put it back";
+    let (here, away) = (format!("{store}/arena"), path(dir.path(), "away"));
+    std::fs::rename(&here, &away).unwrap();
+    let refused = fails(&[&["serve", "--takeover"], &serve[..]].concat(), 4);
+    assert!(refused.contains(&format!("LUN 1: {store} {lost}")), "{refused}");
+    wait_until("the daemon says what it cannot open", || {
+        problems().iter().any(|found| found["kind"] == "unusable")
+    });
+    let problem = &problems()[0];
+    assert_eq!((&problem["target"], &problem["lun"]), (&"iqn.2026-01.org.example:t".into(), &1.into()));
+    assert!(problem["text"].as_str().unwrap().contains(lost), "{problem}");
+    let check = stag(&["status", "--check", "--control", &socket]);
+    assert_eq!(check.status.code(), Some(2), "{check:?}");
+    reads();
+
+    std::fs::rename(&away, &here).unwrap();
+    said(&["apply", "--control", &socket, &file]);
+    assert_eq!(problems(), [Value::Null; 0]);
+    assert_eq!(status(&socket)["targets"][0]["units"].as_array().unwrap().len(), 2);
+    reads();
+    assert_eq!(server.end(Signal::TERM), Some(0));
 }

@@ -239,22 +239,8 @@ fn hears(lines: &mut impl BufRead, word: &str) -> bool {
 
 /// Serves what was served before.
 fn resume(daemon: &Daemon, config: Config, state: &State) {
-    let none = Units::default();
     let deadline = Instant::now() + REOPEN;
-    let units = loop {
-        match none.next(&config, &none.fates(&config, false)) {
-            Ok(units) => break units,
-            // The other process may still be ending, with the units' locks.
-            Err(error) if Instant::now() < deadline => {
-                tracing::warn!(%error, "trying again");
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            Err(error) => {
-                tracing::error!(%error, "units cannot be opened again; what can be changed is: stag apply");
-                break none;
-            }
-        }
-    };
+    let units = Units::reopened(&config, || Instant::now() >= deadline);
     restore_units(state, &units);
     let trees = Trees::default().next(&config).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot be exported again");

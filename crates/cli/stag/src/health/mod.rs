@@ -59,6 +59,8 @@ pub struct Member<'a> {
 #[derive(Clone, Copy)]
 pub enum Medium<'a> {
     Unit(&'a OpenUnit),
+    /// A unit that is configured and not open.
+    Closed(&'a Arc<Health>),
     /// A folder, and whether a client may write to it.
     Folder(&'a Folder, bool),
 }
@@ -68,6 +70,7 @@ impl<'a> Medium<'a> {
     pub fn health(self) -> Option<&'a Arc<Health>> {
         match self {
             Self::Unit(unit) => of(unit),
+            Self::Closed(health) => Some(health),
             Self::Folder(folder, _) => Some(folder.health()),
         }
     }
@@ -79,6 +82,7 @@ impl<'a> Medium<'a> {
                 OpenKind::Disk(disk) => disk.opened.store.inspect(),
                 OpenKind::Objects(unit) => unit.store().inspect(),
             },
+            Self::Closed(_) => {}
             Self::Folder(folder, _) => folder.inspect(),
         }
     }
@@ -90,11 +94,13 @@ pub fn members<'a>(config: &'a Config, units: &'a Units, trees: &'a Trees) -> Ve
     let mut members = Vec::new();
     for target in &config.targets {
         for lun in &target.units {
-            if let Some(unit) = units.open.get(&place(&target.iqn, lun.lun)) {
+            let place = place(&target.iqn, lun.lun);
+            let open = units.open.get(&place).map(Medium::Unit);
+            if let Some(medium) = open.or_else(|| units.closed.get(&place).map(Medium::Closed)) {
                 members.push(Member {
                     served: Served::Unit { target: target.iqn.clone(), lun: lun.lun },
                     path: lun.spec.backing.to_string(),
-                    medium: Medium::Unit(unit),
+                    medium,
                 });
             }
         }

@@ -114,6 +114,7 @@ struct Footprint<'a> {
 fn footprint(medium: Medium<'_>) -> Option<Footprint<'_>> {
     let unit = match medium {
         Medium::Unit(unit) => unit,
+        Medium::Closed(_) => return None,
         Medium::Folder(folder, exported) => {
             let (path, about) = (folder.path(), std::fs::metadata(folder.path()).ok()?);
             return Some(Footprint { path, about, provisioned: 0, allocated: 0, exported });

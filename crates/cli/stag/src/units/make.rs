@@ -9,7 +9,7 @@ use device::Identity;
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
 
 use super::objects;
-use super::open::{OpenDisk, OpenKind, OpenUnit, Place};
+use super::open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened};
 use super::prefault::prefault;
 use crate::health;
 use crate::identity::{self, Carried, Settled};
@@ -24,7 +24,7 @@ pub fn open(
     place: &Place,
     registry: &Registry,
     carried: &Carried,
-) -> Result<OpenUnit, String> {
+) -> Result<OpenUnit, Unopened> {
     let unit = open_kind(spec, place, registry, carried)?;
     health::begin(&unit, place);
     Ok(unit)
@@ -35,7 +35,7 @@ fn open_kind(
     place: &Place,
     registry: &Registry,
     carried: &Carried,
-) -> Result<OpenUnit, String> {
+) -> Result<OpenUnit, Unopened> {
     let (kind, settled) = match &spec.backing {
         Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, registry, carried)?,
         Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
@@ -56,7 +56,7 @@ fn open_disk(
     place: &Place,
     registry: &Registry,
     carried: &Carried,
-) -> Result<(OpenKind, Settled), String> {
+) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
     let store = StoreSpec {
         source,
@@ -68,7 +68,7 @@ fn open_disk(
         read_only: options.ro.unwrap_or(false),
         quota: options.quota,
     };
-    let opened = store.open().map_err(|error| error.to_string())?;
+    let opened = store.open()?;
     let settled = identity::settle(spec, place, carried)?;
     let disk = disk_options(spec, &opened, &settled);
     let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;

@@ -12,6 +12,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use backing::Made;
 use backing::size::Size;
@@ -24,7 +25,10 @@ use crate::identity::{self, Carried, Choice};
 use crate::state::hex;
 use crate::unit::{Backing, Options, UnitSpec};
 
-pub use open::{OpenDisk, OpenKind, OpenUnit, Place, place};
+pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, place};
+
+/// Interval of attempts to open units again.
+const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 /// A unit that cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,8 @@ pub struct UnitError {
     pub lun: Option<u16>,
     /// The error.
     pub reason: String,
+    /// Another process or the system has its medium, and may let it go.
+    pub in_use: bool,
 }
 
 #[derive(Clone, Default)]
@@ -43,6 +49,8 @@ pub struct Units {
     pub registry: Registry,
     /// Targets' port groups and their configuration, by the targets' names in lower case.
     pub ports: HashMap<String, (Alua, Arc<PortGroups>)>,
+    /// Configured units that are not open, though they were served before. `stag apply` opens them.
+    pub closed: HashMap<Place, Arc<backing::Health>>,
     /// Serial numbers served by the daemon that this one replaces, until its units are open here.
     pub carried: Carried,
 }
@@ -153,12 +161,19 @@ impl Units {
                         target: target.iqn.clone(),
                         lun: None,
                         reason,
+                        in_use: false,
                     })?,
                 };
                 next.ports.insert(iqn, (alua.clone(), ports));
             }
             for lun in &target.units {
-                let failed = |reason| UnitError { target: target.iqn.clone(), lun: Some(lun.lun), reason };
+                let fails = |Unopened { reason, in_use }| UnitError {
+                    target: target.iqn.clone(),
+                    lun: Some(lun.lun),
+                    reason,
+                    in_use,
+                };
+                let failed = |reason: String| fails(reason.into());
                 let place = place(&target.iqn, lun.lun);
                 let here = self.open.get(&place);
                 let unit = match (fates.get(&place), here) {
@@ -174,7 +189,7 @@ impl Units {
                 };
                 let unit = match unit {
                     Some(unit) => unit,
-                    None => make::open(&lun.spec, &place, &next.registry, &self.carried).map_err(failed)?,
+                    None => make::open(&lun.spec, &place, &next.registry, &self.carried).map_err(fails)?,
                 };
                 let first = names.entry(unit.naa().to_vec()).or_insert_with(|| place.clone());
                 if let Some(other) = next.open.get(first) {
@@ -185,6 +200,48 @@ impl Units {
         }
         made.keep();
         Ok(next)
+    }
+
+    /// The units of `config` that can be opened. The others are left out of it, and say why by their
+    /// health.
+    pub fn reopened(config: &Config, is_over: impl Fn() -> bool) -> Self {
+        let (mut left, none) = (config.clone(), Self::default());
+        let mut closed = HashMap::new();
+        loop {
+            let error = match none.next(&left, &none.fates(&left, false)) {
+                Ok(units) => return Self { closed, ..units },
+                Err(error) => error,
+            };
+            // The other process may still be ending.
+            if error.in_use && !is_over() {
+                tracing::warn!(%error, "trying again");
+                runtime::nap(RETRY_EVERY);
+                continue;
+            }
+            let before = left.clone();
+            for target in left.targets.iter_mut().filter(|target| target.iqn == error.target) {
+                target.units.retain(|lun| {
+                    let is_it = error.lun.is_none_or(|failed| failed == lun.lun);
+                    if is_it {
+                        let health = backing::Health::new(lun.spec.backing.to_string());
+                        health.serve_as(&target.iqn, lun.lun);
+                        health.failed(format!(
+                            "it cannot be opened again: {}; then `stag apply`",
+                            error.reason
+                        ));
+                        closed.insert(place(&target.iqn, lun.lun), health);
+                    }
+                    !is_it
+                });
+                if error.lun.is_none() {
+                    target.alua = None;
+                }
+            }
+            if left == before {
+                tracing::error!(%error, "no unit can be opened again; what can be changed is: stag apply");
+                return Self { closed, ..Self::default() };
+            }
+        }
     }
 
     /// Changes the length of units' files as `fates` demand. Returns those that have grown.
@@ -205,7 +262,12 @@ impl Units {
                 Ok(Some(before)) => grown.push(Grown { path: path.clone(), before }),
                 Err(reason) => {
                     grown.into_iter().for_each(Grown::undo);
-                    return Err(UnitError { target: place.0.clone(), lun: Some(place.1), reason });
+                    return Err(UnitError {
+                        target: place.0.clone(),
+                        lun: Some(place.1),
+                        reason,
+                        in_use: false,
+                    });
                 }
             }
         }
@@ -254,6 +316,7 @@ fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, Uni
             target: found.map_or_else(String::new, |(target, _)| target.iqn.clone()),
             lun: found.map(|(_, unit)| unit.lun),
             reason: error.to_string(),
+            in_use: false,
         }
     })
 }

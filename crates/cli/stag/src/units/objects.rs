@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use device::{Names, Persist};
-use objects::store::embedded::{EmbeddedStore, Options};
+use objects::store::embedded::{EmbeddedStore, OpenError, Options};
 use objects::store::{Change, Commit, ObjectStore, Step};
 use objects::unit::{OsdOptions, OsdUnit};
 use osd::Id;
 use osd::attributes::numbers::root_information::OSD_NAME;
 use runtime::Runtime;
 
+use super::open::Unopened;
 use crate::identity;
 use crate::unit::{Backing, UnitSpec};
 
@@ -17,16 +18,20 @@ use crate::unit::{Backing, UnitSpec};
 ///
 /// # Errors
 /// It cannot be opened.
-pub fn open(spec: &UnitSpec) -> Result<Arc<dyn ObjectStore>, String> {
+pub fn open(spec: &UnitSpec) -> Result<Arc<dyn ObjectStore>, Unopened> {
     let store: Arc<dyn ObjectStore> = match &spec.backing {
         Backing::ObjectMemory(bytes) => {
             Arc::new(EmbeddedStore::in_memory(*bytes).map_err(|error| error.to_string())?)
         }
         Backing::Objects(path) => {
             let options = Options { capacity: spec.options.capacity, create: true, ..Options::default() };
-            Arc::new(EmbeddedStore::open(path, &options).map_err(|error| error.to_string())?)
+            let failed = |error| match error {
+                OpenError::Arena(error) => Unopened::from(error),
+                error => Unopened::from(error.to_string()),
+            };
+            Arc::new(EmbeddedStore::open(path, &options).map_err(failed)?)
         }
-        other => return Err(format!("{other} holds no objects")),
+        other => return Err(format!("{other} holds no objects").into()),
     };
     settle(&store, spec)?;
     Ok(store)

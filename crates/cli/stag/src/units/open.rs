@@ -16,6 +16,27 @@ pub fn place(iqn: &str, lun: u16) -> Place {
     (iqn.to_ascii_lowercase(), lun)
 }
 
+/// Why a unit could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unopened {
+    pub reason: String,
+    /// Another process or the system has its medium, and may let it go.
+    pub in_use: bool,
+}
+
+impl From<String> for Unopened {
+    fn from(reason: String) -> Self {
+        Self { reason, in_use: false }
+    }
+}
+
+impl From<backing::OpenError> for Unopened {
+    fn from(error: backing::OpenError) -> Self {
+        use backing::OpenError::{Claimed, Locked};
+        Self { reason: error.to_string(), in_use: matches!(error, Locked { .. } | Claimed { .. }) }
+    }
+}
+
 #[derive(Clone)]
 pub struct OpenUnit {
     /// As configured.
