@@ -1,4 +1,4 @@
-//! Formats text and times from peers.
+//! Formats text and times.
 
 /// Text without its padding; unprintable characters are escaped.
 pub fn text(value: &[u8]) -> String {
@@ -10,6 +10,17 @@ pub fn text(value: &[u8]) -> String {
             if c.is_control() { Box::new(c.escape_default()) } else { Box::new(std::iter::once(c)) }
         })
         .collect()
+}
+
+/// A duration in words.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match (whole / 86400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
+        (0, 0, 0, _) => format!("{seconds:.1} s"),
+        (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
+        (days, hours, ..) => format!("{days} d {hours} h"),
+    }
 }
 
 /// Milliseconds since 1970 as a date and a time, UTC.

@@ -1,5 +1,5 @@
-//! The health section of `status`: problems of units, exports and file systems as JSON, as text, and as the
-//! exit status of `stag status --check`. The names in it are stable:
+//! The health section of `status`: problems of units, exports and file systems as JSON, as text, and
+//! as the exit status of `stag status --check`. The names in it are stable:
 //! docs/src/reference/control.md lists them.
 
 use std::fmt::Write;
@@ -11,10 +11,10 @@ use backing::size::Size;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Running;
-use super::status_text::duration;
 use crate::exit::Exit;
 use crate::health::space::{FileSystem, Level, Spaces};
 use crate::health::{Member, Served};
+use crate::shown::duration;
 
 /// The health of all units and exports, and of their file systems.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

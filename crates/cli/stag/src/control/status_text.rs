@@ -5,6 +5,7 @@ use std::fmt::Write;
 use backing::size::Size;
 
 use super::status::{CoreStatus, Io, Recoveries, SessionStatus, Status};
+use crate::shown::duration;
 
 /// The whole status.
 pub fn text(status: &Status) -> String {
@@ -177,15 +178,4 @@ fn write_session(out: &mut String, session: &SessionStatus) -> std::fmt::Result 
         )?;
     }
     Ok(())
-}
-
-/// A duration in words.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match (whole / 86400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
-        (0, 0, 0, _) => format!("{seconds:.1} s"),
-        (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
-        (days, hours, ..) => format!("{days} d {hours} h"),
-    }
 }
