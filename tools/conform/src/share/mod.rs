@@ -1,5 +1,5 @@
-//! An NFS server as the subject of a run: raw RPC over TCP or RDMA, versions 3, 4.1 and 4.2, and a directory of the
-//! run's own in the export.
+//! An NFS server as the subject of a run: raw RPC over TCP or RDMA, versions 3, 4.1 and 4.2, and a
+//! directory of the run's own in the export.
 
 mod conn;
 mod four;

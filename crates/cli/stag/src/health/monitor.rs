@@ -1,6 +1,7 @@
-//! The thread that monitors health. It checks whether units' files and exports' folders are still there, logs suppressed
-//! messages, and warns of file systems that fill up. It informs the service manager, and measures
-//! room on request. A file system that does not answer blocks only this thread.
+//! The thread that monitors health. It checks whether units' files and exports' folders are still
+//! there, logs suppressed messages, and warns of file systems that fill up. It informs the service
+//! manager, and measures room on request. A file system that does not answer blocks only this
+//! thread.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

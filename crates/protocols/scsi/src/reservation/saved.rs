@@ -9,7 +9,8 @@
 //!     of version 2: length of the caller's note, 16 bits; the note
 //! n   CRC32C of all bytes before, 32 bits
 //! ```
-//! Version 2 is written only if there is a note. Numbers are big-endian. PRGENERATION is not stored: a power on sets it to zero (SPC-4 §6.15.2).
+//! Version 2 is written only if there is a note. Numbers are big-endian. PRGENERATION is not stored:
+//! a power on sets it to zero (SPC-4 §6.15.2).
 
 use super::{Held, ItPort, Registration, ReservationType, Reservations, TransportId};
 

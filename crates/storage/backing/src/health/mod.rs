@@ -1,5 +1,5 @@
-//! The health of a medium, under a unit or an export: its failures with time and count, and whether flushes are
-//! refused.
+//! The health of a medium, under a unit or an export: its failures with time and count, and whether
+//! flushes are refused.
 //!
 //! Owns the log lines about failing media (one per kind and minute), and the mark of a failed
 //! flush. The mark is stored durably and stays in force after a restart, until an administrator
