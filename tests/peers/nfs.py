@@ -352,9 +352,18 @@ def lost(lab):
     source = lab.new_folder("source")
     for number in range(8):
         with open(os.path.join(source, f"file{number}"), "wb") as file:
-            file.write(os.urandom(30 << 20))
+            file.write(os.urandom(8 << 20))
     name = os.path.basename(source)
-    with share(lab, {"/d": path}) as server:
+    # So slow that all copies are in the middle at one time.
+    config = f"""[[export]]
+name = "/d"
+path = "{path}"
+[[export.client]]
+network = "*"
+bandwidth = "32M"
+burst = 0
+"""
+    with share(lab, {}, config=config) as server:
         def size(top):
             return sum(os.path.getsize(os.path.join(top, name)) for name in os.listdir(top)) if os.path.isdir(top) else 0
 
@@ -370,8 +379,7 @@ def lost(lab):
                 return f"nfs://{server.host}:{server.port}/d/{below}?vers={version}&uid=1000&gid=1000"
 
             copies += [(source, at(there), os.path.join(path, there, name)), (at(f"from{version}/{name}"), back, os.path.join(back, name))]
-        # Slow enough that all are in the middle at one time.
-        running = [subprocess.Popen([Stag.binary, "cp", "-rp", "--depth", "1", "--block", "16K", one, other], stdout=subprocess.PIPE,
+        running = [subprocess.Popen([Stag.binary, "cp", "-rp", "--depth", "1", one, other], stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True) for one, other, _ in copies]
         try:
             # A file is done, and others are not.
