@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use iscsi::pdu::{BHS_LEN, Bhs};
 use iser::{Control, HEADER_LEN, Header, Layout, Limits, PrivateData};
-use rdma::{Completion, Flags, QueuePair, Rights, Stag};
+use rdma::{Flags, Rights, Stag};
 use runtime::{Buf, BufMut, Runtime};
 
 use crate::lost::Lost;
+use crate::pair::Pair;
 use crate::pdu::Pdu;
 
 /// The longest accepted message, bytes.
@@ -23,10 +24,7 @@ pub(crate) const PATTERN: u8 = 0xa5;
 const PIECE: usize = 64 << 10;
 
 /// A queue pair for PDUs.
-pub(crate) struct Iser {
-    runtime: Rc<Runtime>,
-    pair: Option<QueuePair>,
-}
+pub(crate) struct Iser(Pair);
 
 impl Iser {
     pub fn connect(runtime: Rc<Runtime>, address: SocketAddr, limit: Duration) -> Result<Self, Lost> {
@@ -40,14 +38,8 @@ impl Iser {
             ..rdma::Options::default()
         };
         let private_data = PrivateData::new(true).encode();
-        let connected = runtime.block_on(rdma::connect(address, &private_data, &wanted));
-        let (pair, _) = connected.map_err(|error| Lost::NotConnected(error.to_string()))?;
-        Ok(Self { runtime, pair: Some(pair) })
-    }
-
-    fn with<T>(&self, work: impl FnOnce(&QueuePair) -> T) -> Result<T, Lost> {
-        let pair = self.pair.as_ref().ok_or(Lost::Closed)?;
-        Ok(self.runtime.block_on(async { work(pair) }))
+        let (pair, _) = Pair::connect(runtime, address, &private_data, &wanted)?;
+        Ok(Self(pair))
     }
 
     /// Sends a PDU; sets its lengths.
@@ -65,7 +57,7 @@ impl Iser {
 
     /// Sends a message unchanged.
     pub(crate) fn send_message(&self, message: Vec<u8>) -> Result<(), Lost> {
-        self.with(|pair| {
+        self.0.run(async |pair| {
             pair.post_send(&[], Buf::from(message).into(), Flags::default(), None);
             pair.flush();
         })
@@ -73,38 +65,13 @@ impl Iser {
 
     /// The next message, until `until`.
     pub fn receive(&mut self, until: Instant) -> Result<Pdu, Lost> {
-        let pair = self.pair.as_ref().ok_or(Lost::Closed)?;
-        loop {
-            let left = until.saturating_duration_since(runtime::clock());
-            if left.is_zero() {
-                return Err(Lost::Silent);
-            }
-            let next = self.runtime.block_on(async {
-                let next = runtime::timeout(left, pair.next()).await;
-                pair.post_receives(u32::from(matches!(next, Ok(Ok(Completion::Received { .. })))));
-                next
-            });
-            match next {
-                Err(_) => return Err(Lost::Silent),
-                Ok(Err(rdma::Error::Closed | rdma::Error::Cut | rdma::Error::Io(_))) => {
-                    return Err(Lost::Closed);
-                }
-                Ok(Err(error @ rdma::Error::Terminated { side: rdma::Side::Local, .. })) => {
-                    return Err(Lost::Garbled(error.to_string()));
-                }
-                Ok(Err(_)) => return Err(Lost::Closed),
-                Ok(Ok(Completion::Received { message, invalidated, .. })) => {
-                    return read(&message.to_vec(), invalidated.map(|stag| stag.0));
-                }
-                Ok(Ok(_)) => {}
-            }
-        }
+        let (message, invalidated) = self.0.receive(until)?;
+        read(&message, invalidated.map(|stag| stag.0))
     }
 
     /// Memory of `len` bytes for the target to write, filled with [`PATTERN`].
     pub fn expose_sink(&self, len: usize) -> Result<Stag, Lost> {
-        let pair = self.pair.as_ref().ok_or(Lost::Closed)?;
-        self.runtime.block_on(async {
+        self.0.run(async |pair| {
             let mut buffers = Vec::new();
             let mut left = len;
             while left > 0 {
@@ -115,35 +82,23 @@ impl Iser {
                 left -= size;
             }
             pair.expose(buffers, Rights::Write).map_err(|error| Lost::Garbled(error.to_string()))
-        })
+        })?
     }
 
     /// Memory for the target to read.
     pub fn expose_source(&self, data: &[u8]) -> Result<Stag, Lost> {
         let chain = Buf::from(data.to_vec()).into();
-        self.with(|pair| pair.expose_source(chain))?.map_err(|error| Lost::Garbled(error.to_string()))
+        self.0.run(async |pair| pair.expose_source(chain))?.map_err(|error| Lost::Garbled(error.to_string()))
     }
 
     /// Withdraws memory: returns its content, and whether the target had invalidated it.
     pub fn withdraw(&self, stag: Stag) -> (Vec<u8>, bool) {
-        let taken = self.with(|pair| {
+        let taken = self.0.run(async |pair| {
             pair.withdraw(stag).map(|taken| {
                 (taken.buffers.iter().flat_map(|buffer| buffer.to_vec()).collect(), taken.invalidated)
             })
         });
         taken.ok().flatten().unwrap_or_default()
-    }
-}
-
-impl Drop for Iser {
-    fn drop(&mut self) {
-        if let Some(pair) = self.pair.take() {
-            // Let the ring run until the queue pair's operations have ended.
-            self.runtime.block_on(async {
-                pair.disconnect();
-                drop(pair);
-            });
-        }
     }
 }
 

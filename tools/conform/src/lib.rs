@@ -27,6 +27,7 @@ mod lab;
 mod login;
 mod lost;
 mod options;
+mod pair;
 mod pdu;
 mod report;
 mod runner;

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rdma::{Buffers, Completion, Flags, QueuePair, Rights, Stag};
+use rdma::{Buffers, Flags, QueuePair, Rights, Stag};
 use rpc::xdr::{Chained, List, Reader, Writer};
 use rpcrdma::reply::written;
-use rpcrdma::{Body, Failure, Header, Lists, PrivateData, ReadSegment, Segment, WriteChunk};
+use rpcrdma::{Body, Direction, Failure, Header, Lists, PrivateData, ReadSegment, Segment, WriteChunk};
 use runtime::{Chain, Runtime, pool};
 
 use crate::lost::Lost;
+use crate::pair::Pair;
 
 /// The longest message that is accepted, bytes.
 const MESSAGE: usize = 4096;
@@ -23,8 +24,7 @@ const RECEIVES: u32 = 64;
 
 /// A queue pair for calls.
 pub(crate) struct Messages {
-    runtime: Rc<Runtime>,
-    pair: Option<QueuePair>,
+    pair: Pair,
     /// The longest message to the server, bytes.
     longest: usize,
     /// The memory of the calls without a reply, with their XIDs.
@@ -48,18 +48,16 @@ impl Messages {
             ..rdma::Options::default()
         };
         let own = PrivateData { remote_invalidation: true, send: MESSAGE, receive: MESSAGE };
-        let connected = runtime.block_on(rdma::connect(address, &own.encode(), &wanted));
-        let (pair, says) = connected.map_err(|error| Lost::NotConnected(error.to_string()))?;
+        let (pair, says) = Pair::connect(runtime, address, &own.encode(), &wanted)?;
         let longest = own.inline_to(&PrivateData::decode(&says));
-        Ok(Self { runtime, pair: Some(pair), longest, exposed: Vec::new() })
+        Ok(Self { pair, longest, exposed: Vec::new() })
     }
 
     /// Sends a call.
     pub fn send(&mut self, call: &[u8]) -> Result<(), Lost> {
-        let pair = self.pair.as_ref().ok_or(Lost::Closed)?;
         let xid = call.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
         let (longest, exposed) = (self.longest, &mut self.exposed);
-        self.runtime.block_on(async {
+        self.pair.run(async |pair| {
             let is_long = HEADER + call.len() > longest;
             let memory = Memory {
                 call: if is_long { Some(source(pair, call)?) } else { None },
@@ -78,32 +76,13 @@ impl Messages {
             pair.flush();
             exposed.push((xid, memory));
             Ok(())
-        })
+        })?
     }
 
     /// The next reply, or call of the server, until `until`.
     pub fn receive(&mut self, until: Instant) -> Result<Vec<u8>, Lost> {
-        loop {
-            let pair = self.pair.as_ref().ok_or(Lost::Closed)?;
-            let left = until.saturating_duration_since(runtime::clock());
-            if left.is_zero() {
-                return Err(Lost::Silent);
-            }
-            let next = self.runtime.block_on(async {
-                let next = runtime::timeout(left, pair.next()).await;
-                pair.post_receives(u32::from(matches!(next, Ok(Ok(Completion::Received { .. })))));
-                next
-            });
-            match next {
-                Err(_) => return Err(Lost::Silent),
-                Ok(Err(error @ rdma::Error::Terminated { side: rdma::Side::Local, .. })) => {
-                    return Err(Lost::Garbled(error.to_string()));
-                }
-                Ok(Err(_)) => return Err(Lost::Closed),
-                Ok(Ok(Completion::Received { message, .. })) => return self.read(&message.to_vec()),
-                Ok(Ok(_)) => {}
-            }
-        }
+        let (message, _) = self.pair.receive(until)?;
+        self.read(&message)
     }
 
     /// Reads a message. A reply ends the server's access to the memory of its call.
@@ -111,6 +90,9 @@ impl Messages {
         let mut from = Reader::new(message);
         let header = Header::read(&mut from).map_err(|bad| Lost::Garbled(bad.to_string()))?;
         let sent = from.remaining().to_vec();
+        if matches!(header.body, Body::Message(_)) && Direction::of(&sent) == Some(Direction::Call) {
+            return Ok(sent);
+        }
         let Some(at) = self.exposed.iter().position(|(xid, _)| *xid == header.xid) else { return Ok(sent) };
         let memory = self.exposed.swap_remove(at).1;
         memory.call.map(|call| self.withdraw(call));
@@ -135,20 +117,8 @@ impl Messages {
 
     /// Ends the server's access to memory, and returns it.
     fn withdraw(&self, segment: Segment) -> Buffers {
-        let taken = self.runtime.block_on(async { self.pair.as_ref()?.withdraw(Stag(segment.handle)) });
-        taken.map(|taken| taken.buffers).unwrap_or_default()
-    }
-}
-
-impl Drop for Messages {
-    fn drop(&mut self) {
-        if let Some(pair) = self.pair.take() {
-            // Let the ring run until the queue pair's operations have ended.
-            self.runtime.block_on(async {
-                pair.disconnect();
-                drop(pair);
-            });
-        }
+        let taken = self.pair.run(async |pair| pair.withdraw(Stag(segment.handle)));
+        taken.ok().flatten().map(|taken| taken.buffers).unwrap_or_default()
     }
 }
 
