@@ -7,7 +7,7 @@ import time
 
 from lab import nfs, proc, tools, uml
 from lab.report import Failed, Skip, expect
-from lab.share import folder, kept, loaded, round_trip, same, share
+from lab.share import folder, kept, loaded, round_trip, same, share, xfs
 from lab.target import Stag
 from peers import capture, nfs_capture
 
@@ -180,7 +180,7 @@ case_ "$WHAT: files are copied by the server" copies
 case_ "$WHAT: fsx finds what it has written, with holes and copies" fsx_ 'punch_hole = 5\ncopy_file_range = 5\nposix_fallocate = 5\n'
 """
 
-# Extended attributes, holes that are found, and clones, which 4.2 alone has, and which the server's file system must have too (XFS).
+# Extended attributes, holes and clones: 4.2 alone has them, and the server's file system must have them too (XFS).
 EXTRAS = WORK + r"""
 # How often an operation was sent over the mount.
 sent() { awk -v name="$1:" '/ mounted on /{on = / mounted on \/run\/nfs /} on && $1 == name {print $2}' /proc/self/mountstats; }
@@ -189,7 +189,7 @@ xattrs() {
   cat >/tmp/xattrs.py <<'PYTHON'
 import ctypes, errno, os, sys
 top, again, libc = "/run/nfs/attributes", sys.argv[1] == "again", ctypes.CDLL(None, use_errno=True)
-# With room for every value: over RDMA a reply that is longer than the caller has room for is EIO in Linux, and Python begins with 128 bytes.
+# With room for every value. Python begins with 128 bytes, and over RDMA Linux answers a longer value with EIO.
 def value_of(path, name):
     room = ctypes.create_string_buffer(65536)
     length = libc.getxattr(path.encode(), name.encode(), room, len(room))
@@ -566,14 +566,7 @@ def rivals(lab):
 
 
 def extras(lab):
-    proc.need("mkfs.xfs", "mount", "xfs_io")
-    image, path = os.path.join(lab.new_folder("xfs"), "image"), folder(lab)
-    with open(image, "wb") as file:
-        file.truncate(400 << 20)
-    proc.run("mkfs.xfs", "-q", "-m", "reflink=1", image)
-    mounted = proc.run("mount", "-o", "loop", image, path, ok=None)
-    if mounted.code != 0:
-        raise Skip(f"no XFS can be mounted: {mounted}")
+    proc.need("xfs_io")
 
     def attributes():
         for name in ("", "file"):
@@ -586,14 +579,10 @@ def extras(lab):
         flags = [int(line.split()[-1], 16) for line in printed.splitlines() if "hole" not in line and line.split()[-1].startswith("0x")]
         expect(flags and all(flag & 0x2000 for flag in flags), f"the host sees blocks that are not shared:\n{printed}")
 
-    try:
-        os.chmod(path, 0o777)
-        with serve(lab, {"/srv/tree": path}) as server:
-            for proto, what in (("tcp", "4.2, extras"), ("rdma", "RDMA, 4.2, extras")):
-                boot(lab, EXTRAS, server, "/srv/tree", what, {"attributes": attributes, "shared": shared}, "4.2", proto)
-                shutil.rmtree(os.path.join(path, "attributes"))
-    finally:
-        proc.run("umount", "-l", path)
+    with xfs(lab) as path, serve(lab, {"/srv/tree": path}) as server:
+        for proto, what in (("tcp", "4.2, extras"), ("rdma", "RDMA, 4.2, extras")):
+            boot(lab, EXTRAS, server, "/srv/tree", what, {"attributes": attributes, "shared": shared}, "4.2", proto)
+            shutil.rmtree(os.path.join(path, "attributes"))
 
 
 @capture.whole

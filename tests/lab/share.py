@@ -267,3 +267,21 @@ def folder(lab, name="tree"):
     path = lab.new_folder(name)
     os.chmod(path, 0o777)
     return path
+
+
+@contextlib.contextmanager
+def xfs(lab):
+    """Such a directory on XFS, which shares blocks between files."""
+    proc.need("mkfs.xfs", "mount")
+    image, path = os.path.join(lab.new_folder("xfs"), "image"), folder(lab)
+    with open(image, "wb") as file:
+        file.truncate(400 << 20)
+    proc.run("mkfs.xfs", "-q", "-m", "reflink=1", image)
+    mounted = proc.run("mount", "-o", "loop", image, path, ok=None)
+    if mounted.code != 0:
+        raise Skip(f"no XFS can be mounted: {mounted}")
+    try:
+        os.chmod(path, 0o777)
+        yield path
+    finally:
+        proc.run("umount", "-l", path)

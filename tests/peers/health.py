@@ -1,5 +1,6 @@
 """The daemon says what fails under units and exports: in its log, in `stag status`, by `stag status --check`; and keeps a failed flush in mind."""
 
+import contextlib
 import errno
 import json
 import os
@@ -269,16 +270,22 @@ def shrunk(lab):
         expect(told and not wrong, f"after it has its size again: {told}")
 
 
-def objects(lab):
-    """A store of objects whose data cannot be flushed: told, refused after a restart, and served all the same."""
+@contextlib.contextmanager
+def store(lab):
+    """The directory of a store of objects, and its arena, which fails on request."""
     if lab.kind != "stag":
         raise Skip("stag's own health")
     if os.geteuid() != 0:
         raise Skip("a file that fails needs root")
     folder = lab.new_folder("store")
     with FailingFile(os.path.join(folder, "arena"), 64 * MIB) as arena:
-        unit = Unit(path=folder, objects=True, options="capacity=64M")
-        with lab.serve(unit) as target:
+        yield folder, arena
+
+
+def objects(lab):
+    """A store of objects whose data cannot be flushed: told, refused after a restart, and served all the same."""
+    with store(lab) as (folder, arena):
+        with lab.serve(Unit(path=folder, objects=True, options="capacity=64M")) as target:
             with wire.session(target) as session:
                 device = Device(session)
                 partition = osd_data.new_partition(device)
@@ -303,12 +310,7 @@ def objects(lab):
 
 def store_faults(lab):
     """A store of objects whose medium is full, or fails to read: a log line, status and --check, with its place."""
-    if lab.kind != "stag":
-        raise Skip("stag's own health")
-    if os.geteuid() != 0:
-        raise Skip("a file that fails needs root")
-    folder = lab.new_folder("store")
-    with FailingFile(os.path.join(folder, "arena"), 64 * MIB) as arena:
+    with store(lab) as (folder, arena):
         with lab.serve(Unit(path=folder, objects=True, options="capacity=64M")) as target:
             with wire.session(target) as session:
                 device = Device(session)

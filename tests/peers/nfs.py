@@ -9,8 +9,8 @@ import time
 
 from lab import proc
 from lab.ganesha import ganesha
-from lab.report import Skip, expect
-from lab.share import content, folder, kept, loaded, round_trip, same, share
+from lab.report import expect
+from lab.share import content, folder, kept, loaded, round_trip, same, share, xfs
 from lab.target import Stag
 
 from . import capture
@@ -421,23 +421,9 @@ def conformance_of_stag(lab):
 
 def conformance_on_xfs(lab):
     """XFS shares blocks between files: CLONE is checked too."""
-    proc.need("mkfs.xfs", "mount")
-    where = lab.new_folder("xfs")
-    image, path = os.path.join(where, "image"), os.path.join(where, "mounted")
-    os.mkdir(path)
-    with open(image, "wb") as file:
-        file.truncate(400 << 20)
-    proc.run("mkfs.xfs", "-q", "-m", "reflink=1", image)
-    mounted = proc.run("mount", "-o", "loop", image, path, ok=None)
-    if mounted.code != 0:
-        raise Skip(f"no XFS can be mounted: {mounted}")
-    try:
-        os.chmod(path, 0o777)
-        with share(lab, {"/d": path}) as server:
-            passes(f"nfs://{server.host}:{server.port}/d?uid=0&gid=0", "v4-opens/removed-while-open")
-            expect(not os.listdir(path), "the run has left files in the export")
-    finally:
-        proc.run("umount", path)
+    with xfs(lab) as path, share(lab, {"/d": path}) as server:
+        passes(f"nfs://{server.host}:{server.port}/d?uid=0&gid=0", "v4-opens/removed-while-open")
+        expect(not os.listdir(path), "the run has left files in the export")
 
 
 # What NFS-Ganesha 4.3 does otherwise than the RFCs ask.

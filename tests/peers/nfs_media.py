@@ -16,7 +16,26 @@ from lab.target import Stag
 MIB = 1 << 20
 
 
-class Three:
+class Names:
+    """Changes of names below one export: the same calls in both versions."""
+
+    def make_directory(self, name):
+        return self.rpc.make_directory(self.root, name)
+
+    def remove(self, name):
+        self.rpc.remove(self.root, name)
+
+    def rename(self, name, new):
+        self.rpc.rename(self.root, name, self.root, new)
+
+    def link(self, file, name):
+        self.rpc.link(file, self.root, name)
+
+    def symlink(self, name, path):
+        self.rpc.symlink(self.root, name, path)
+
+
+class Three(Names):
     """Version 3 below one export."""
 
     def __init__(self, server, export):
@@ -27,26 +46,11 @@ class Three:
     def make(self, name):
         return self.rpc.make(self.root, name)
 
-    def make_directory(self, name):
-        return self.rpc.make_directory(self.root, name)
-
     def find(self, name):
         return self.rpc.lookup(self.root, name)
 
-    def remove(self, name):
-        self.rpc.remove(self.root, name)
-
     def remove_directory(self, name):
         self.rpc.remove_directory(self.root, name)
-
-    def rename(self, name, new):
-        self.rpc.rename(self.root, name, self.root, new)
-
-    def link(self, file, name):
-        self.rpc.link(file, self.root, name)
-
-    def symlink(self, name, path):
-        self.rpc.symlink(self.root, name, path)
 
     def set_attributes(self, file, mode, size):
         self.rpc.setattr(file, mode, size)
@@ -58,7 +62,7 @@ class Three:
         self.rpc.close()
 
 
-class Four:
+class Four(Names):
     """Version 4.1 below one export; files are opened for writing as they are made or found."""
 
     def __init__(self, server, export):
@@ -79,22 +83,7 @@ class Four:
     def read(self, file, offset, length):
         return self.rpc.read(file, self.states[file], offset, length)
 
-    def make_directory(self, name):
-        return self.rpc.make_directory(self.root, name)
-
-    def remove(self, name):
-        self.rpc.remove(self.root, name)
-
-    remove_directory = remove
-
-    def rename(self, name, new):
-        self.rpc.rename(self.root, name, self.root, new)
-
-    def link(self, file, name):
-        self.rpc.link(file, self.root, name)
-
-    def symlink(self, name, path):
-        self.rpc.symlink(self.root, name, path)
+    remove_directory = Names.remove
 
     def set_attributes(self, file, mode, size):
         self.rpc.setattr(file, self.states[file], mode, size)
