@@ -93,8 +93,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         sockets.append(&mut taken.sockets);
         (state, nfs_clients) = match taken.commit() {
             Ok(known) => known,
-            // It ended meanwhile. A daemon that answers late or in another form has not: it takes its
-            // units back when this process ends.
+            // It ended meanwhile. A daemon that answers late or in another form has not: it takes
+            // its units back when this process ends.
             Err(CallError::Lost(error)) => {
                 tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
                 <(State, Vec<u8>)>::default()

@@ -129,13 +129,12 @@ pub trait BlockStore: Send + Sync + 'static {
         self.size()
     }
 
-    /// Whether the medium's file has no name any more: what is written to it is lost when it is
-    /// closed. A removed device reports errors itself; its name in /dev means nothing.
+    /// Whether the medium's file has no name any more: its data is lost when it is closed. A removed device reports errors itself; its name in /dev means nothing.
     fn is_removed(&self) -> bool {
         false
     }
 
-    /// What became of the medium's file since it was opened; `None` if it has none, or if that is
+    /// Whether the medium's file is still where it was opened; `None` if it has none, or if that is
     /// not known. Makes system calls: for every few seconds, off the data path.
     fn presence(&self) -> Option<Presence> {
         None

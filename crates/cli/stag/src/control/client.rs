@@ -37,6 +37,9 @@ impl From<io::Error> for CallError {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match error.kind() {
             UnexpectedEof | BrokenPipe | ConnectionReset | ConnectionAborted => Self::Lost(error),
+            io::ErrorKind::WouldBlock => {
+                Self::Answer(io::Error::new(io::ErrorKind::TimedOut, "it is silent"))
+            }
             _ => Self::Answer(error),
         }
     }

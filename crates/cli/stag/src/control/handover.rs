@@ -486,7 +486,7 @@ mod tests {
 
     use super::*;
 
-    /// What an old daemon does after it was told `commit`.
+    /// The conduct of an old daemon after it was told `commit`.
     #[derive(Clone, Copy)]
     enum Then {
         Stay(&'static str),

@@ -142,8 +142,8 @@ pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
 /// Reads one line of at most `most` bytes without its newline; `None` at the end of the stream.
 ///
 /// # Errors
-/// The socket's; `InvalidData` for a line that is too long; `UnexpectedEof` for one that the stream's
-/// end cuts off.
+/// The socket's; `InvalidData` for a line that is too long; `UnexpectedEof` for one that the end of
+/// the stream cuts off.
 pub fn read_line(from: &mut impl BufRead, most: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let read = io::Read::take(&mut *from, most).read_until(b'\n', &mut line)?;

@@ -31,7 +31,7 @@ pub struct CarriedMark {
     unix_s: u64,
 }
 
-/// What a medium is served as: the members of a problem in `status`.
+/// The unit or the export by which a medium is served: the members of a problem in `status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Served {

@@ -8,7 +8,7 @@
 //! Usage: the store of a unit has one ([`crate::BlockStore::health`]). On a failure call
 //! [`Health::report`] with its errno and block. If the whole unit is unusable call
 //! [`Health::failed`] with a sentence, and [`Health::recovered`] when that ends. Every few seconds
-//! tell it by [`Health::saw`] what became of the medium's files. Both log, show in
+//! tell it by [`Health::saw`] whether the medium's files are there. Both log, show in
 //! `stag status`, and are cheap enough for each failed command.
 
 mod mark;
@@ -30,7 +30,7 @@ use crate::StoreError;
 const ORPHAN: &str =
     "its file was removed, or replaced by another one: what is written to it is lost when it is closed";
 
-/// What became of an open file.
+/// The present name of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Presence {
     /// Its path names it.
@@ -53,7 +53,7 @@ pub struct Health {
     inner: Mutex<Inner>,
 }
 
-/// What the medium is served as, as fields of log lines.
+/// The unit or the export by which the medium is served, as fields of log lines.
 #[derive(Clone, Debug, Default)]
 struct Served {
     target: Option<String>,
@@ -131,7 +131,7 @@ impl Health {
         self.refusal.store(libc::EIO, Ordering::Release);
     }
 
-    /// Records what became of the medium's files. A file that was removed stays so: the medium is
+    /// Records whether the medium's files are there. A file that was removed stays so: the medium is
     /// unusable until it is opened anew.
     pub fn saw(&self, files: &[Presence]) {
         match files.iter().max() {

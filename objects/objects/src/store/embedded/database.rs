@@ -59,7 +59,7 @@ pub trait DatabaseStorage: Send + Sync + 'static {
         false
     }
 
-    /// What became of its file; `None` if it has none, or if that is not known.
+    /// Whether its file is at its path; `None` if it has none, or if that is not known.
     fn presence(&self) -> Option<Presence> {
         None
     }
@@ -273,7 +273,7 @@ impl Database {
         self.storage.is_removed()
     }
 
-    /// What became of its file.
+    /// Whether its file is at its path.
     pub fn presence(&self) -> Option<Presence> {
         self.storage.presence()
     }
