@@ -29,8 +29,8 @@ def shortened(text, most):
 
 
 class Report:
-    # Of a long output only the end may be kept, 4 KiB of it, say: all failures are to be in there, with their reasons.
-    RETOLD = 3000
+    # Of a long output only the end may be kept, 2 KiB of it, say: all failures are to be in there, with their reasons.
+    RETOLD = 1400
 
     def __init__(self, path=None):
         """`path`: where all outcomes until now are kept after each, for whoever started this and may see it ended."""

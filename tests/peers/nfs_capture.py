@@ -16,8 +16,11 @@ CB_RECALL, CB_SEQUENCE, CB_NOTIFY_LOCK = 4, 11, 13
 
 
 def tshark(path, filter_, *fields):
+    """What tshark reads in a capture. By their contents first: clients bind ports below 1024, and those of other protocols (TWAMP's 862,
+    Lustre's 988) are among them."""
     words = [word for field in fields for word in ("-e", field)]
-    printed = proc.run("tshark", "-r", path, "-Y", filter_, *(["-T", "fields", *words] if fields else []), timeout=240)
+    printed = proc.run("tshark", "-o", "tcp.try_heuristic_first:TRUE", "-r", path, "-Y", filter_,
+                       *(["-T", "fields", *words] if fields else []), timeout=240)
     return [line for line in printed.splitlines() if "Running as user" not in line]
 
 
