@@ -454,9 +454,9 @@ def boot(lab, script, server, name, what, requests=None, version="3", proto="tcp
                   FSX=f"{uml.PROGRAMS}/fsx")
 
 
-def serve(lab, exports, *ports):
+def serve(lab, exports, *ports, config=""):
     uml.network_up()
-    config = "".join(f"""[[export]]
+    config += "".join(f"""[[export]]
 name = "{name}"
 path = "{path}"
 [[export.client]]
@@ -555,8 +555,8 @@ class Rival:
 
 
 def rivals(lab):
-    """Byte-range locks of two clients that share nothing but the server."""
-    with serve(lab, {"/srv/tree": folder(lab)}) as server:
+    """Byte-range locks of two clients that share nothing but the server. Two of the cases wait for a lease."""
+    with serve(lab, {"/srv/tree": folder(lab)}, config="[nfs]\nlease = 15\n") as server:
         for version, minor in (("4.1", 1), ("4.2", 2)):
             rival = Rival(server, minor)
             requests = {name: getattr(rival, name) for name in ("kept_out", "takes", "gives", "goes", "outlives")}

@@ -2,7 +2,7 @@
 //! pause. It consists of the state of NFSv4, and of the replies that version 3 may be asked for
 //! again.
 //!
-//! In XDR: the format, the time of the state's clock, the state, the replies.
+//! In XDR: the format, the time of the state's clock, the lease, the state, the replies.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::replies::Key;
 use crate::state::{Machine, limits};
 
 /// The first word: the format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A reply that is kept is shorter, bytes.
 const LONGEST_REPLY: usize = 64 << 10;
 
@@ -33,6 +33,7 @@ pub(crate) fn encoded(machine: &Machine, now: Duration, replies: &[(Key, Vec<u8>
     let to = &mut Writer::new(&mut bytes);
     to.u32(FORMAT);
     to.u64(now.as_nanos() as u64);
+    to.u64(machine.lease().as_nanos() as u64);
     let state = machine.save(|file| file.to_vec());
     to.u32(state.len() as u32);
     to.fixed(&state);
@@ -49,19 +50,21 @@ pub(crate) fn encoded(machine: &Machine, now: Duration, replies: &[(Key, Vec<u8>
 }
 
 impl Carried {
-    /// Decodes the bytes of [`encoded`].
+    /// Decodes the bytes of [`encoded`]. The lease is not shorter than the predecessor's, by which
+    /// its clients renew.
     ///
     /// # Errors
     /// [`Malformed`]: it is of another format.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn read(bytes: &[u8], lease: Duration) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes);
         let format = from.u32()?;
         if format != FORMAT {
             return Err(Malformed::Unknown { what: "format of what is handed over", value: format });
         }
         let now = Duration::from_nanos(from.u64()?);
+        let lease = lease.max(Duration::from_nanos(from.u64()?));
         let state = from.opaque(bytes.len())?;
-        let mut state = ServerState::load(state, limits(), |file| Bytes::try_from(file).ok())?;
+        let mut state = ServerState::load(state, limits(lease), |file| Bytes::try_from(file).ok())?;
         state.disconnected();
         let mut replies = Vec::new();
         for _ in 0..from.u32()? {
@@ -84,17 +87,20 @@ mod tests {
 
     #[test]
     fn what_is_told_is_read_and_nothing_less_is() {
-        let machine = Machine::new(Duration::ZERO, 1, 2, limits(), Vec::new());
+        let (lease, shorter) = (Duration::from_secs(60), Duration::from_secs(20));
+        let machine = Machine::new(Duration::ZERO, 1, 2, limits(lease), Vec::new());
         let key = Key::of([192, 0, 2, 1].into(), 7, 9, b"a call");
         let replies = [(key, b"its reply".to_vec())];
         let bytes = encoded(&machine, Duration::from_secs(5), &replies);
-        let read = Carried::read(&bytes).unwrap();
+        let read = Carried::read(&bytes, shorter).unwrap();
         assert_eq!(read.state, (machine, Duration::from_secs(5)));
         assert_eq!(read.replies, replies);
+        let read = Carried::read(&bytes, 2 * lease).unwrap();
+        assert_eq!(read.state.0.lease(), 2 * lease, "a longer lease counts");
         for len in 0..bytes.len() {
-            assert!(Carried::read(&bytes[..len]).is_err(), "{len} bytes");
+            assert!(Carried::read(&bytes[..len], lease).is_err(), "{len} bytes");
         }
         let other = [&(FORMAT + 1).to_be_bytes(), &bytes[4..]].concat();
-        assert!(Carried::read(&other).is_err(), "another format");
+        assert!(Carried::read(&other, lease).is_err(), "another format");
     }
 }

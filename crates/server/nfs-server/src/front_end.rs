@@ -29,7 +29,7 @@ use crate::model::{Exported, Model, PortalEntry};
 use crate::over_rdma::OverRdma;
 use crate::replies::Replies;
 use crate::shared::Shared;
-use crate::state::State;
+use crate::state::{State, limits};
 use crate::tally::{Counts, Tallies};
 
 /// Bytes that show an RPC call: a record's mark, XID, CALL.
@@ -92,7 +92,7 @@ pub fn prepare(
     config: NfsConfig,
     carried: &[u8],
 ) -> io::Result<Handle> {
-    let carried = (!carried.is_empty()).then(|| Carried::read(carried)).transpose();
+    let carried = (!carried.is_empty()).then(|| Carried::read(carried, config.limits.lease)).transpose();
     let (state, kept) = match carried {
         Ok(carried) => carried.map_or((None, Vec::new()), |it| (Some(it.state), it.replies)),
         Err(error) => {
@@ -102,7 +102,7 @@ pub fn prepare(
     };
     let replies = Replies::default();
     kept.iter().for_each(|(key, reply)| replies.end(*key, Some(reply), config.limits.replies));
-    let state = State::new(config.clients.clone(), config.limits.lease, state, {
+    let state = State::new(config.clients.clone(), limits(config.limits.lease), state, {
         let hub = server.hub().clone();
         move |call| call_back(&hub, call)
     });

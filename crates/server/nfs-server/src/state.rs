@@ -36,22 +36,20 @@ pub(crate) struct State {
 
 impl State {
     /// The state after a start, or that of a predecessor, with the time of its clock. `records` is
-    /// the file of the clients' records; `call` has a client called over one of its connections.
+    /// the file of the clients' records; a predecessor's state has its limits already. `call` has a client called over one of its connections.
     pub(crate) fn new(
         records: Option<PathBuf>,
-        lease: Duration,
+        limits: Limits,
         carried: Option<(Machine, Duration)>,
         call: impl Fn(Callback<Bytes>) + Send + Sync + 'static,
     ) -> Self {
-        let limits = Limits { lease, ..limits() };
         let (ledger, kept) = Ledger::open(records);
-        let lease_s = limits.lease.as_secs() as u32;
         let (machine, shown) = carried.unwrap_or_else(|| {
             let (start, seed) = (u32::from_be_bytes(drawn()), u64::from_be_bytes(drawn()));
             (ServerState::new(Duration::ZERO, start, seed, limits, kept), Duration::ZERO)
         });
         Self {
-            lease_s,
+            lease_s: machine.lease().as_secs() as u32,
             held: AtomicBool::new(machine.holds_files()),
             changing: Changing::default(),
             machine: Mutex::new(machine),
@@ -140,11 +138,11 @@ impl State {
     }
 }
 
-/// Limits of the state.
-pub(crate) fn limits() -> Limits {
+/// Limits of the state, with this lease.
+pub(crate) fn limits(lease: Duration) -> Limits {
     let most = records::MOST as u32;
     let defaults = Limits::default();
-    Limits { fore: Channel { max_request: most, max_response: most, ..defaults.fore }, ..defaults }
+    Limits { lease, fore: Channel { max_request: most, max_response: most, ..defaults.fore }, ..defaults }
 }
 
 /// Random bytes. Those of each start differ.

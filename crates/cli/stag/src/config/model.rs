@@ -330,6 +330,10 @@ settings! {
         "calls" calls: u16 = 128, number(1, 4096);
         /// Bytes of replies queued to one connection's socket above which its calls wait.
         "send-high-water" send_high_water: u64 = 4 << 20, size(65536, (1 << 31) - 1);
+        /// Silence after which a client of version 4 may lose its opens and locks to another one.
+        /// Also the time after a start in which clients claim theirs again, and other opens wait.
+        /// `stag upgrade` does not shorten it, since the clients of then know the longer one.
+        "lease" lease_s: u32 = 90, number(10, 3600).unit("s").applies(Applies::NextStart);
         /// Take the supplementary groups of users from this machine (passwd and group, LDAP and
         /// others) instead of from clients, which can name 16 at most.
         "manage-gids" manage_gids: bool = false, yes_no();

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
@@ -151,6 +152,7 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
             connections: config.nfs.connections as usize,
             calls: config.nfs.calls.into(),
             send_high_water: usize::try_from(config.nfs.send_high_water).unwrap_or(usize::MAX),
+            lease: Duration::from_secs(config.nfs.lease_s.into()),
             ..NfsLimits::default()
         },
         key: if config.exports.is_empty() { [0; 16] } else { key::kept()? },

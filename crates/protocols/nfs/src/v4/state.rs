@@ -132,6 +132,11 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         Ok(ServerState { limits, members, holdings, grace, files, effects: VecDeque::new() })
     }
 
+    /// The time after which a silent client is expired.
+    pub fn lease(&self) -> Duration {
+        self.limits.lease
+    }
+
     /// All connections have ended: those of a predecessor, for example.
     pub fn disconnected(&mut self) {
         self.members.sessions.disconnected();
