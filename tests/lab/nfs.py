@@ -15,7 +15,7 @@ V3 = {name: number for number, name in enumerate(
     "null getattr setattr lookup access readlink read write create mkdir symlink mknod remove rmdir rename link readdir readdirplus "
     "fsstat fsinfo pathconf commit".split())}
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
-OK, PERM, NOENT, IO, ACCESS, EXIST, ROFS, NOSPC, STALE, BADHANDLE = 0, 1, 2, 5, 13, 17, 30, 28, 70, 10001
+OK, PERM, NOENT, IO, ACCESS, EXIST, ROFS, NOSPC, DQUOT, STALE, BADHANDLE = 0, 1, 2, 5, 13, 17, 30, 28, 69, 70, 10001
 DELAY, DENIED, EXPIRED, WRONGSEC, GRACE, BAD_STATEID, BADSESSION = 10008, 10010, 10011, 10016, 10013, 10025, 10052
 READ_LOCK, WRITE_LOCK = 1, 2
 TO_THE_END = (1 << 64) - 1

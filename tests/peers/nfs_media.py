@@ -145,6 +145,17 @@ squash = "none"
 """ for name, path in exports)
 
 
+def filled(client, what, stable, room, refused):
+    """Writes a file until there is no more room, which the client is told by the status `refused`; what was taken is kept."""
+    file, at = client.make("file"), 0
+    while not (status := nfs.status_of(client.write, file, at, bytes(64 << 10), stable)):
+        at += 64 << 10
+        expect(at <= room, f"{what}: {room} bytes of room take more")
+    expect(status == refused, f"{what}: WRITE without room is answered with {status}")
+    expect(at >= room // 2, f"{what}: full after {at} bytes")
+    expect(nfs.status_of(client.commit, file) == nfs.OK, f"{what}: what was taken is not kept")
+
+
 def full(lab):
     """A medium of 1 MiB and 24 names: NOSPC, by whatever way it is filled, and it takes more once there is room."""
     with mounted((lab, "none"), "-t", "tmpfs", "-o", "size=1M,nr_inodes=24") as small, \
@@ -154,16 +165,7 @@ def full(lab):
             for export in ("/small", "/memory"):
                 client = kind(server, export)
                 for stable in (nfs.FILE_SYNC, nfs.UNSTABLE):
-                    file, at = client.make("file"), 0
-                    while True:
-                        status = nfs.status_of(client.write, file, at, bytes(64 << 10), stable)
-                        if status:
-                            break
-                        at += 64 << 10
-                        expect(at <= MIB, f"{version}, {export}: 1 MiB of room takes more")
-                    expect(status == nfs.NOSPC, f"{version}, {export}: WRITE without room is answered with {status}")
-                    expect(at >= MIB // 2, f"{version}, {export}: full after {at} bytes")
-                    expect(nfs.status_of(client.commit, file) == nfs.OK, f"{version}, {export}: what was taken is not kept")
+                    filled(client, f"{version}, {export}", stable, MIB, nfs.NOSPC)
                     other.goes_on()
                     client.remove("file")
                     file = client.make("file")
@@ -182,6 +184,44 @@ def full(lab):
         told = {one["name"]: one["errors"] for one in json.loads(
             proc.run(Stag.binary, "status", "--control", server.control, "--json"))["nfs"]["exports"]}
         expect(told["/small"] >= 8 and told["/other"] == 0, f"stag status counts errors of exports: {told}")
+
+
+def quota(lab):
+    """A directory with a quota on a file system that has room: DQUOT, and room again once the file is gone."""
+    proc.need("mkfs.btrfs", "btrfs")
+    image = os.path.join(lab.new_folder("btrfs"), "image")
+    with open(image, "wb") as file:
+        file.truncate(200 * MIB)
+    proc.run("mkfs.btrfs", "-q", image)
+    with mounted((lab, image), "-o", "loop") as top:
+        bounded = os.path.join(top, "bounded")
+        proc.run("btrfs", "quota", "enable", top)
+        proc.run("btrfs", "subvolume", "create", bounded)
+        proc.run("btrfs", "qgroup", "limit", "4M", bounded)
+        os.chmod(bounded, 0o777)
+        other = os.path.join(top, "other")
+        os.mkdir(other, 0o777)
+        with share(lab, {}, config=unrestricted(("/bounded", bounded), ("/other", other))) as server:
+            other = Other(server, "/other")
+            for version, kind in VERSIONS:
+                client = kind(server, "/bounded")
+                for stable in (nfs.FILE_SYNC, nfs.UNSTABLE):
+                    filled(client, f"{version}, {stable}", stable, 4 * MIB, nfs.DQUOT)
+                    other.goes_on()
+                    health = json.loads(proc.run(Stag.binary, "status", "--control", server.control, "--json"))["health"]
+                    expect([one["mount"] for one in health["file_systems"]] == [top] and health["state"] == "ok",
+                           f"a quota is not the medium's room, and subvolumes are one file system: {health}")
+                    client.remove("file")
+
+                    def room_again():
+                        proc.run("btrfs", "filesystem", "sync", top)
+                        return nfs.status_of(client.make, "file") == nfs.OK
+
+                    # Btrfs gives room back some time after it was freed.
+                    proc.wait_until(room_again, 60, "a file can be made again")
+                    file = client.find("file")
+                    expect(client.write(file, 0, bytes(64 << 10), stable)[0] == 64 << 10, f"{version}: not used again")
+                    client.remove("file")
 
 
 @contextlib.contextmanager
@@ -344,6 +384,7 @@ def power(lab):
 
 CASES = [
     ("a full medium is NOSPC, and used again once there is room", full),
+    ("a quota is DQUOT, and used again once there is room", quota),
     ("EIO is told, and changes the write verifier", io_errors),
     ("a directory that vanishes is STALE", vanished),
     ("answered operations are on the medium, but not those of async", power),

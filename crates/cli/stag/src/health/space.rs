@@ -83,7 +83,9 @@ impl FileSystem {
 /// Measures the file systems of all served media. Blocks on them.
 pub fn measure(members: &[Member<'_>]) -> Spaces {
     let mut spaces = Spaces::default();
-    let mut by_device: BTreeMap<u64, FileSystem> = BTreeMap::new();
+    // Subvolumes of Btrfs have device numbers of their own; their mount's is that of them all.
+    let mut by_device: BTreeMap<String, FileSystem> = BTreeMap::new();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for member in members {
         let Some(found) = footprint(member.medium) else { continue };
         if let Served::Unit { target, lun } = &member.served {
@@ -92,8 +94,9 @@ pub fn measure(members: &[Member<'_>]) -> Spaces {
         if found.about.file_type().is_block_device() {
             continue;
         }
-        let device = found.about.dev();
-        let system = by_device.entry(device).or_insert_with(|| look(found.path, device));
+        let (mount, device) = mount_of(found.path, &mounts)
+            .unwrap_or_else(|| (found.path.to_owned(), found.about.dev().to_string()));
+        let system = by_device.entry(device).or_insert_with(|| look(found.path, &mount));
         system.provisioned += found.provisioned;
         system.allocated += found.allocated;
         system.exported |= found.exported;
@@ -138,8 +141,7 @@ fn footprint(medium: Medium<'_>) -> Option<Footprint<'_>> {
     Some(Footprint { path, about, provisioned, allocated, exported: false })
 }
 
-fn look(path: &Path, device: u64) -> FileSystem {
-    let mount = mount_of(path, device).unwrap_or_else(|| path.parent().unwrap_or(path).to_owned());
+fn look(path: &Path, mount: &Path) -> FileSystem {
     let mount = mount.display().to_string();
     let Ok(system) = rustix::fs::statvfs(path) else { return FileSystem { mount, ..FileSystem::default() } };
     let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
@@ -152,20 +154,17 @@ fn look(path: &Path, device: u64) -> FileSystem {
     }
 }
 
-/// The mount point of `device`; of several, the nearest above `path`.
-fn mount_of(path: &Path, device: u64) -> Option<PathBuf> {
+/// The nearest mount point above `path`, and its device (MAJOR:MINOR), of the lines of
+/// /proc/self/mountinfo.
+fn mount_of(path: &Path, mounts: &str) -> Option<(PathBuf, String)> {
     let real = std::fs::canonicalize(path).ok()?;
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     // ID PARENT MAJOR:MINOR ROOT MOUNT …, with \040 for a space.
     let places = mounts.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(' ').take(5).collect();
         let at = PathBuf::from(fields.get(4)?.replace("\\040", " "));
-        let known =
-            *fields.get(2)? == number || std::fs::metadata(&at).is_ok_and(|about| about.dev() == device);
-        (real.starts_with(&at) && known).then_some(at)
+        real.starts_with(&at).then(|| (at, fields[2].to_owned()))
     });
-    places.max_by_key(|at| at.as_os_str().len())
+    places.max_by_key(|(at, _)| at.as_os_str().len())
 }
 
 /// The file systems that were warned about. Each is warned about once, until it has room again.
@@ -232,6 +231,22 @@ mod tests {
         let mut warned = |used| !marks.news(&[system(used, 2000, 500)]).is_empty();
         let told: Vec<bool> = [800, 900, 899, 905, 885, 901, 879, 900, 950].map(&mut warned).to_vec();
         assert_eq!(told, [false, true, false, false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_path_belongs_to_the_nearest_and_newest_mount_above_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(directory.path()).unwrap();
+        let inner = top.join("a disk/subvolume");
+        std::fs::create_dir_all(&inner).unwrap();
+        let at = top.display();
+        let mounts = format!(
+            "1 0 8:1 / / rw\n2 1 8:2 / {at} rw\n3 1 0:40 / {at} rw\n4 1 0:41 / {at}/a\\040disk rw\n\
+             5 1 0:42 / {at}/a\\040disk/sub rw\n"
+        );
+        let found = |path: &Path| mount_of(path, &mounts).unwrap();
+        assert_eq!(found(&inner), (top.join("a disk"), "0:41".to_owned()));
+        assert_eq!(found(&top), (top.clone(), "0:40".to_owned()));
     }
 
     #[test]
