@@ -222,6 +222,17 @@ impl QueuePair {
         }
     }
 
+    /// Bytes of messages that have arrived and that the caller does not have: those that the peer
+    /// has not finished, and those that wait for [`Self::next`]. 0 over verbs, where messages lie
+    /// in the receives that were posted.
+    pub fn held(&self) -> usize {
+        match &self.provider {
+            Provider::Software(pair) => pair.held(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => 0,
+        }
+    }
+
     /// As [`Self::next`], for one waiter at a time.
     ///
     /// # Errors

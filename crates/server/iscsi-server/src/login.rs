@@ -1,9 +1,12 @@
 //! A connection's way from accept to full-feature phase: the login dialog, and the place of its
 //! session.
 
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use device::{Nexus, Principal};
@@ -94,7 +97,20 @@ impl Wire {
     async fn receive(&mut self, room: &mut Room<'_>) -> Result<(Bhs, Vec<u8>), LoginFailure> {
         match self {
             Self::Tcp(stream, input) => receive(stream, input, room).await,
-            Self::Iser(pair, _) => setup::receive(pair).await,
+            Self::Iser(pair, _) => {
+                let mut next = pin!(setup::receive(pair));
+                poll_fn(|cx| {
+                    let polled = next.as_mut().poll(cx);
+                    room.input = pair.held();
+                    match polled {
+                        Poll::Pending => {
+                            room.count().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+                        }
+                        ready => ready,
+                    }
+                })
+                .await
+            }
         }
     }
 

@@ -12,11 +12,15 @@ use std::time::{Duration, Instant};
 
 use iscsi::chap::{Credential, Hash, Secret};
 use iscsi::login::initiator::Chap as Proof;
-use iscsi::pdu::{Isid, LoginRequest, LogoutReason, LogoutRequest, Opcode, RESERVED_TAG, Stage, TextRequest};
+use iscsi::pdu::{
+    Bhs, Isid, LoginRequest, LogoutReason, LogoutRequest, Opcode, RESERVED_TAG, Stage, TextRequest,
+};
 use iscsi::text::Pairs;
 use iscsi_server::config::{Acl, Auth, Chap, Limits, Portal, ServerConfig};
 use iscsi_server::{DrainOptions, DrainScope, Server};
-use support::{Client, IQN, address, server};
+use iser::Control;
+use support::wire::Wire;
+use support::{Client, IQN, PATIENCE, address, server};
 
 const LISTED: &str = "iqn.2026-01.org.example:client1";
 const UNLISTED: &str = "iqn.2026-01.org.example:client2";
@@ -171,20 +175,24 @@ fn good_logins_from_elsewhere_succeed_while_one_address_holds_all_it_can() {
     stop(server);
 }
 
-#[test]
-fn long_texts_share_one_pool_and_leave_others_room() {
-    let limits = Limits { login_memory: 1 << 20, ..Limits::default() };
-    let (server, first, second) = two_sources(limits, |_| ());
+/// Room for 64 KiB of text from one address, for as long as a test takes.
+fn little() -> Limits {
+    Limits { login_memory: 1 << 20, login_timeout: 10 * PATIENCE, ..Limits::default() }
+}
+
+/// 16 logins with a text of 16,000 bytes that goes on. `send` returns the answer.
+fn long_texts<C>(connect: fn(SocketAddr) -> C, send: fn(&mut C, LoginRequest, &[u8]) -> Option<Bhs>) {
+    let (server, first, second) = two_sources(little(), |_| ());
     let mut request = LoginRequest::new(7, Isid([0x80, 0, 0, 1, 0, 0]), 0, 0);
     request.set_stages(Stage::LoginOperationalNegotiation, None);
     request.set_continues(true);
     let (mut held, mut refused) = (Vec::new(), 0);
     for _ in 0..16 {
-        let mut client = Client::connect(first);
+        let mut client = connect(first);
         let mut all = true;
         for _ in 0..2 {
-            client.send(request.into(), &[b'A'; 8000]);
-            let status = client.receive().map(|pdu| pdu.bhs.as_login_response().status_class);
+            let status =
+                send(&mut client, request, &[b'A'; 8000]).map(|bhs| bhs.as_login_response().status_class);
             all &= status == Some(0);
             if !all {
                 assert_eq!(status, Some(3), "a target error, after which initiators try again");
@@ -200,7 +208,55 @@ fn long_texts_share_one_pool_and_leave_others_room() {
         held.len()
     );
     assert!(Client::connect(second).log_in_if_taken());
+    Wire::login(second, 2, true);
     drop(held);
+    stop(server);
+}
+
+#[test]
+fn long_texts_share_one_pool_and_leave_others_room() {
+    long_texts(Client::connect, |client, request, text| {
+        client.send(request.into(), text);
+        client.receive().map(|pdu| pdu.bhs)
+    });
+}
+
+#[test]
+fn long_texts_over_iser_share_that_pool() {
+    let connect = |to| Wire::connect(to, true);
+    long_texts(connect, |wire, request, text| {
+        wire.send(Control::default(), request.into(), text);
+        wire.receive().map(|message| message.bhs)
+    });
+}
+
+#[test]
+fn messages_of_logins_over_iser_that_never_end_share_that_pool() {
+    let (server, first, second) = two_sources(little(), |_| ());
+    let begin = |_| {
+        let mut wire = Wire::connect(first, false);
+        wire.send_beginning(vec![0x43; 8000]);
+        wire
+    };
+    let mut all: Vec<Wire> = (0..16).map(begin).collect();
+    let is_answered = |wire: &Wire| {
+        wire.socket.set_nonblocking(true).expect("it can be set");
+        let answered = wire.socket.peek(&mut [0]).is_ok_and(|len| len > 0);
+        wire.socket.set_nonblocking(false).expect("it can be set");
+        answered
+    };
+    // Each holds 16 KiB, of which 4 KiB are free.
+    let began = Instant::now();
+    while all.iter().filter(|wire| is_answered(wire)).count() < 11 {
+        assert!(began.elapsed() < PATIENCE, "most of them are held");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    all.retain(is_answered);
+    for wire in &mut all {
+        let answer = wire.receive().expect("a refusal").bhs;
+        assert_eq!(answer.as_login_response().status_class, 3);
+    }
+    Wire::login(second, 2, true);
     stop(server);
 }
 

@@ -37,6 +37,23 @@ impl Arriving {
         self.chain.len() + self.open.as_ref().map_or(0, |(_, filled)| *filled)
     }
 
+    /// Bytes of memory that wait for the rest.
+    pub(super) fn held(&self) -> usize {
+        self.chain.len() + self.open.as_ref().map_or(0, |(open, _)| open.len())
+    }
+
+    /// The rest has not arrived, and may never do: a few bytes keep no receive buffer meanwhile.
+    pub(super) fn settle(&mut self) {
+        let len = self.len();
+        if self.chain.is_empty() || len >= GATHERED {
+            return;
+        }
+        // Without a buffer it stays where it is.
+        let Some(mut own) = pool::alloc(GATHERED) else { return };
+        self.finish().copy_to_slice(&mut own[..len]);
+        self.open = Some((own, len));
+    }
+
     /// Takes `here` bytes at `at` of `bytes`; `rest` more of the same piece will follow.
     pub(super) fn take(&mut self, bytes: &Bytes, at: usize, here: usize, rest: usize) -> Taken {
         let piece = &bytes[at..at + here];
@@ -174,6 +191,20 @@ mod tests {
         assert_eq!(arriving.take(&all, 100, 7900, 0), Taken::Copied);
         let chain = arriving.finish();
         assert_eq!((chain.bufs().len(), chain.to_vec()), (1, all.to_vec()));
+    }
+
+    #[test]
+    fn pieces_whose_rest_does_not_come_keep_no_receive_buffer() {
+        let before = pool::stats().in_use;
+        let mut arriving = Arriving::default();
+        for start in [0, 5000] {
+            let mut received = pool::alloc(64 << 10).unwrap();
+            received[..5000].copy_from_slice(&bytes(10_000)[start..start + 5000]);
+            assert_eq!(arriving.take(&received.freeze_bytes(), 0, 5000, 0) == Taken::Slice, start == 0);
+            arriving.settle();
+            assert_eq!((pool::stats().in_use - before, arriving.held()), (GATHERED, GATHERED));
+        }
+        assert_eq!(arriving.finish().to_vec(), bytes(10_000).to_vec());
     }
 
     #[test]

@@ -83,6 +83,7 @@ impl Handle {
             long: Cell::new(false),
             in_flight: Cell::new(0),
             lost: Cell::new(false),
+            unfinished: Cell::new(0),
             closing: Cell::new(false),
             to_send: Notify::default(),
             room: Notify::default(),
@@ -255,6 +256,21 @@ impl Handle {
     pub(crate) fn receives_many(&self) -> bool {
         let inner = self.pair.inner.borrow();
         !self.pair.long.get() && inner.completions.is_empty() && inner.ended.is_none()
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        let messages = self
+            .pair
+            .inner
+            .borrow()
+            .completions
+            .iter()
+            .map(|completion| match completion {
+                Completion::Received { message, .. } => message.len(),
+                _ => 0,
+            })
+            .sum::<usize>();
+        self.pair.unfinished.get() + messages
     }
 
     pub(crate) fn flush(&self) {

@@ -62,6 +62,8 @@ struct Pair {
     long: Cell<bool>,
     /// Bytes given to the socket and not yet sent.
     in_flight: Cell<usize>,
+    /// Bytes of memory that a message holds whose rest has not arrived.
+    unfinished: Cell<usize>,
     /// No more I/O is possible.
     lost: Cell<bool>,
     /// Close once everything queued has been sent.
@@ -238,6 +240,7 @@ impl Pair {
                 return error;
             }
             self.long.set(receiver.is_long());
+            self.unfinished.set(receiver.settle());
             let count = self.inner.borrow().completions.len();
             self.batch.set(if count >= MANY { count } else { 0 });
             self.kick();

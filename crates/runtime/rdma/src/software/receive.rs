@@ -100,6 +100,12 @@ impl Receiver {
         self.long > 0
     }
 
+    /// Bytes of memory that a message holds whose rest has not arrived.
+    pub(super) fn settle(&mut self) -> usize {
+        self.message.settle();
+        self.message.held()
+    }
+
     /// Receives once, and handles all received bytes.
     pub(super) async fn feed(&mut self, pair: &Pair) -> Result<(), Error> {
         let bytes = match self.early.take() {

@@ -48,6 +48,13 @@ impl Wire {
     }
 
     pub fn login_as(to: SocketAddr, config: Config, crc: bool) -> Self {
+        let mut wire = Self::connect(to, crc);
+        wire.log_in(config);
+        wire
+    }
+
+    /// Only connects.
+    pub fn connect(to: SocketAddr, crc: bool) -> Self {
         let mut socket = TcpStream::connect(to).expect("the portal listens");
         socket.set_read_timeout(Some(super::PATIENCE)).expect("a timeout can be set");
         socket.set_nodelay(true).expect("it can be set");
@@ -87,7 +94,6 @@ impl Wire {
         let mut out = Vec::new();
         wire.stream.start::<Vec<u8>>(&mut out);
         wire.send_bytes(&out);
-        wire.log_in(config);
         wire
     }
 
@@ -118,10 +124,23 @@ impl Wire {
     /// Sends one PDU.
     pub fn send(&mut self, control: Control, mut bhs: Bhs, data: &[u8]) {
         bhs.set_data_segment_len(data.len());
-        let message = [&control.encode()[..], bhs.bytes(), data].concat();
+        let bytes = self.message([&control.encode()[..], bhs.bytes(), data].concat());
+        self.send_bytes(&bytes);
+    }
+
+    /// Sends the beginning of a message, in one segment that is not its last (RFC 5041 §4.1). Only
+    /// without CRCs.
+    pub fn send_beginning(&mut self, beginning: Vec<u8>) {
+        let mut bytes = self.message(beginning);
+        assert!(!self.crc && fpdus(&bytes).len() == 1);
+        bytes[2] &= !0x40;
+        self.send_bytes(&bytes);
+    }
+
+    fn message(&mut self, message: Vec<u8>) -> Vec<u8> {
         let mut out = Vec::new();
         self.stream.send(message, SendFlags::default(), &mut out).expect("the stream is open");
-        self.send_bytes(&out);
+        out
     }
 
     /// Receives until there is an event.
