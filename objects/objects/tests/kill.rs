@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use objects::store::embedded::{EmbeddedStore, OpenError, Options};
+use objects::store::embedded::{self, EmbeddedStore, OpenError, Options};
 use objects::store::{Change, CollectionType, Commit, Duplicate, FIRST_ID, List, ObjectStore, Step};
 use osd::Id;
 
@@ -183,10 +183,51 @@ fn a_directory_is_open_once_and_what_is_no_store_is_told_apart() {
     assert!(matches!(again, Err(OpenError::Arena(backing::OpenError::Locked { .. }))), "{again:?}");
     drop(store);
     EmbeddedStore::open(&path, &Options { create: false, ..options() }).expect("opened again");
-    // Its arena has nothing in it yet, but what the other file says of it must not be made anew.
-    std::fs::remove_file(path.join("arena")).expect("removed");
-    let again = EmbeddedStore::open(&path, &options());
-    assert!(matches!(again, Err(OpenError::Incomplete { missing: "arena", .. })), "{again:?}");
+}
+
+/// Objects with attributes alone leave the arena empty.
+#[test]
+fn a_store_that_has_lost_files_is_not_made_anew() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let [path, away] = ["objects", "away"].map(|name| directory.path().join(name));
+    let open = || EmbeddedStore::open(&path, &options());
+    let store = open().expect("made");
+    run(store.apply(Step::CreatePartition(P).into(), Commit::Durable)).expect("created");
+    drop(store);
+    std::fs::write(path.join("identity"), "its own").expect("written");
+    let rename = |from: &Path, to: &Path| std::fs::rename(from, to).expect("renamed");
+    for part in ["metadata.redb", "arena", "journal"] {
+        let file = path.join(part);
+        rename(&file, &away);
+        for _ in 0..2 {
+            let told = open().expect_err("a part is missing");
+            assert!(matches!(told, OpenError::Incomplete { missing, .. } if missing == part), "{told}");
+            std::fs::write(&file, []).expect("emptied");
+        }
+        rename(&away, &file);
+    }
+    assert!(open().expect("whole again").partition(P).is_ok());
+    for part in ["metadata.redb", "arena", "journal"] {
+        std::fs::remove_file(path.join(part)).expect("removed");
+        let told = open().expect_err("its identity is there");
+        assert!(matches!(told, OpenError::Incomplete { missing: "metadata.redb", .. }), "{told}");
+    }
+    std::fs::remove_file(path.join("identity")).expect("removed");
+    assert!(open().expect("a new one").partition(P).is_err());
+}
+
+#[test]
+fn a_store_whose_making_was_cut_off_is_made() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let path = directory.path();
+    embedded::begin(path).expect("marked");
+    for part in ["identity", "arena", "journal.new"] {
+        std::fs::write(path.join(part), []).expect("written");
+        EmbeddedStore::open(path, &Options { create: false, ..options() }).expect_err("it is not whole");
+    }
+    EmbeddedStore::open(path, &options()).expect("made");
+    assert!(!path.join(embedded::UNFINISHED).exists());
+    EmbeddedStore::open(path, &Options { create: false, ..options() }).expect("opened again");
 }
 
 /// All cores create objects in one collection, and write one object.

@@ -424,7 +424,7 @@ fn a_store_that_cannot_be_opened_takes_no_other_unit_out_of_service() {
     let (socket, file) = (path(dir.path(), "control.sock"), path(dir.path(), "stag.toml"));
     let (disk, store, broken) =
         (path(dir.path(), "a.img"), path(dir.path(), "store"), path(dir.path(), "broken"));
-    let what = "holds a part of a store of objects, but no metadata.redb: put it back";
+    let what = "holds a part of a store of objects, but metadata.redb is missing or empty: put it back";
     std::fs::create_dir(&broken).unwrap();
     std::fs::write(format!("{broken}/arena"), [1; 8192]).unwrap();
 
@@ -454,7 +454,7 @@ fn a_store_that_cannot_be_opened_takes_no_other_unit_out_of_service() {
     assert_eq!(problems(), [Value::Null; 0]);
 
     std::fs::write(&file, document(&units[..2], "")).unwrap();
-    let lost = "holds a part of a store of objects, but no arena: put it back";
+    let lost = "holds a part of a store of objects, but arena is missing or empty: put it back";
     let (here, away) = (format!("{store}/arena"), path(dir.path(), "away"));
     std::fs::rename(&here, &away).unwrap();
     let refused = fails(&[&["serve", "--takeover"], &serve[..]].concat(), 4);

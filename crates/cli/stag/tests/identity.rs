@@ -260,6 +260,9 @@ fn a_store_of_objects_has_its_identity_in_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (store, moved) = (path(dir.path(), "store"), path(dir.path(), "moved"));
     let unit = |store: &str| format!("osd:{store},capacity=16M");
+    // Its making was cut off.
+    fs::create_dir(&store).unwrap();
+    fs::write(Path::new(&store).join("unfinished"), "").unwrap();
     let first = names_of(dir.path(), &[], &unit(&store));
     assert!(first.0.starts_with("6025354"), "{first:?}");
     fs::rename(&store, &moved).unwrap();

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{Identity, Names};
+use objects::store::embedded::{self, UNFINISHED};
 
 use crate::block_device;
 use crate::image;
@@ -260,12 +261,13 @@ pub fn prepare_store(spec: &UnitSpec, carried: &Carried, place: &Place) -> Resul
     let Backing::Objects(path) = &spec.backing else { return Ok(()) };
     let failed = |error: io::Error| format!("{} cannot be made: {error}", path.display());
     let is_empty = match fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_none(),
+        Ok(mut entries) => entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == UNFINISHED)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => return Err(failed(error)),
     };
     if is_empty {
         backing::new_directory(path).map_err(|error| error.to_string())?;
+        embedded::begin(path).map_err(failed)?;
     }
     if spec.options.identity == Some(Choice::Derived) || !is_empty {
         return Ok(());

@@ -49,7 +49,7 @@ use backing::{BlockStore, StoreError};
 use runtime::Chain;
 
 pub use database::{DatabaseFile, DatabaseStorage};
-pub use open::{OpenError, Options};
+pub use open::{OpenError, Options, UNFINISHED, begin};
 
 use super::passed_on::passed_on;
 use super::{

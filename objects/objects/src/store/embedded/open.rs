@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,17 +38,14 @@ impl Default for Options {
     }
 }
 
-/// Names that a directory may hold if the store in it was never finished.
-const OWN: [&str; 8] = [
-    "arena",
-    "journal",
-    "journal.new",
-    "metadata.redb",
-    "metadata.rebuilt",
-    "metadata.damaged",
-    "identity",
-    "lost+found",
-];
+/// Files of a store, without which it has lost something.
+const PARTS: [&str; 3] = ["metadata.redb", "arena", "journal"];
+/// Names that a directory has only if it held a store before.
+const TRACES: [&str; 5] = ["arena", "journal", "metadata.redb", "metadata.damaged", "identity"];
+/// Other names that the directory of a new store may hold.
+const OTHERS: [&str; 4] = [UNFINISHED, "journal.new", "metadata.rebuilt", "lost+found"];
+/// A file that is in the directory from before a new store's first file until the store is whole.
+pub const UNFINISHED: &str = "unfinished";
 /// The smallest journal, in bytes.
 const LEAST_JOURNAL: u64 = 256 << 10;
 /// The largest, in bytes.
@@ -70,9 +67,10 @@ pub enum OpenError {
     NotAStore { path: PathBuf },
     #[error("{path} cannot have a capacity of {capacity} bytes: from 1 MiB to 15 TiB are possible")]
     Capacity { path: PathBuf, capacity: u64 },
-    /// One of its files is missing, and what the others hold would be lost.
+    /// One of its files is missing or empty, and what the others hold would be lost.
     #[error(
-        "{path} holds a part of a store of objects, but no {missing}: put it back, or empty the directory"
+        "{path} holds a part of a store of objects, but {missing} is missing or empty: put it back from a \
+         backup, or empty the directory for a new store"
     )]
     Incomplete { path: PathBuf, missing: &'static str },
     /// The directory cannot be made, or the arena cannot be opened, or another process has it.
@@ -111,18 +109,15 @@ impl EmbeddedStore {
     /// An [`OpenError`], whose text says what to do.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let system = |doing| move |source| OpenError::System { path: path.to_owned(), doing, source };
-        let (arena, journal, database) =
-            (path.join("arena"), path.join("journal"), path.join("metadata.redb"));
-        let exists = database.exists() && arena.exists();
-        if !exists {
-            // Without anything in it, it was left behind by a store that was never finished.
-            let in_use = |file: &Path| file.metadata().is_ok_and(|found| found.blocks() > 0);
-            let missing = match (in_use(&arena), in_use(&database)) {
-                (true, _) if !database.exists() => Some("metadata.redb"),
-                (_, true) if !arena.exists() => Some("arena"),
-                _ => None,
-            };
-            if let Some(missing) = missing {
+        let [database, arena, journal] = PARTS.map(|part| path.join(part));
+        let is_there = |part: &&str| {
+            let least = if *part == "journal" { LEAST_JOURNAL } else { 1 };
+            path.join(part).metadata().is_ok_and(|found| found.len() >= least)
+        };
+        let missing = PARTS.into_iter().find(|part| !is_there(part));
+        let unfinished = path.join(UNFINISHED).exists();
+        if let Some(missing) = missing {
+            if !unfinished && TRACES.iter().any(|trace| path.join(trace).exists()) {
                 return Err(OpenError::Incomplete { path: path.to_owned(), missing });
             }
             if !options.create {
@@ -131,11 +126,12 @@ impl EmbeddedStore {
             backing::new_directory(path)?;
             for entry in fs::read_dir(path).map_err(system("listed"))? {
                 let name = entry.map_err(system("listed"))?.file_name();
-                if !OWN.iter().any(|own| name == *own) {
+                if !TRACES.iter().chain(&OTHERS).any(|own| name == *own) {
                     return Err(OpenError::NotAStore { path: path.to_owned() });
                 }
             }
         }
+        let is_new = missing.is_some() || unfinished;
         let capacity = match options.capacity {
             Some(capacity) => capacity,
             None => {
@@ -143,10 +139,14 @@ impl EmbeddedStore {
                 system_size.f_blocks.saturating_mul(system_size.f_frsize).min(MOST_CAPACITY)
             }
         };
-        if !exists && !(1 << 20..=MOST_CAPACITY).contains(&capacity) {
+        if missing.is_some() && !(1 << 20..=MOST_CAPACITY).contains(&capacity) {
             return Err(OpenError::Capacity { path: path.to_owned(), capacity });
         }
-        let size = (!arena.exists()).then_some(capacity / BLOCK * BLOCK);
+        if missing.is_some() {
+            begin(path).map_err(system("marked"))?;
+        }
+        let is_empty = arena.metadata().map_or(0, |found| found.len()) == 0;
+        let size = is_empty.then_some(capacity / BLOCK * BLOCK);
         let file = FileOptions { size, engine: options.engine, ..FileOptions::default() };
         // The arena's lock is the store's.
         let health = Health::new(path.display().to_string());
@@ -162,22 +162,28 @@ impl EmbeddedStore {
         };
         let journal = FileStore::open_part(&journal, &file, health.clone())?;
         let database = DatabaseFile::at(&database).map_err(system("opened"))?;
-        File::open(path).and_then(|directory| directory.sync_all()).map_err(system("flushed"))?;
+        flush(path).map_err(system("flushed"))?;
         let parts = Parts {
             arena: Arc::new(arena),
             journal: Arc::new(journal),
             health,
             database: Box::new(database),
             cache_bytes: options.cache_bytes,
-            create: options.create,
+            create: options.create && is_new,
             thread: true,
         };
-        Self::assemble(parts).map_err(|error| match error {
-            Error::NotFound(_) => OpenError::Missing { path: path.to_owned() },
+        let store = Self::assemble(parts).map_err(|error| match error {
+            Error::NotFound(_) if is_new => OpenError::Missing { path: path.to_owned() },
+            // Its database is there, with nothing in it.
+            Error::NotFound(id) => OpenError::Damaged { path: path.to_owned(), error: Error::Damaged(id) },
             Error::Layout(layout) => OpenError::Layout { path: path.to_owned(), layout },
             Error::Damaged(_) => OpenError::Damaged { path: path.to_owned(), error },
             error => OpenError::Medium { path: path.to_owned(), error },
-        })
+        })?;
+        if is_new {
+            fs::remove_file(path.join(UNFINISHED)).and_then(|()| flush(path)).map_err(system("finished"))?;
+        }
+        Ok(store)
     }
 
     /// Makes a store in memory, of `capacity` bytes. Its contents go when it is dropped.
@@ -254,6 +260,19 @@ impl Database {
         }
         Self::new(std::mem::replace(&mut parts.database, Box::new(None)), parts.cache_bytes)
     }
+}
+
+/// Marks a directory as that of a store that is not whole yet, durably.
+///
+/// # Errors
+/// Those of the system.
+pub fn begin(path: &Path) -> io::Result<()> {
+    File::create(path.join(UNFINISHED))?;
+    flush(path)
+}
+
+fn flush(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 /// Writes a journal of zeros, so that no later write has to allocate anything. One that exists is
