@@ -97,6 +97,30 @@ fn a_daemon_that_takes_over_answers_at_the_same_address() {
     drop(second);
 }
 
+/// Of two exports of the same size each has its own.
+#[test]
+fn an_export_in_memory_that_fills_up_is_in_status_and_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, address) = (path(dir.path(), "control.sock"), free_portal());
+    let words = ["--nfs", "127.0.0.1:0", "--export", "/full=mem:1M", "--export", "/empty=mem:1M"];
+    let server = Server::start(&[&words[..], &["--http", &address, "--control", &socket]].concat(), 2);
+    let check = || {
+        let check = stag(&["status", "--check", "--control", &socket]);
+        (check.status.code(), String::from_utf8_lossy(&check.stdout).into_owned())
+    };
+    assert_eq!(check(), (Some(0), "OK: no problems, 2 file systems with room\n".to_owned()));
+    let file = path(dir.path(), "file");
+    std::fs::write(&file, vec![1; 950 << 10]).unwrap();
+    let url = server.urls.iter().find(|url| url.ends_with("/full")).unwrap();
+    done(&["cp", &file, &format!("{url}/file")]);
+    let (status, text) = check();
+    assert_eq!((status, text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.starts_with("WARNING: export /full: 9"), "{text}");
+    let metrics = get(&address, "/metrics");
+    let of = |name: &str| value(&metrics, &format!("stag_file_system_state{{mount=\"export {name}\"}}"));
+    assert_eq!((of("/full"), of("/empty")), (Some(1.0), Some(0.0)));
+}
+
 #[test]
 fn a_vanished_folder_of_an_export_is_in_status_healthz_and_metrics() {
     let dir = tempfile::tempdir().unwrap();

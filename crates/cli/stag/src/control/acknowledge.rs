@@ -53,7 +53,7 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
         }
         Served::Export { export: name } => {
             let export = running.config.exports.iter().find(|export| export.name == *name);
-            export.map(|export| running.trees.folder(export).map(|folder| folder.health()))
+            export.map(|export| running.trees.health(export))
         }
     };
     let missing = || match &wanted {

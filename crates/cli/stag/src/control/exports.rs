@@ -68,11 +68,7 @@ impl NfsStatus {
         let configured = |name: &str| running.config.exports.iter().find(|export| export.name == name);
         let export = |one: nfs_server::ExportStatus| ExportStatus {
             path: configured(&one.name).map_or_else(String::new, |export| export.shown.to_string()),
-            health: health::of(
-                configured(&one.name)
-                    .and_then(|export| running.trees.folder(export))
-                    .map(|folder| folder.health()),
-            ),
+            health: health::of(configured(&one.name).and_then(|export| running.trees.health(export))),
             name: one.name,
             calls: one.counts.calls,
             read_bytes: one.counts.read_bytes,

@@ -23,7 +23,7 @@ pub struct Health {
     pub state: Level,
     /// Problems of units and exports.
     pub problems: Vec<ServedProblem>,
-    /// File systems that units and exports lie on.
+    /// File systems that units and exports lie on, and exports in memory.
     pub file_systems: Vec<FileSystem>,
 }
 
@@ -196,7 +196,8 @@ impl ServedProblem {
 fn line(system: &FileSystem) -> String {
     let FileSystem { mount, used_percent, provisioned, overcommitted, .. } = system;
     let free = Size(system.free);
-    let mut line = format!("file system {mount}: {used_percent} % used, {free} free");
+    let what = if mount.starts_with('/') { "file system " } else { "" };
+    let mut line = format!("{what}{mount}: {used_percent} % used, {free} free");
     if *provisioned > 0 {
         let _ = write!(line, "; units take {} of {}", Size(system.allocated), Size(*provisioned));
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use backing::Health;
 use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
 use nfs_server::config::{ClientRule, GroupLookup, NfsConfig, NfsLimits, QosLimits};
@@ -17,6 +18,7 @@ use tree::Tree;
 
 use crate::config::{Config, Export};
 use crate::export::Shown;
+use crate::health::Medium;
 use crate::state;
 
 /// Files of an export in memory, at most. Their memory counts against its size besides.
@@ -80,11 +82,17 @@ impl Trees {
         self.0.values().map(|open| Arc::downgrade(&open.tree())).collect()
     }
 
-    /// The folder that an export shows; `None` for memory.
-    pub fn folder(&self, export: &Export) -> Option<&Folder> {
-        match self.0.get(&asked(export))? {
-            Open::Folder(folder) => Some(folder),
-            Open::Memory(_) => None,
+    /// The health of what an export shows; `None` if it cannot fail.
+    pub fn health(&self, export: &Export) -> Option<&Arc<Health>> {
+        self.medium(export, export.is_writable())?.health()
+    }
+
+    /// What an open export shows, and whether a client may write to it.
+    pub fn medium(&self, export: &Export, is_writable: bool) -> Option<Medium<'_>> {
+        match (self.0.get(&asked(export))?, &export.shown) {
+            (Open::Folder(folder), _) => Some(Medium::Folder(folder, is_writable)),
+            (Open::Memory(tree), Shown::Memory(size)) => Some(Medium::Memory(tree, *size, is_writable)),
+            (Open::Memory(_), Shown::Directory(_)) => None,
         }
     }
 
@@ -103,6 +111,11 @@ fn asked(export: &Export) -> (String, Shown) {
         Shown::Directory(_) => String::new(),
     };
     (own, export.shown.clone())
+}
+
+/// Whether two exports show the same tree.
+pub fn is_same(one: &Export, other: &Export) -> bool {
+    asked(one) == asked(other)
 }
 
 fn open(export: &Export) -> Result<Open, String> {

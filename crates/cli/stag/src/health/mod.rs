@@ -12,10 +12,11 @@ use std::sync::Arc;
 use backing::Health;
 use backing::health::{self as mark, Mark};
 use folder::Folder;
+use memory_tree::MemoryTree;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::exports::Trees;
+use crate::exports::{self, Trees};
 use crate::identity::{beside, device_key, is_device};
 use crate::state;
 use crate::unit::{Backing, UnitSpec};
@@ -63,6 +64,8 @@ pub enum Medium<'a> {
     Closed(&'a Arc<Health>),
     /// A folder, and whether a client may write to it.
     Folder(&'a Folder, bool),
+    /// A tree in memory, its most bytes, and whether a client may write to it.
+    Memory(&'a MemoryTree, u64, bool),
 }
 
 impl<'a> Medium<'a> {
@@ -72,6 +75,7 @@ impl<'a> Medium<'a> {
             Self::Unit(unit) => of(unit),
             Self::Closed(health) => Some(health),
             Self::Folder(folder, _) => Some(folder.health()),
+            Self::Memory(..) => None,
         }
     }
 
@@ -82,7 +86,7 @@ impl<'a> Medium<'a> {
                 OpenKind::Disk(disk) => disk.opened.store.inspect(),
                 OpenKind::Objects(unit) => unit.store().inspect(),
             },
-            Self::Closed(_) => {}
+            Self::Closed(_) | Self::Memory(..) => {}
             Self::Folder(folder, _) => folder.inspect(),
         }
     }
@@ -106,17 +110,16 @@ pub fn members<'a>(config: &'a Config, units: &'a Units, trees: &'a Trees) -> Ve
         }
     }
     for (at, export) in config.exports.iter().enumerate() {
-        let Some(folder) = trees.folder(export) else { continue };
-        let shows_it = |other: &&crate::config::Export| other.shown == export.shown;
+        let shows_it = |other: &&crate::config::Export| exports::is_same(other, export);
         if config.exports[..at].iter().any(|other| shows_it(&other)) {
             continue;
         }
         let is_writable = config.exports[at..].iter().filter(shows_it).any(|export| export.is_writable());
-        members.push(Member {
+        members.extend(trees.medium(export, is_writable).map(|medium| Member {
             served: Served::Export { export: export.name.clone() },
             path: export.shown.to_string(),
-            medium: Medium::Folder(folder, is_writable),
-        });
+            medium,
+        }));
     }
     members
 }

@@ -1,4 +1,4 @@
-//! Room of the file systems under units and exports, used, free and promised. Queries the system and
+//! Room of the file systems under units and exports, and of exports in memory: used, free and promised. Queries the system and
 //! returns numbers; decides when low room deserves a warning.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,9 +19,10 @@ const CALM_PERCENT: f64 = 88.0;
 /// A file system with less free than this, per cent, counts as full.
 const FULL_PERCENT: f64 = 1.0;
 
-/// A file system that units or exports lie on.
+/// A file system that units or exports lie on, or an export in memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
+    /// Its mount point; `export NAME` for an export in memory.
     pub mount: String,
     /// Bytes.
     pub size: u64,
@@ -86,7 +87,14 @@ pub fn measure(members: &[Member<'_>]) -> Spaces {
     // Subvolumes of Btrfs have device numbers of their own; their mount's is that of them all.
     let mut by_device: BTreeMap<String, FileSystem> = BTreeMap::new();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut memory = Vec::new();
     for member in members {
+        if let Medium::Memory(tree, size, exported) = member.medium {
+            let used = tree.used();
+            let (mount, free) = (member.served.to_string(), size.saturating_sub(used));
+            memory.push(FileSystem { mount, size, used, free, exported, ..FileSystem::default() });
+            continue;
+        }
         let Some(found) = footprint(member.medium) else { continue };
         if let Served::Unit { target, lun } = &member.served {
             spaces.used.insert(place(target, *lun), found.allocated);
@@ -101,7 +109,7 @@ pub fn measure(members: &[Member<'_>]) -> Spaces {
         system.allocated += found.allocated;
         system.exported |= found.exported;
     }
-    spaces.file_systems = by_device.into_values().map(FileSystem::judged).collect();
+    spaces.file_systems = by_device.into_values().chain(memory).map(FileSystem::judged).collect();
     spaces
 }
 
@@ -117,7 +125,7 @@ struct Footprint<'a> {
 fn footprint(medium: Medium<'_>) -> Option<Footprint<'_>> {
     let unit = match medium {
         Medium::Unit(unit) => unit,
-        Medium::Closed(_) => return None,
+        Medium::Closed(_) | Medium::Memory(..) => return None,
         Medium::Folder(folder, exported) => {
             let (path, about) = (folder.path(), std::fs::metadata(folder.path()).ok()?);
             return Some(Footprint { path, about, provisioned: 0, allocated: 0, exported });

@@ -178,7 +178,7 @@ pub const TABLE: &[Metric] = &[
     metric(Exports, Counter, "stag_export_failed_calls_total", EXPORT, "Calls that failed because of the medium, or because it is full.",
         |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], one.errors))),
 
-    metric(Daemon, Gauge, "stag_file_system_size_bytes", MOUNT, "Size of a file system that units or exports lie on.",
+    metric(Daemon, Gauge, "stag_file_system_size_bytes", MOUNT, "Size of a file system that units or exports lie on, or of an export in memory.",
         |of, rows| file_systems(of, rows, |system| system.size)),
     metric(Daemon, Gauge, "stag_file_system_used_bytes", MOUNT, "What is taken of it, by whomever.",
         |of, rows| file_systems(of, rows, |system| system.used)),
