@@ -183,6 +183,12 @@ for version in 3 4.1 4.2; do
   case_ "NFS $version: many small files" tree dir-$version
   umount /mnt
 done
+ours() {
+  local url="nfs+rdma://$GUEST/d/ours-$1?vers=$1&uid=0&gid=0"
+  timeout 90 $STAG cp --rdma verbs /tmp/m "$url" && rm -f /tmp/n && timeout 90 $STAG cp --verify --rdma verbs "$url" /tmp/n && cmp /tmp/m /tmp/n &&
+    timeout 90 $STAG ls --rdma verbs "nfs+rdma://$GUEST/d?vers=$1" | grep -q ours-$1 && timeout 90 $STAG rm --rdma verbs "$url"
+}
+for version in 3 4.2; do case_ "NFS $version: our client copies a file there and back" ours $version; done
 case_ "the server ends when it is told to" eval 'kill $server; wait $server; [ $? = 0 ]'
 """
 
@@ -198,7 +204,8 @@ def without_a_device(lab):
     if not Stag.binary:
         raise Skip("no stag binary: set STAG_BIN")
     for words in (("serve", "--verbs", "127.0.0.1:3260", "mem:1M"), ("serve", "--nfs-verbs", "127.0.0.1", "--export", "/d=mem:1M"),
-                  ("info", "--rdma", "verbs", "iser://127.0.0.1:3260/iqn.2026-01.example:none/0")):
+                  ("info", "--rdma", "verbs", "iser://127.0.0.1:3260/iqn.2026-01.example:none/0"),
+                  ("info", "--rdma", "verbs", "--reconnect", "1", "nfs+rdma://127.0.0.1/none")):
         result = proc.run(Stag.binary, *words, ok=None, timeout=120)
         expect(result.code != 0, f"stag {' '.join(words)} ended well without a device")
         said = result.lower()
@@ -209,5 +216,5 @@ CASES = [("verbs: without a device that is said", without_a_device)]
 for _device in DEVICES:
     for _what, _case in (("bare queue pairs and rping", rping), ("Linux's initiator reaches Stag", linux),
                          ("our initiator reaches Stag", ours), ("our initiator reaches Linux's target", lio),
-                         ("Linux's NFS client reaches Stag", nfs)):
+                         ("Linux's NFS client and ours reach Stag", nfs)):
         CASES.append((f"verbs: {_what} over {_device}", lambda lab, case=_case, device=_device: case(lab, device)))

@@ -355,7 +355,9 @@ def lost(lab):
             file.write(os.urandom(8 << 20))
     name = os.path.basename(source)
     # So slow that all copies are in the middle at one time.
-    config = f"""[[export]]
+    config = f"""[nfs]
+lease = 10
+[[export]]
 name = "/d"
 path = "{path}"
 [[export.client]]
@@ -379,7 +381,7 @@ burst = 0
                 return f"nfs://{server.host}:{server.port}/d/{below}?vers={version}&uid=1000&gid=1000"
 
             copies += [(source, at(there), os.path.join(path, there, name)), (at(f"from{version}/{name}"), back, os.path.join(back, name))]
-        running = [subprocess.Popen([Stag.binary, "cp", "-rp", "--depth", "1", one, other], stdout=subprocess.PIPE,
+        running = [subprocess.Popen([Stag.binary, "cp", "-rp", "--depth", "1", "--reconnect", "5", one, other], stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True) for one, other, _ in copies]
         try:
             # A file is done, and others are not.

@@ -4,7 +4,7 @@
 //! hides the difference. A [`File`] takes many reads and writes at a time, and sends again what a
 //! server that restarted has lost. Below, a [`Caller`] has many calls outstanding on one
 //! connection, matches replies by XID, and sends outstanding calls again over a new connection when
-//! the old one is lost. The connection is TCP, or RDMA by software iWARP.
+//! the old one is lost. The connection is TCP or RDMA.
 //!
 //! ```no_run
 //! use nfs_client::{Client, Options, Url};
@@ -42,6 +42,6 @@ pub use error::Error;
 pub use file::File;
 pub use message::Room;
 pub use nfs::v4::Status;
-pub use options::{Auth, Crc, Options, Sys, Transport};
+pub use options::{Auth, Crc, Options, Provider, Sys, Transport};
 pub use types::{Attributes, Cursor, Entry, FileType, Handle, Id, SetAttributes, Space, Time};
 pub use url::{Url, UrlError, Version};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use rdma::Crc;
+pub use rdma::{Crc, Provider};
 
 /// Settings of calls: identity, time limits and transport.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Options {
     pub max_reply: usize,
     /// Over RDMA, whether FPDUs sent carry a CRC32C.
     pub rdma_crc: Crc,
+    /// Over RDMA, who moves the bytes: software iWARP, or an RDMA device by rdma-core's verbs.
+    pub rdma_provider: Provider,
 }
 
 /// Transport of calls.
@@ -32,7 +34,7 @@ pub enum Transport {
     /// TCP, with record marks (RFC 5531 §11).
     #[default]
     Tcp,
-    /// RDMA (RFC 8166), by software iWARP.
+    /// RDMA (RFC 8166), by [`Options::rdma_provider`].
     Rdma,
 }
 
@@ -77,6 +79,7 @@ impl Default for Options {
             give_up: Duration::from_secs(120),
             max_reply: (1 << 20) + (64 << 10),
             rdma_crc: Crc::default(),
+            rdma_provider: Provider::default(),
         }
     }
 }

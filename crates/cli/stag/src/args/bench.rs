@@ -116,9 +116,6 @@ pub struct Measure {
     /// End a run after this many errors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_errors: u64,
-    /// Seconds to try to reconnect to a lost target; 0 ends the run
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub reconnect: u32,
     /// Also measure the processor time of this process: the target's
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub target_pid: Option<u32>,

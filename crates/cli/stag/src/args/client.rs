@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -58,7 +59,7 @@ pub struct Connect {
     /// fetches longer ones
     #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = super::size)]
     pub iser_unsolicited: u64,
-    /// With iser://, the RDMA implementation
+    /// With iser:// and nfs+rdma://, the RDMA implementation
     #[arg(long, value_enum, default_value_t = Rdma::Software)]
     pub rdma: Rdma,
     /// Connections of the session (MC/S)
@@ -83,6 +84,17 @@ pub struct Connect {
     /// Timeout of the connection and of each command, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
+    /// Seconds to try to reconnect to a lost target or server; 0 ends the command [default: 60 for
+    /// units, 120 for files of NFS, 0 for tune and osd bench]
+    #[arg(long, value_name = "SECONDS")]
+    pub reconnect: Option<u32>,
+}
+
+impl Connect {
+    /// Time to try to reconnect, or `default`.
+    pub fn reconnect_or(&self, default: Duration) -> Duration {
+        self.reconnect.map_or(default, |seconds| Duration::from_secs(seconds.into()))
+    }
 }
 
 impl Default for Connect {
@@ -107,6 +119,7 @@ impl Default for Connect {
             tune: None,
             erl: None,
             timeout: 30,
+            reconnect: None,
         }
     }
 }
@@ -163,6 +176,15 @@ pub enum Rdma {
     Software,
     /// An RDMA device, by rdma-core: InfiniBand, RoCE or iWARP
     Verbs,
+}
+
+impl From<Rdma> for rdma::Provider {
+    fn from(rdma: Rdma) -> Self {
+        match rdma {
+            Rdma::Software => Self::Software,
+            Rdma::Verbs => Self::Verbs,
+        }
+    }
 }
 
 /// Whether software iWARP adds a CRC to what it sends.
@@ -314,9 +336,9 @@ pub struct Write {
     thin unit; holes of a file are skipped. --verify reads the data back from the unit and compares it.\n\n\
     nfs://HOST[:PORT]/EXPORT/PATH names a file or directory of any NFS server, without mounting it. ?vers=3, 4.1 or 4.2 chooses \
     the version [default: the newest that the server has], ?uid=N&gid=N the user [default: the user of this process]. \
-    nfs+rdma:// uses RDMA, by software iWARP and port 20049. -r \
+    nfs+rdma:// uses RDMA, by software iWARP (or --rdma verbs) and port 20049. -r \
     copies whole directories: files, directories and symbolic links, with their permissions. It reports each file that it cannot copy, copies all \
-    others, and exits with status 1. A copy continues after a restart of the server; --resume continues one that has ended.")]
+    others, and exits with status 1. A copy continues when a lost server is back within --reconnect seconds; --resume continues one that has ended.")]
 #[command(
     after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
 )]

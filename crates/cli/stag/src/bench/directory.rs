@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use load::random::mix;
 use nfs_client::{Client, Cursor, Entry, Error, FileType, Handle, SetAttributes, Status};
@@ -118,9 +117,7 @@ impl Medium for Directory {
             return Err(BenchError::Usage(format!("{name} is no directory")));
         };
         let failed = |error| Lost::from(error).of(&name);
-        let mut options = nfs::options(&args.connect);
-        options.give_up = Duration::from_secs(args.limits.reconnect.into());
-        let client = Client::connect(url, options).await.map_err(failed)?;
+        let client = nfs::connect(url, &args.connect).await.map_err(failed)?;
         let found = async {
             let (directory, of) = client.find(url, true).await?;
             if of.kind != FileType::Directory {

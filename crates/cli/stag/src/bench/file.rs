@@ -1,7 +1,6 @@
 //! A load's way to a file: a connection of NFS, and an open file.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use nfs_client::{Client, Error, FileType, SetAttributes, Status, Url};
 
@@ -65,9 +64,7 @@ impl Medium for File {
             return Err(BenchError::Usage(format!("{url} is no file")));
         };
         let failed = |error| Lost::from(error).of(&url.to_string());
-        let mut options = nfs::options(&args.connect);
-        options.give_up = Duration::from_secs(args.limits.reconnect.into());
-        let client = Client::connect(url, options).await.map_err(failed)?;
+        let client = nfs::connect(url, &args.connect).await.map_err(failed)?;
         let (file, bytes) = match Self::find(&client, url, args).await {
             Ok(found) => found,
             Err(error) => {

@@ -1,7 +1,5 @@
 //! A load's way to a unit: a session of iSCSI, and its queue.
 
-use std::time::Duration;
-
 use iscsi_client::{Completed, Disk, Error, Lun, Queue, Residual, Session, Transfer};
 use runtime::{BufMut, pool};
 use scsi::SenseKey;
@@ -45,7 +43,6 @@ impl Medium for Unit {
         let failed = |error| Lost::from(error).of(&url.to_string());
         let mut options = connect::options_without_chap(&args.connect);
         options.queue_depth = run.depth.into();
-        options.reconnect_timeout = Duration::from_secs(args.limits.reconnect.into());
         options.max_replays = MAX_REPLAYS;
         // Above level 0 the target keeps sent data for retransmission, so only `--erl` asks for it.
         options.error_recovery_level = args.connect.erl.unwrap_or(0);

@@ -8,12 +8,12 @@ use iscsi::chap::{Credential, Hash};
 use iscsi::keys::DigestChoice;
 use iscsi::login::initiator::Chap;
 use iscsi_client::tune::Tune;
-use iscsi_client::{Error, Options, Provider, Session, Url};
+use iscsi_client::{Error, Options, Session, Url};
 use runtime::Chain;
 
 use super::copy::{Disk, RemoteError};
 use super::nfs::{Intent, OpenFile};
-use crate::args::{ChapHash, Connect, Digest, Rdma, Remote, Spread, Tuning};
+use crate::args::{ChapHash, Connect, Digest, Remote, Spread, Tuning};
 use crate::secret::{self, Whose};
 
 /// The reason why there is no session.
@@ -118,10 +118,7 @@ pub fn options_without_chap(args: &Connect) -> Options {
         iser_crc: args.rdma_crc.into(),
         iser_markers: args.rdma_markers,
         iser_unsolicited: u32::try_from(args.iser_unsolicited).unwrap_or(u32::MAX),
-        iser_provider: match args.rdma {
-            Rdma::Software => Provider::Software,
-            Rdma::Verbs => Provider::Verbs,
-        },
+        iser_provider: args.rdma.into(),
         connections: args.connections,
         spread: match args.spread {
             Spread::LeastOutstanding => iscsi_client::Spread::LeastOutstanding,
@@ -130,6 +127,7 @@ pub fn options_without_chap(args: &Connect) -> Options {
         error_recovery_level: args.erl.unwrap_or(Options::default().error_recovery_level),
         connect_timeout: timeout,
         command_timeout: timeout,
+        reconnect_timeout: args.reconnect_or(Options::default().reconnect_timeout),
         tune: match args.tune {
             Some(Tuning::Auto) => Tune::Auto,
             Some(Tuning::Off) | None => Tune::Off,

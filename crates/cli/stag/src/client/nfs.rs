@@ -22,12 +22,15 @@ pub fn options(args: &Connect) -> Options {
         gids: gids.into_iter().map(rustix::process::Gid::as_raw).collect(),
     };
     let timeout = Duration::from_secs(args.timeout.into());
+    let default = Options::default();
     Options {
         auth: Auth::Sys(sys),
         connect_timeout: timeout,
         call_timeout: timeout,
+        give_up: args.reconnect_or(default.give_up),
         rdma_crc: args.rdma_crc.into(),
-        ..Options::default()
+        rdma_provider: args.rdma.into(),
+        ..default
     }
 }
 

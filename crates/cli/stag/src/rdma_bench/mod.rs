@@ -12,9 +12,8 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use rdma::{Completion, Options, Provider, QueuePair};
+use rdma::{Completion, Options, QueuePair};
 
-use crate::args::Rdma;
 use crate::args::rdma_bench::{RdmaBench, Wire};
 use crate::exit::Exit;
 use crate::out::{self, OutError};
@@ -123,10 +122,7 @@ async fn load(args: &RdmaBench, server: SocketAddr) -> Result<(), RdmaBenchError
 /// The queue pair's configuration on both sides.
 fn options(wire: &Wire, receives: u32, receive_size: u32, outstanding: u16) -> Options {
     Options {
-        provider: match wire.rdma {
-            Rdma::Software => Provider::Software,
-            Rdma::Verbs => Provider::Verbs,
-        },
+        provider: wire.rdma.into(),
         ird: outstanding,
         ord: outstanding,
         receives,

@@ -130,8 +130,8 @@ async fn find_out(args: &Tune, asked: &Url) -> Result<Report, TuneError> {
     let system = SystemLimits::read();
     let base = connect::options(asked, &args.connect)?;
     // The session must not tune itself during the measurement.
-    let base =
-        Options { tune: Tuned::Off, reconnect_timeout: Duration::ZERO, ..asked.settings.applied(base) };
+    let reconnect_timeout = args.connect.reconnect_or(Duration::ZERO);
+    let base = Options { tune: Tuned::Off, reconnect_timeout, ..asked.settings.applied(base) };
     // The options have the URL's settings from here on.
     let url = Url { settings: Settings::default(), ..connect::place(asked) };
 

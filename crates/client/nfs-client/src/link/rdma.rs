@@ -1,4 +1,4 @@
-//! RPC over RDMA (RFC 8166) by software iWARP: each call exposes the memory of its chunks, and its
+//! RPC over RDMA (RFC 8166): each call exposes the memory of its chunks, and its
 //! reply ends the server's access to it.
 
 use std::cell::RefCell;
@@ -96,10 +96,12 @@ impl Link {
             setup_timeout: options.connect_timeout,
             path: path(options),
             crc: options.rdma_crc,
+            provider: options.rdma_provider,
             ..rdma::Options::default()
         };
         let own = PrivateData { remote_invalidation: true, send: MESSAGE, receive: MESSAGE };
-        let connected = rdma::connect(address, &own.encode(), &wanted).await;
+        let private_data = |remote_invalidation| PrivateData { remote_invalidation, ..own }.encode().to_vec();
+        let connected = rdma::connect_with(address, private_data, &wanted).await;
         let (pair, says) = connected.map_err(|error| error.to_string())?;
         pair.set_keepalive(KEEPALIVE);
         let other = PrivateData::decode(&says);

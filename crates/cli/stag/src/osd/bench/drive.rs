@@ -241,7 +241,7 @@ async fn connect(args: &OsdBench, url: &Url, number: u16) -> Result<(Session, Lu
         initiator: format!("{}.{}", args.connect.initiator, number + 1),
         queue_depth: 4,
         error_recovery_level: args.connect.erl.unwrap_or(0),
-        reconnect_timeout: Duration::ZERO,
+        reconnect_timeout: args.connect.reconnect_or(Duration::ZERO),
         ..connect::options(url, &args.connect)?
     };
     let session = Session::connect(&connect::place(url), options).await?;
