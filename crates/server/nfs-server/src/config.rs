@@ -198,8 +198,8 @@ pub struct NfsLimits {
     /// Replies that are kept for calls that may come again, over all clients.
     pub replies: usize,
     /// A client of version 4 that sends nothing for this long may lose its state. Also the length
-    /// of the grace period. Looked at once, when serving begins; a successor's is not shorter than its
-    /// predecessor's.
+    /// of the grace period. Looked at once, when serving begins; a successor's is not shorter than
+    /// its predecessor's.
     pub lease: Duration,
 }
 

@@ -35,8 +35,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state after a start, or that of a predecessor, with the time of its clock. `records` is
-    /// the file of the clients' records; a predecessor's state has its limits already. `call` has a client called over one of its connections.
+    /// The state after a start, or that of a predecessor, with the time of its clock, which has its
+    /// limits already. `records` is the file of the clients' records; `call` has a client called over
+    /// one of its connections.
     pub(crate) fn new(
         records: Option<PathBuf>,
         limits: Limits,

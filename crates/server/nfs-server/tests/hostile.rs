@@ -177,6 +177,47 @@ fn ten_thousand_connections_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
+fn one_address_has_no_more_connections_than_its_share() {
+    const SHARE: usize = 100;
+    let mut config = support::config();
+    config.limits.connections_per_address = SHARE;
+    let served = support::serving(config);
+    // None within the limit is dropped, not even of those that have not called yet.
+    let mut all: Vec<_> = (0..SHARE).map(|_| served.connect()).collect();
+    let answers = |client: &mut Client| {
+        use std::io::{Read as _, Write as _};
+        let call = fragment(&nfs3(1, &Arguments::Null(()), &[]), true);
+        client.stream.write_all(&call).is_ok() && matches!(client.stream.read(&mut [0; 64]), Ok(1..))
+    };
+    assert!(all.iter_mut().all(answers));
+    assert!(!answers(&mut served.connect()), "one too many");
+    assert!(answers(&mut served.connect_from(Ipv4Addr::new(127, 0, 0, 2))));
+    // One that leaves makes room.
+    drop(all.pop());
+    while !answers(&mut served.connect()) {}
+    served.stop();
+}
+
+/// Client records of version 4, without end: the server makes room among the host's own.
+#[test]
+fn a_host_that_makes_client_records_keeps_no_other_host_out() {
+    let served = served();
+    let share = nfs::v4::state::Limits::default().clients_of_host;
+    let mut client = served.connect();
+    let mut make = |number: usize| client.v4_session(&format!("client {number}")).map(drop);
+    for number in 0..share {
+        assert_eq!(make(number), Ok(()), "{number}");
+    }
+    // All are confirmed and in use.
+    for number in share..share + 10 {
+        assert_eq!(make(number), Err(nfs::v4::Status::Delay), "{number}");
+    }
+    let mut other = served.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+    other.v4_session("another host's").expect("there is room for it");
+    served.stop();
+}
+
+#[test]
 fn a_server_that_pauses_lets_its_clients_come_back() {
     let served = served();
     let mut client = served.connect();

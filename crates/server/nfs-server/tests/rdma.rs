@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use nfs::v3::{
     Arguments, DirOp, Name, Outcome, Path, Procedure, Read, Results, SetAttributes, Stable, Status, Symlink,
     Write,
@@ -12,7 +14,7 @@ use rpc::message::Versions;
 use rpcrdma::reply::written;
 use rpcrdma::{Body, Failure, PrivateData, ReadSegment, Segment, WriteChunk};
 use support::rdma::{Chunks, LINUX, Message, RdmaClient, run};
-use support::{Served, fragment, handle, nfs3, of, served, v4};
+use support::{PATIENCE, Served, fragment, handle, nfs3, of, served, v4};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -321,6 +323,42 @@ fn clients_that_vanish_while_their_data_is_read_hold_nothing() {
         is_written(&write_by_chunk(&mut client, &file, &pattern(1 << 20), 1).await, 1 << 20);
     });
     assert!(content(&served, &file, 1 << 20) == pattern(1 << 20));
+    served.stop();
+}
+
+/// Their calls wait in the socket, and their replies are bounded.
+#[test]
+fn clients_that_read_nothing_over_rdma_hold_no_more_than_their_share() {
+    const LEN: usize = 1 << 20;
+    let (served, _, file) = with_file();
+    run(async {
+        let mut good = RdmaClient::connect(served.address()).await;
+        is_written(&write_by_chunk(&mut good, &file, &pattern(LEN), 1).await, LEN);
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            let client = RdmaClient::connect(served.address()).await;
+            let chunks = Chunks { writes: vec![vec![client.sink(LEN)]], ..Chunks::default() };
+            for xid in 0..100_000 {
+                client.send(xid, &chunks, &nfs3(xid, &read(&file, LEN), &[]));
+                let sent = client.pair.drained_below(1);
+                if runtime::timeout(Duration::from_millis(200), Box::pin(sent)).await.is_err() {
+                    break;
+                }
+            }
+            silent.push(client);
+        }
+        // The others are served meanwhile.
+        for _ in 0..20 {
+            let sink = good.sink(LEN);
+            let chunks = Chunks { writes: vec![vec![sink]], ..Chunks::default() };
+            good.call(&read(&file, LEN), &chunks).await;
+            assert!(good.take(sink) == pattern(LEN));
+        }
+        let connections = served.nfs.clients(PATIENCE);
+        let taken: Vec<_> = connections.iter().map(|it| it.calls).filter(|calls| *calls > 64).collect();
+        assert!(taken.is_empty(), "calls of clients that read nothing: {taken:?}");
+        drop(silent);
+    });
     served.stop();
 }
 

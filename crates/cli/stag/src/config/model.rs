@@ -326,6 +326,9 @@ settings! {
             list(&Form::Text(1, 255, "an address")).otherwise("none").flag("--nfs-verbs").by_hand();
         /// Connections at once. One more is closed at once.
         "connections" connections: u32 = 65536, number(1, (1 << 20) - 1);
+        /// Connections of one address at once: an IPv4 address, or an IPv6 network of 64 bits. 0 is
+        /// no limit.
+        "connections-per-address" connections_per_address: usize = usize::MAX, number(0, (1 << 20) - 1);
         /// Calls of one connection that are executed at once. More wait in its socket.
         "calls" calls: u16 = 128, number(1, 4096);
         /// Bytes of replies queued to one connection's socket above which its calls wait.

@@ -163,6 +163,7 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
         exports: config.exports.iter().filter_map(export).collect(),
         limits: NfsLimits {
             connections: config.nfs.connections as usize,
+            connections_per_address: config.nfs.connections_per_address,
             calls: config.nfs.calls.into(),
             send_high_water: usize::try_from(config.nfs.send_high_water).unwrap_or(usize::MAX),
             lease: Duration::from_secs(config.nfs.lease_s.into()),

@@ -179,7 +179,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
     /// client asks for.
     ///
     /// # Errors
-    /// INVAL, CLID_INUSE, NOENT, NOT_SAME, PERM; DELAY with too many clients.
+    /// INVAL, CLID_INUSE, NOENT, NOT_SAME, PERM; DELAY with too many clients, or too many of the
+    /// host.
     pub fn exchange_id(
         &mut self,
         now: Duration,
@@ -192,7 +193,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
         let (exchanged, replaced) = match self.try_exchange_id(now, principal, owner, flags) {
             Err(Status::Delay) => {
-                self.evict(now);
+                self.evict(now, principal.host);
                 self.try_exchange_id(now, principal, owner, flags)?
             }
             other => other?,
@@ -213,11 +214,14 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.members.exchange_id(now, principal, owner, flags, has_state, &self.limits)
     }
 
-    /// Removes the client that was silent for longest, of those that are unconfirmed or expired.
-    fn evict(&mut self, now: Duration) {
-        let members = &self.members;
-        let removable = members.clients.all().filter(|(id, _)| {
-            !members.clients.is_confirmed(*id) || members.is_expired(now, *id, &self.limits)
+    /// Removes the client that was silent for longest, of those that are unconfirmed or expired: one
+    /// of the host's own, if it has its share.
+    fn evict(&mut self, now: Duration, host: IpAddr) {
+        let Members { clients, .. } = &self.members;
+        let of_host = clients.has_share(host, &[], &self.limits).then(|| clients.of_host(host).collect());
+        let may_go = |id: ClientId| of_host.as_ref().is_none_or(|own: &BTreeSet<ClientId>| own.contains(&id));
+        let removable = clients.all().filter(|(id, _)| {
+            may_go(*id) && (!clients.is_confirmed(*id) || self.members.is_expired(now, *id, &self.limits))
         });
         if let Some((client, _)) = removable.min_by_key(|(_, renewed)| *renewed) {
             self.remove_client(client);

@@ -114,7 +114,7 @@ pub fn reclaim(who: &'static [u8]) -> Arguments<'static> {
 }
 
 /// EXCHANGE_ID of a client's start.
-pub fn exchange(name: &'static str, start: u8) -> Arguments<'static> {
+pub fn exchange(name: &str, start: u8) -> Arguments<'_> {
     Arguments::ExchangeId(ExchangeId {
         client: ClientOwner {
             verifier: Verifier([start; 8]),
@@ -138,21 +138,7 @@ impl Served {
     /// A client with a session that may have something to reclaim.
     pub fn v4_again(&self, name: &'static str) -> V4 {
         let mut link = self.connect();
-        let reply = link.v4(&body(1, &[exchange(name, 1)], &[]));
-        let Results::ExchangeId(Outcome::Ok(exchanged)) = &answers(&reply)[0] else { panic!() };
-        let create = Arguments::CreateSession(CreateSession {
-            client: exchanged.client,
-            sequence: exchanged.sequence,
-            flags: flags::create_session::CONN_BACK_CHAN,
-            fore: FORE,
-            back: FORE,
-            program: 0x4000_0000,
-            security: List::EMPTY,
-        });
-        let reply = link.v4(&body(1, &[create], &[]));
-        let Results::CreateSession(Outcome::Ok(created)) = &answers(&reply)[0] else { panic!() };
-        assert_eq!(created.flags, flags::create_session::CONN_BACK_CHAN);
-        let (client, session) = (exchanged.client, created.session);
+        let (client, session) = link.v4_session(name).expect("a session");
         V4 { link, minor: 2, client, session, sequence: 0, cache: false }
     }
 }
@@ -166,6 +152,27 @@ pub enum Called {
 }
 
 impl Client {
+    /// A client of this name, confirmed by a session on this connection.
+    pub fn v4_session(&mut self, name: &str) -> Result<(ClientId, SessionId), Status> {
+        let reply = self.v4(&body(1, &[exchange(name, 1)], &[]));
+        status(&reply).map_or(Ok(()), Err)?;
+        let Results::ExchangeId(Outcome::Ok(exchanged)) = &answers(&reply)[0] else { panic!() };
+        let create = Arguments::CreateSession(CreateSession {
+            client: exchanged.client,
+            sequence: exchanged.sequence,
+            flags: flags::create_session::CONN_BACK_CHAN,
+            fore: FORE,
+            back: FORE,
+            program: 0x4000_0000,
+            security: List::EMPTY,
+        });
+        let reply = self.v4(&body(1, &[create], &[]));
+        status(&reply).map_or(Ok(()), Err)?;
+        let Results::CreateSession(Outcome::Ok(created)) = &answers(&reply)[0] else { panic!() };
+        assert_eq!(created.flags, flags::create_session::CONN_BACK_CHAN);
+        Ok((exchanged.client, created.session))
+    }
+
     /// Notes a call of the server's, and answers it.
     pub fn called(&mut self, record: &[u8]) {
         let mut from = Reader::new(record);

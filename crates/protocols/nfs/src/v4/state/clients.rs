@@ -2,11 +2,12 @@
 //! last renewal of each lease (RFC 8881 §18.35, §18.36, §8.3).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
+use super::limits::Limits;
 use super::saved::saved;
 use crate::v4::flags::exchange_id as flags;
 use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
@@ -14,6 +15,14 @@ use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
 /// The addresses that a client is known by, the oldest first. A further one takes the place of the
 /// oldest.
 pub type Hosts = ArrayVec<IpAddr, 8>;
+
+/// What counts as one host in shares: one that has an IPv6 network has all its addresses.
+fn network(host: IpAddr) -> IpAddr {
+    match host.to_canonical() {
+        IpAddr::V4(v4) => v4.into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
+}
 
 /// The caller. With AUTH_SYS only both fields together distinguish clients: every root of every
 /// machine has the same user.
@@ -145,14 +154,14 @@ impl Clients {
     /// restarted: that is answered as another principal is. With the client's verifier it is a
     /// further address of the client (§2.10.5). Also returns the clients whose records were
     /// replaced. `in_use` says of a client and its last renewal that the lease is valid and that it
-    /// has state. DELAY: there are `most` clients.
+    /// has state. DELAY: there are too many clients, or too many of the host.
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
         principal: Principal<'_>,
         request: &ClientOwner<'_>,
         sent: u32,
-        most: usize,
+        limits: &Limits,
         in_use: impl Fn(ClientId, Duration) -> bool,
     ) -> Result<(Exchanged, Vec<ClientId>), Status> {
         if sent & !flags::MASK_A != 0 {
@@ -191,10 +200,26 @@ impl Clients {
             return Err(Status::NoEnt);
         }
         // Cases 1 and 4, and the rest of 3 and 5.
-        if self.clients.len().saturating_sub(replaced.len()) >= most {
+        if self.clients.len().saturating_sub(replaced.len()) >= limits.clients
+            || self.has_share(principal.host, &replaced, limits)
+        {
             return Err(Status::Delay);
         }
         Ok((self.add(now, principal, request), replaced))
+    }
+
+    /// Whether a host has as many clients as it may have, without these.
+    pub(super) fn has_share(&self, host: IpAddr, without: &[ClientId], limits: &Limits) -> bool {
+        // Most servers have fewer clients than that, and need not count.
+        self.clients.len() >= limits.clients_of_host
+            && self.of_host(host).filter(|id| !without.contains(id)).count() >= limits.clients_of_host
+    }
+
+    /// The clients that are known by an address of a host.
+    pub(super) fn of_host(&self, host: IpAddr) -> impl Iterator<Item = ClientId> {
+        let host = network(host);
+        let is_of = move |client: &Client| client.hosts.iter().any(|it| network(*it) == host);
+        self.clients.iter().filter(move |(_, client)| is_of(client)).map(|(id, _)| *id)
     }
 
     /// Adds an unconfirmed record.

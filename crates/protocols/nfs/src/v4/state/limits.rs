@@ -14,6 +14,8 @@ pub struct Limits {
     pub courtesy: Duration,
     /// Clients, confirmed or not.
     pub clients: usize,
+    /// Clients of one host: an IPv4 address, or an IPv6 network of 64 bits.
+    pub clients_of_host: usize,
     /// Sessions of one client.
     pub sessions: usize,
     /// Connections bound to one session.
@@ -24,6 +26,8 @@ pub struct Limits {
     pub back: Channel,
     /// Bytes of cached replies, over all sessions. CREATE_SESSION reserves them.
     pub replies: u64,
+    /// Of them, those of the clients of one host.
+    pub replies_of_host: u64,
     /// Opens of one client, over all files.
     pub opens: usize,
     /// Opens of all clients.
@@ -44,6 +48,7 @@ impl Default for Limits {
             lease: Duration::from_secs(90),
             courtesy: Duration::from_secs(24 * 3600),
             clients: 4096,
+            clients_of_host: 1024,
             sessions: 16,
             connections: 64,
             fore: Channel {
@@ -62,6 +67,7 @@ impl Default for Limits {
                 ..Channel::default()
             },
             replies: 512 << 20,
+            replies_of_host: 128 << 20,
             opens: 65_536,
             all_opens: 1 << 20,
             ranges: 65_536,

@@ -100,7 +100,7 @@ impl Members {
     ) -> Result<(Exchanged, Vec<ClientId>), Status> {
         let Members { clients, sessions } = self;
         let in_use = in_use(sessions, now, limits, has_state);
-        clients.exchange_id(now, principal, owner, flags, limits.clients, in_use)
+        clients.exchange_id(now, principal, owner, flags, limits, in_use)
     }
 
     /// Whether another client of the same name, in use on other hosts, keeps this one out.
@@ -131,7 +131,7 @@ impl Members {
             Ok(Create::Replay(result)) => return (result, None),
             Ok(Create::Run) => {}
         }
-        let created = self.make_session(connection, minor, request, limits);
+        let created = self.make_session(connection, principal.host, minor, request, limits);
         self.clients.created(id, created);
         let mut replaced = None;
         if created.is_ok() {
@@ -145,6 +145,7 @@ impl Members {
     fn make_session(
         &mut self,
         connection: Connection,
+        host: IpAddr,
         minor: u32,
         request: &CreateSession<'_>,
         limits: &Limits,
@@ -155,7 +156,8 @@ impl Members {
         }
         let carries_back = request.flags & CONN_BACK_CHAN != 0;
         let asked = (&request.fore, &request.back);
-        let channels = self.sessions.negotiate(request.client, asked, carries_back, limits)?;
+        let room = self.sessions.room(|| self.clients.of_host(host), limits);
+        let channels = self.sessions.negotiate(request.client, asked, carries_back, room, limits)?;
         let service = Service::new(minor, request.program, request.security);
         let session = self.sessions.create(request.client, channels, service, connection, carries_back);
         let (fore, back) = channels;

@@ -127,7 +127,23 @@ impl Sessions {
         SessionId(id)
     }
 
-    /// Negotiates a session's channels (RFC 8881 §18.36.3).
+    /// Bytes of replies that one more session of a host may keep. `clients` are the host's.
+    pub(super) fn room<T: Iterator<Item = ClientId>>(
+        &self,
+        clients: impl FnOnce() -> T,
+        limits: &Limits,
+    ) -> u64 {
+        let all = limits.replies.saturating_sub(self.reserved);
+        let share = limits.replies_of_host;
+        // Most servers keep less for all hosts.
+        let own = match self.reserved < share {
+            true => self.reserved,
+            false => clients().flat_map(|it| self.all_of(it)).map(|it| reservation(&it.fore)).sum(),
+        };
+        all.min(share.saturating_sub(own))
+    }
+
+    /// Negotiates a session's channels, with `room` for replies (RFC 8881 §18.36.3).
     ///
     /// # Errors
     /// TOOSMALL; NOSPC if replies could not be kept, or if the client has too many sessions.
@@ -136,6 +152,7 @@ impl Sessions {
         client: ClientId,
         asked: (&Channel, &Channel),
         wants_back: bool,
+        room: u64,
         limits: &Limits,
     ) -> Result<(Channel, Channel), Status> {
         let mut fore = least(asked.0, &limits.fore);
@@ -148,7 +165,6 @@ impl Sessions {
             return Err(Status::TooSmall);
         }
         fore.max_response_cached = fore.max_response_cached.min(fore.max_response);
-        let room = limits.replies.saturating_sub(self.reserved);
         if fore.max_response_cached > 0 {
             fore.max_requests = fore
                 .max_requests

@@ -224,6 +224,52 @@ fn too_many_clients_push_out_the_oldest_unconfirmed() {
     assert_eq!(known.client, ninth.id);
 }
 
+/// RFC 8881 §18.35.3: DELAY is what EXCHANGE_ID has for this. Whose clients are silent for longest
+/// does not matter.
+#[test]
+fn a_host_that_makes_clients_without_end_pushes_out_its_own_alone() {
+    let own = Limits { clients: 8, clients_of_host: 3, ..limits() };
+    let mut server = Server::with(own, Vec::new());
+    let exchange = |server: &mut Server, principal, name| {
+        server.now += SECOND;
+        server.state.exchange_id(server.now, principal, &owner(&[name], 1), 0).map(|it| it.client)
+    };
+    let first = exchange(&mut server, ELSEWHERE, 1).unwrap();
+    for name in 2..30 {
+        exchange(&mut server, ROOT, name).unwrap();
+    }
+    assert_eq!(server.state.usage().clients, 4);
+    let create = creation(first, 1);
+    server.state.create_session(server.now, 1, ELSEWHERE, 1, &create).expect("it is still known");
+    // Those that stay are not pushed out, and there is no room for more; but there is for others.
+    for name in 30..33 {
+        server.mount(name);
+    }
+    assert_eq!(exchange(&mut server, ROOT, 40), Err(Status::Delay));
+    assert!(exchange(&mut server, ELSEWHERE, 41).is_ok());
+    server.hand_over();
+    assert_eq!(exchange(&mut server, ROOT, 42), Err(Status::Delay));
+    // A lease that is over makes room.
+    server.now += LEASE;
+    assert!(exchange(&mut server, ROOT, 43).is_ok());
+}
+
+#[test]
+fn an_ipv6_network_of_64_bits_is_one_host() {
+    let mut server = Server::with(Limits { clients_of_host: 2, ..limits() }, Vec::new());
+    let mut exchange = |address: &str, name: u8| {
+        let principal = Principal { host: address.parse().unwrap(), ..ROOT };
+        let exchanged = server.state.exchange_id(server.now, principal, &owner(&[name], 1), 0).unwrap();
+        let create = creation(exchanged.client, 1);
+        server.state.create_session(server.now, 1, principal, 1, &create).map(|_| ())
+    };
+    assert_eq!([exchange("2001:db8::1", 1), exchange("2001:db8::2", 2)], [Ok(()), Ok(())]);
+    assert_eq!(exchange("2001:db8:0:1::3", 3), Ok(()));
+    let third = Principal { host: "2001:db8::ffff:0:0:3".parse().unwrap(), ..ROOT };
+    let refused = server.state.exchange_id(server.now, third, &owner(&[4], 1), 0);
+    assert_eq!(refused, Err(Status::Delay));
+}
+
 /// RFC 8881 §18.35.4, case 3, while a restart of the client is not confirmed yet.
 #[test]
 fn another_principal_replaces_both_records_of_an_owner() {

@@ -99,6 +99,20 @@ fn sessions_share_a_bounded_memory_of_replies() {
     assert_eq!(next.fore.max_requests, 4);
 }
 
+#[test]
+fn the_sessions_of_a_host_keep_no_more_than_its_share() {
+    let limits = Limits { replies: 64 * 4096, replies_of_host: 6 * 4096, ..limits() };
+    let mut server = Server::with(limits, Vec::new());
+    let mut create = |principal: Principal<'_>, name: u8| {
+        let exchanged = server.state.exchange_id(server.now, principal, &owner(&[name], 1), 0).unwrap();
+        let create = creation(exchanged.client, exchanged.sequence);
+        let created = server.state.create_session(server.now, 1, principal, 1, &create);
+        created.map(|it| it.fore.max_requests)
+    };
+    assert_eq!([create(ROOT, 1), create(ROOT, 2), create(ROOT, 3)], [Ok(4), Ok(2), Err(Status::NoSpc)]);
+    assert_eq!(create(ELSEWHERE, 4), Ok(4));
+}
+
 /// RFC 8881 §18.37: "on a connection bound to the session".
 #[test]
 fn a_session_is_destroyed_on_one_of_its_connections() {
