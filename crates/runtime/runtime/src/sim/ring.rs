@@ -181,13 +181,12 @@ impl SimRing {
         self.submit();
         let world = &self.here.world;
         let mut state = world.lock();
-        let waits = match want {
-            0 => Wait::Turn,
-            _ => Wait::Completion,
-        };
+        // As for the kernel, a completion that the core has not reaped yet ends the wait: an earlier
+        // call, such as one in the middle of a task, may have brought it.
+        let waits = if want == 0 || self.has_completions() { Wait::Turn } else { Wait::Completion };
         // Most of the time a core with something to do keeps its turn, now and then others get
         // theirs.
-        let goes_on = state.turns.has_completions(self.here.me) || want == 0;
+        let goes_on = waits == Wait::Turn || state.turns.has_completions(self.here.me);
         if !goes_on || state.chance.happens(125_000) {
             let until = timeout.map(|timeout| {
                 state.now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 2))
