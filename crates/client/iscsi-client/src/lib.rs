@@ -120,7 +120,7 @@ pub use iscsi::discovery::{Record, TargetAddress};
 pub use iscsi::initiator::{Recoveries, Spread};
 pub use iscsi::keys::{DigestChoice, Params};
 pub use iscsi::login::initiator::Chap;
-pub use iscsi::pdu::{Lun, Residual, TaskAttribute, TaskManagementFunction, TaskManagementResult};
+pub use iscsi::pdu::{Isid, Lun, Residual, TaskAttribute, TaskManagementFunction, TaskManagementResult};
 pub use rdma::{Crc, Provider};
 pub use runtime::{Buf, Chain};
 pub use scsi::data::capacity::ReadCapacity16;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use iscsi::initiator::Spread;
 use iscsi::keys::{DigestChoice, Offer, Params};
 use iscsi::login::initiator::Chap;
+use iscsi::pdu::Isid;
 use iser::UNTIL_FULL_FEATURE_DATA;
 use rdma::{Crc, Provider};
 
@@ -28,6 +29,9 @@ const RETAIN_S: u16 = 20;
 pub struct Options {
     /// InitiatorName.
     pub initiator: String,
+    /// ISID of the session; random if `None`. Sessions with the same one through different portal
+    /// groups of a target are sessions of one initiator port (RFC 7143 §4.4.3).
+    pub isid: Option<Isid>,
     /// InitiatorAlias.
     pub alias: Option<String>,
     /// CHAP, one-way or mutual. A credential in the URL replaces its name and secret. Without named
@@ -100,6 +104,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             initiator: "iqn.2026-01.org.stag:initiator".to_owned(),
+            isid: None,
             alias: None,
             chap: None,
             header_digest: DigestChoice::Allow,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{Outcome, Request, State};
+use super::model::{Nexus, Outcome, Ports, Request, State};
 use crate::oracle::OpId;
 
 /// Possible progress of a command.
@@ -27,19 +27,19 @@ struct Course {
 /// All possible courses of events.
 pub(super) struct History {
     courses: BTreeSet<Course>,
-    /// The commands in flight, and their initiators.
-    commands: BTreeMap<OpId, (usize, Request)>,
+    /// The commands in flight, and their nexuses.
+    commands: BTreeMap<OpId, (Nexus, Request)>,
 }
 
 impl History {
-    pub fn new(initiators: usize) -> Self {
-        let course = Course { state: State::new(initiators), commands: BTreeMap::new() };
+    pub fn new(ports: Ports) -> Self {
+        let course = Course { state: State::new(ports), commands: BTreeMap::new() };
         Self { courses: BTreeSet::from([course]), commands: BTreeMap::new() }
     }
 
-    /// `initiator` submits a command.
-    pub fn submit(&mut self, op: OpId, initiator: usize, request: Request) {
-        self.commands.insert(op, (initiator, request));
+    /// `nexus` submits a command.
+    pub fn submit(&mut self, op: OpId, nexus: Nexus, request: Request) {
+        self.commands.insert(op, (nexus, request));
         let progress = if request.changes() { Progress::Open } else { Progress::Seen(BTreeSet::new()) };
         self.change(|course| drop(course.commands.insert(op, progress.clone())));
     }
@@ -90,11 +90,11 @@ impl History {
         });
         while let Some(course) = new.pop() {
             for (op, progress) in &course.commands {
-                let (Progress::Open, Some((initiator, request))) = (progress, self.commands.get(op)) else {
+                let (Progress::Open, Some((nexus, request))) = (progress, self.commands.get(op)) else {
                     continue;
                 };
                 let mut next = course.clone();
-                let outcome = next.state.run(*initiator, *request);
+                let outcome = next.state.run(*nexus, *request);
                 next.commands.insert(*op, Progress::Done(outcome));
                 next.look(&self.commands);
                 if !self.courses.contains(&next) {
@@ -108,31 +108,34 @@ impl History {
 
 impl Course {
     /// Adds the outcomes that commands without effect may have now.
-    fn look(&mut self, commands: &BTreeMap<OpId, (usize, Request)>) {
+    fn look(&mut self, commands: &BTreeMap<OpId, (Nexus, Request)>) {
         for (op, progress) in &mut self.commands {
-            let (Progress::Seen(outcomes), Some((initiator, request))) = (progress, commands.get(op)) else {
+            let (Progress::Seen(outcomes), Some((nexus, request))) = (progress, commands.get(op)) else {
                 continue;
             };
-            outcomes.insert(self.state.clone().run(*initiator, *request));
+            outcomes.insert(self.state.clone().run(*nexus, *request));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::Whom;
     use super::*;
 
-    const REGISTER: Request = Request::Register { key: 0, new: 7, aptpl: false, force: false };
+    const PORTS: Ports = Ports { initiators: 2, targets: 1 };
+    const REGISTER: Request =
+        Request::Register { key: 0, new: 7, aptpl: false, force: false, whom: Whom::Own };
     const RESERVE: Request = Request::Reserve { key: 7, kind: 3 };
 
-    fn done(history: &mut History, op: OpId, initiator: usize, request: Request) {
-        history.submit(op, initiator, request);
+    fn done(history: &mut History, op: OpId, nexus: Nexus, request: Request) {
+        history.submit(op, nexus, request);
         history.end(op, &Outcome::Good).unwrap();
     }
 
     #[test]
     fn a_read_may_conflict_once_a_reservation_may_be_there() {
-        let mut history = History::new(2);
+        let mut history = History::new(PORTS);
         done(&mut history, 1, 0, REGISTER);
         history.submit(2, 1, Request::Read);
         assert!(history.end(2, &Outcome::Conflict).is_err());
@@ -149,7 +152,7 @@ mod tests {
     #[test]
     fn a_lost_command_may_have_been_done() {
         for outcome in [Outcome::Good, Outcome::Conflict] {
-            let mut history = History::new(2);
+            let mut history = History::new(PORTS);
             done(&mut history, 1, 0, REGISTER);
             history.submit(2, 0, RESERVE);
             history.give_up(2);
@@ -163,8 +166,13 @@ mod tests {
     #[test]
     fn a_restart_keeps_what_aptpl_promised() {
         for aptpl in [false, true] {
-            let mut history = History::new(2);
-            done(&mut history, 1, 0, Request::Register { key: 0, new: 7, aptpl, force: false });
+            let mut history = History::new(PORTS);
+            done(
+                &mut history,
+                1,
+                0,
+                Request::Register { key: 0, new: 7, aptpl, force: false, whom: Whom::Own },
+            );
             done(&mut history, 2, 0, RESERVE);
             history.restart();
             history.submit(3, 1, Request::Write);

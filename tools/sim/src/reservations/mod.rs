@@ -1,23 +1,26 @@
 //! A world in which several initiators register, reserve, preempt, clear and release at random,
 //! while sessions break and the server is changed, replaced and killed. RESERVATION CONFLICT comes
 //! exactly when SPC-4 demands it ([`model`]), however commands overlap ([`history`]), and a write
-//! that conflicts is not executed.
+//! that conflicts is not executed. Initiator ports have sessions through one or two target ports;
+//! one of them has none, and is registered by others only.
 
+mod cdb;
 mod history;
 mod model;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use disk::unit::{DiskOptions, Persist};
-use iscsi_client::{Command, Error, Lun, Options, Response, Session, Url};
+use iscsi::pdu::Isid;
+use iscsi_client::{Error, Options, Session, Url};
+use iscsi_server::config::Portal;
 use runtime::{Pooled, sim};
-use scsi::cdb::build::{self, Flags};
-use scsi::{Sense, SenseKey, Status};
 
 use crate::daemon::{self, NAME};
 use crate::host::{Disturbance, Host, Medium};
@@ -28,10 +31,12 @@ use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
 use crate::verdict::Verdict;
 use history::History;
-use model::{Key, Outcome, Request, TYPES};
+use model::{Key, Nexus, Outcome, Ports, Request, TYPES, Whom};
 
 /// Blocks of the disk, of 512 bytes. Each write has one of its own.
 const BLOCKS: usize = 512;
+/// TCP port of the first target port.
+const PORT: u16 = 3260;
 /// Tries of a command that meets a unit attention or BUSY.
 const TRIES: u32 = 1000;
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
@@ -71,17 +76,18 @@ struct Books {
     /// Writes by their block, and whether they were done; `None` if that is unknown.
     writes: RefCell<BTreeMap<OpId, Option<bool>>>,
     last_op: Cell<OpId>,
+    ports: Ports,
+    /// The key with which each nexus was registered last, as far as its initiator was told.
+    keys: RefCell<Vec<Key>>,
     conflicts: Cell<u64>,
     verdict: Verdict,
 }
 
-/// One initiator.
+/// One session.
 struct Client {
-    number: usize,
+    nexus: Nexus,
     session: Session,
     books: Rc<Books>,
-    /// The key with which it believes to be registered.
-    key: Cell<Key>,
     /// Commands that were lost with their session, and the reconnects at that time: they may still
     /// run until the session has reconnected.
     limbo: RefCell<Vec<(OpId, u64)>>,
@@ -89,25 +95,69 @@ struct Client {
 
 impl Client {
     fn next(&self, rng: &mut Rng) -> Request {
+        let ports = self.books.ports;
         // Mostly its own key, which another initiator may have removed.
-        let key = if rng.chance(900) { self.key.get() } else { rng.below(4) as Key };
+        let own = self.books.keys.borrow()[self.nexus];
+        let key = if rng.chance(900) { own } else { rng.below(4) as Key };
         let kind = rng.pick(&TYPES);
-        match rng.below(16) {
-            0 | 1 => Request::Register {
+        match rng.below(20) {
+            0..=2 => Request::Register {
                 key,
                 new: rng.below(4) as Key,
                 aptpl: rng.chance(500),
                 force: rng.chance(400),
+                whom: match rng.below(6) {
+                    0 | 1 => Whom::AllTargets,
+                    2 | 3 => Whom::Named(rng.below(1 << ports.initiators) as u32),
+                    _ => Whom::Own,
+                },
             },
-            2 | 3 => Request::Reserve { key, kind },
-            4 => Request::Release { key, kind: if rng.chance(300) { kind } else { 0 } },
-            5 if rng.chance(300) => Request::Clear { key },
-            5 | 6 => Request::Preempt { key, victim: rng.below(4) as Key, kind, abort: rng.chance(500) },
-            7 => Request::TestUnitReady,
-            8 => Request::ReadKeys,
-            9 => Request::ReadReservation,
-            10..=12 => Request::Read,
+            3 | 4 => Request::Reserve { key, kind },
+            5 => Request::Release { key, kind: if rng.chance(300) { kind } else { 0 } },
+            6 if rng.chance(300) => Request::Clear { key },
+            6 | 7 => Request::Preempt { key, victim: rng.below(4) as Key, kind, abort: rng.chance(500) },
+            8 | 9 => Request::Move {
+                key,
+                new: rng.below(4) as Key,
+                to: ports.nexus(rng.index(ports.initiators), rng.index(ports.targets)),
+                unregister: rng.chance(500),
+                aptpl: rng.chance(500),
+            },
+            10 => Request::TestUnitReady,
+            11 => Request::ReadKeys,
+            12 => Request::ReadReservation,
+            13 => Request::ReadFullStatus,
+            14..=16 => Request::Read,
             _ => Request::Write,
+        }
+    }
+
+    /// A command has succeeded.
+    fn learn(&self, request: Request) {
+        let (ports, mut keys) = (self.books.ports, self.books.keys.borrow_mut());
+        let (initiator, target) = (ports.initiator(self.nexus), ports.target(self.nexus));
+        match request {
+            Request::Register { new, whom, .. } => {
+                keys[self.nexus] = new;
+                let others: Vec<Nexus> = match whom {
+                    Whom::Own => Vec::new(),
+                    Whom::AllTargets => {
+                        (0..ports.targets).map(|target| ports.nexus(initiator, target)).collect()
+                    }
+                    Whom::Named(named) => {
+                        let named = (0..ports.initiators).filter(|other| named >> other & 1 != 0);
+                        named.map(|other| ports.nexus(other, target)).collect()
+                    }
+                };
+                others.into_iter().for_each(|other| keys[other] = new);
+            }
+            Request::Move { new, to, unregister, .. } => {
+                keys[to] = new;
+                if unregister {
+                    keys[self.nexus] = 0;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -119,15 +169,15 @@ impl Client {
         let books = &self.books;
         books.last_op.set(books.last_op.get() + 1);
         let op = books.last_op.get();
-        books.history.borrow_mut().submit(op, self.number, request);
+        books.history.borrow_mut().submit(op, self.nexus, request);
         if request == Request::Write {
             books.writes.borrow_mut().insert(op, None);
         }
-        books.verdict.note(format_args!("initiator {}: op {op}: {request:?}", self.number));
-        let told = |what| format!("initiator {}, op {op} ({request:?}): {what}", self.number);
+        books.verdict.note(format_args!("nexus {}: op {op}: {request:?}", self.nexus));
+        let told = |what| format!("nexus {}, op {op} ({request:?}): {what}", self.nexus);
         let outcome = self.outcome(op, request).await.map_err(told)?;
         let reconnects = self.session.reconnects();
-        books.verdict.note(format_args!("initiator {}: op {op}: {outcome:?}", self.number));
+        books.verdict.note(format_args!("nexus {}: op {op}: {outcome:?}", self.nexus));
         let Some(outcome) = outcome else {
             self.limbo.borrow_mut().push((op, reconnects));
             return Ok(());
@@ -142,8 +192,8 @@ impl Client {
         if outcome == Outcome::Conflict {
             books.conflicts.set(books.conflicts.get() + 1);
         }
-        if let (Request::Register { new, .. }, Outcome::Good) = (request, &outcome) {
-            self.key.set(new);
+        if outcome == Outcome::Good {
+            self.learn(request);
         }
         if request == Request::Write {
             books.writes.borrow_mut().insert(op, Some(outcome == Outcome::Good));
@@ -162,12 +212,12 @@ impl Client {
     /// `None` if the command was lost.
     async fn outcome(&self, op: OpId, request: Request) -> Result<Option<Outcome>, String> {
         for _ in 0..TRIES {
-            match self.session.execute(command(op, request).once()).await {
+            match self.session.execute(cdb::command(op, request, self.books.ports).once()).await {
                 Ok(response) if matches!(response.status, 0x08 | 0x28) => {
                     runtime::sleep(Duration::from_millis(1)).await;
                 }
                 Ok(response) => {
-                    if let Some(outcome) = outcome(request, &response)? {
+                    if let Some(outcome) = cdb::outcome(request, &response, self.books.ports)? {
                         return Ok(Some(outcome));
                     }
                 }
@@ -181,92 +231,55 @@ impl Client {
     }
 }
 
-fn command(op: OpId, request: Request) -> Command {
-    let out = |action: u8, kind: u8, key: Key, action_key: Key, aptpl: bool| {
-        let mut list = vec![0; 24];
-        (list[7], list[15], list[20]) = (key, action_key, u8::from(aptpl));
-        let cdb = build::persistent_reserve_out(action, kind, list.len() as u32);
-        Command::new(Lun::ZERO, &cdb).writing(runtime::Buf::from(list))
-    };
-    match request {
-        Request::Register { key, new, aptpl, force } => out(if force { 6 } else { 0 }, 0, key, new, aptpl),
-        Request::Reserve { key, kind } => out(1, kind, key, 0, false),
-        Request::Release { key, kind } => out(2, kind, key, 0, false),
-        Request::Clear { key } => out(3, 0, key, 0, false),
-        Request::Preempt { key, victim, kind, abort } => out(4 + u8::from(abort), kind, key, victim, false),
-        Request::TestUnitReady => Command::new(Lun::ZERO, &build::test_unit_ready()),
-        Request::ReadKeys => Command::new(Lun::ZERO, &build::persistent_reserve_in(0, 256)).reading(256),
-        Request::ReadReservation => {
-            Command::new(Lun::ZERO, &build::persistent_reserve_in(1, 256)).reading(256)
-        }
-        Request::Read => {
-            let cdb = build::read10(op as u32 % BLOCKS as u32, 1, Flags::default());
-            Command::new(Lun::ZERO, &cdb).reading(512)
-        }
-        Request::Write => {
-            let cdb = build::write10(op as u32 % BLOCKS as u32, 1, Flags::default());
-            Command::new(Lun::ZERO, &cdb).writing(runtime::Buf::from(stamp(op).to_vec()))
-        }
-    }
+/// The portal of a target port.
+fn portal(target: u16) -> Portal {
+    let listen = SocketAddr::from(([10, 0, 0, 200], PORT + target));
+    Portal { listen, group: cdb::target_port(target.into()), transports: Default::default() }
 }
 
-fn stamp(op: OpId) -> [u8; 512] {
-    let mut block = [0; 512];
-    block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&op.to_be_bytes()));
-    block
-}
-
-/// Reads an answer; `None` for a unit attention.
-fn outcome(request: Request, response: &Response) -> Result<Option<Outcome>, String> {
-    let sense = Sense::parse(&response.sense);
-    let code = sense.map(|sense| (sense.key, sense.additional.asc, sense.additional.ascq));
-    match (Status::from_code(response.status), code) {
-        (Some(Status::Good), _) => {}
-        (Some(Status::ReservationConflict), _) => return Ok(Some(Outcome::Conflict)),
-        (_, Some((SenseKey::UnitAttention, 0x29 | 0x2a | 0x2f | 0x3f, _))) => return Ok(None),
-        (_, Some((SenseKey::IllegalRequest, asc, ascq))) => return Ok(Some(Outcome::Refused(asc, ascq))),
-        _ => return Err(format!("status {:#04x} with sense {:02x?}", response.status, response.sense)),
+/// The nexuses with a session: one or two of each initiator port but the last.
+fn sessions(ports: Ports, rng: &mut Rng) -> Vec<Nexus> {
+    let mut sessions = Vec::new();
+    for initiator in 0..ports.initiators - 1 {
+        let first = rng.index(ports.targets);
+        sessions.push(ports.nexus(initiator, first));
+        // Few sessions: the possible orders of their commands are many.
+        if ports.initiators < 5 && rng.chance(500) {
+            sessions.extend((0..ports.targets).filter(|t| *t != first).map(|t| ports.nexus(initiator, t)));
+        }
     }
-    let data = response.data.to_vec();
-    // PRGENERATION and ADDITIONAL LENGTH precede the list (SPC-4 §6.15).
-    let list = || data.get(8..).unwrap_or_default();
-    Ok(Some(match request {
-        Request::ReadKeys => {
-            let mut keys: Vec<Key> = list().chunks(8).filter_map(|key| key.last().copied()).collect();
-            keys.sort_unstable();
-            Outcome::Keys(keys)
-        }
-        Request::ReadReservation => {
-            Outcome::Held(list().get(7).zip(list().get(13)).map(|(key, kind)| (*key, *kind)))
-        }
-        _ => Outcome::Good,
-    }))
+    sessions
 }
 
 async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     let mut rng = Rng::new(seed ^ 0x5052_4f55);
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
-    let config = daemon::config(&settings);
+    let mut config = daemon::config(&settings);
+    // One more initiator port than has sessions.
+    let ports = Ports { initiators: 3 + rng.index(3), targets: rng.pick(&[1, 2, 2]) };
+    config.portals = (0..ports.targets as u16).map(portal).collect();
     let cores = daemon::cores(1 + rng.index(3));
     let persist: Arc<dyn Persist> = Arc::new(Kept::default());
     let options = DiskOptions { persist: Some(persist), ..DiskOptions::default() };
     let medium = Medium::new(BLOCKS, options, (0, 0));
     let mut host = Host::new(cores, config, vec![medium], rng.pick(&[1, 1000, 20_000]));
     host.start()?;
-    let initiators = 2 + rng.index(3);
     let books = Rc::new(Books {
-        history: RefCell::new(History::new(initiators)),
+        history: RefCell::new(History::new(ports)),
         writes: RefCell::default(),
         last_op: Cell::new(0),
+        ports,
+        keys: RefCell::new(vec![0; ports.initiators * ports.targets]),
         conflicts: Cell::new(0),
         verdict: Verdict::new(loud),
     });
-    let url = Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let mut running = Vec::new();
-    for number in 0..initiators {
+    for nexus in sessions(ports, &mut rng) {
+        let url = Url::portal("10.0.0.200", PORT + ports.target(nexus) as u16).with_unit(NAME, 0);
         let options = Options {
-            initiator: format!("iqn.2026-01.example.sim:{number}"),
+            initiator: cdb::name(ports.initiator(nexus)),
+            isid: Some(Isid(cdb::ISID)),
             connections: rng.pick(&[1, 1, 2]),
             error_recovery_level: rng.pick(&[0, 2]),
             command_timeout: Duration::from_secs(20),
@@ -275,8 +288,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
             ..Options::default()
         };
         let session = Session::connect(&url, options).await.map_err(|error| format!("no login: {error}"))?;
-        let client =
-            Client { number, session, books: books.clone(), key: Cell::new(0), limbo: RefCell::default() };
+        let client = Client { nexus, session, books: books.clone(), limbo: RefCell::default() };
         running.push(runtime::spawn(work(Rc::new(client), rng.fork())));
     }
     let restarted = |what| {
@@ -299,7 +311,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     let medium = host.medium(0, BLOCKS);
     for (op, done) in books.writes.borrow().iter() {
         let block = *op as usize % BLOCKS;
-        let is_there = medium.get(block * 512..(block + 1) * 512) == Some(&stamp(*op)[..]);
+        let is_there = medium.get(block * 512..(block + 1) * 512) == Some(&cdb::stamp(*op)[..]);
         if done.is_some_and(|done| done != is_there) {
             return Err(format!("the write of op {op} is on the disk: {is_there}, and must be: {done:?}"));
         }

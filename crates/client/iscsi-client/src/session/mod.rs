@@ -145,7 +145,8 @@ impl Session {
         };
         let options = url.settings.applied(options);
         let chap = chap_of(url, &options);
-        let inner = Rc::new(Inner::new(options, chap, Portal::from(url), target, isid()?, mend::begin));
+        let isid = options.isid.map_or_else(isid, Ok)?;
+        let inner = Rc::new(Inner::new(options, chap, Portal::from(url), target, isid, mend::begin));
         // From here on dropping the owner ends the tasks.
         let session = Session { owner: Rc::new(Owner(inner.clone())) };
         inner.establish().await?;

@@ -91,8 +91,6 @@ impl ReservationType {
 struct Registration {
     port: ItPort,
     key: u64,
-    /// The registration was made with ALL_TG_PT (or for a port that such a command named).
-    all_target_ports: bool,
 }
 
 /// A persistent reservation: its type, and its holder unless all registrants hold it.

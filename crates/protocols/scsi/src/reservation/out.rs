@@ -227,50 +227,48 @@ impl Reservations {
         if !ignore && parameters.key != old.unwrap_or(0) {
             return Err(Refusal::Conflict);
         }
-        if old.is_some() && parameters.spec_i_pt {
-            return Err(Refusal::InvalidFieldInParameterList(20));
-        }
         let mut effects = Effects::default();
-        // Check all named ports before registering any: all of them or none.
-        let others = self.specified(port, parameters, environment)?;
-        let Some(old) = old else {
-            if parameters.action_key == 0 {
-                return Ok(effects);
-            }
-            for initiator in std::iter::once(&port.initiator).chain(&others) {
-                self.enroll(port, initiator, parameters, environment)?;
-            }
-            self.registered(parameters.aptpl);
-            return Ok(effects);
-        };
-        if parameters.action_key != 0 {
-            for registration in &mut self.registrations {
-                let same = registration.port == *port
-                    || parameters.all_tg_pt
-                        && registration.port.initiator == port.initiator
-                        && registration.key == old;
-                if same {
-                    registration.key = parameters.action_key;
-                }
-            }
-            if parameters.all_tg_pt {
-                self.enroll(port, &port.initiator, parameters, environment)?;
-            }
-        } else {
-            let leaving: Vec<ItPort> = self
-                .registrations
-                .iter()
-                .map(|r| (&r.port, r.key))
-                .filter(|(p, key)| {
-                    *p == port || parameters.all_tg_pt && p.initiator == port.initiator && *key == old
-                })
-                .map(|(p, _)| p.clone())
-                .collect();
-            for gone in &leaving {
-                self.unregister(gone, port, &mut effects);
-            }
+        let mut initiators = vec![port.initiator.clone()];
+        match (old, parameters.action_key, parameters.spec_i_pt) {
+            (Some(_), _, true) => return Err(Refusal::InvalidFieldInParameterList(20)),
+            // Check all named ports before registering any: all of them or none.
+            (None, 1.., true) => initiators.extend(self.specified(port, parameters, environment)?),
+            _ => {}
         }
-        self.registered(parameters.aptpl);
+        let mut targets = vec![port.target_port];
+        if parameters.all_tg_pt {
+            targets.extend(environment.target_ports);
+            // Target ports that are gone, too.
+            let same = |r: &&Registration| r.port.initiator == port.initiator && Some(r.key) == old;
+            targets.extend(self.registrations.iter().filter(same).map(|r| r.port.target_port));
+            targets.sort_unstable();
+            targets.dedup();
+        }
+        let ports = initiators.iter().flat_map(|initiator| {
+            targets.iter().map(|&target_port| ItPort { initiator: initiator.clone(), target_port })
+        });
+        let mut registers = false;
+        for of in ports {
+            let known = self.registrations.iter().position(|r| r.port == of);
+            // §6.16.3: ALL_TG_PT is one registration through each target port. Where it would
+            // conflict, it changes nothing.
+            if !ignore && parameters.key != known.map_or(0, |at| self.registrations[at].key) {
+                continue;
+            }
+            match (known, parameters.action_key) {
+                (None, 0) => continue,
+                (Some(_), 0) => self.unregister(&of, port, &mut effects),
+                (Some(at), key) => self.registrations[at].key = key,
+                (None, _) if self.registrations.len() >= Self::MAX_REGISTRATIONS => {
+                    return Err(Refusal::InsufficientResources);
+                }
+                (None, key) => self.registrations.push(Registration { port: of, key }),
+            }
+            registers = true;
+        }
+        if registers {
+            self.registered(parameters.aptpl);
+        }
         Ok(effects)
     }
 
@@ -318,31 +316,6 @@ impl Reservations {
             }
         }
         Ok(named)
-    }
-
-    /// Registers `initiator` through the requesting target port, or through all of them.
-    fn enroll(
-        &mut self,
-        requester: &ItPort,
-        initiator: &TransportId,
-        parameters: &Parameters<'_>,
-        environment: Environment<'_>,
-    ) -> Result<(), Refusal> {
-        let all: &[u16] = if parameters.all_tg_pt { environment.target_ports } else { &[] };
-        for &target_port in std::iter::once(&requester.target_port).chain(all) {
-            let port = ItPort { initiator: initiator.clone(), target_port };
-            if let Some(known) = self.registrations.iter_mut().find(|r| r.port == port) {
-                known.key = parameters.action_key;
-                known.all_target_ports = parameters.all_tg_pt;
-                continue;
-            }
-            if self.registrations.len() >= Self::MAX_REGISTRATIONS {
-                return Err(Refusal::InsufficientResources);
-            }
-            let all_target_ports = parameters.all_tg_pt;
-            self.registrations.push(Registration { port, key: parameters.action_key, all_target_ports });
-        }
-        Ok(())
     }
 
     fn registered(&mut self, aptpl: bool) {
@@ -513,7 +486,8 @@ impl Reservations {
             };
         }
         let to = ItPort { initiator, target_port };
-        if to == *port {
+        // §5.13.8: another initiator port, whatever the target port.
+        if to.initiator == port.initiator {
             return Err(Refusal::InvalidFieldInParameterList(24));
         }
         let kind = held.kind;
@@ -523,7 +497,7 @@ impl Reservations {
             return Err(Refusal::InsufficientResources);
         } else {
             let port = to.clone();
-            self.registrations.push(Registration { port, key: action_key, all_target_ports: false });
+            self.registrations.push(Registration { port, key: action_key });
         }
         self.hold(&to, kind);
         if unregister {

@@ -80,7 +80,8 @@ impl Reservations {
             let id = r.port.initiator.bytes();
             data.extend_from_slice(&r.key.to_be_bytes());
             data.extend_from_slice(&[0; 4]);
-            data.push(u8::from(r.all_target_ports) << 1 | u8::from(holds));
+            // ALL_TG_PT is zero: the descriptor is for one nexus.
+            data.push(u8::from(holds));
             data.push(scope_and_type);
             data.extend_from_slice(&[0; 4]);
             data.extend_from_slice(&r.port.target_port.to_be_bytes());

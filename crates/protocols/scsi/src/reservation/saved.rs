@@ -4,7 +4,7 @@
 //! ```text
 //! 0   "STAGPR", version 00 01 or 00 02
 //! 8   TYPE of the reservation or 0; reserved; number of registrations, 16 bits
-//! 12  a registration: flags (1 holds the reservation, 2 ALL_TG_PT); reserved;
+//! 12  a registration: flags (1 holds the reservation; others are ignored); reserved;
 //!     target port, 16 bits; key, 64 bits; length of the TransportID, 16 bits; the TransportID;
 //!     of version 2: length of the caller's note, 16 bits; the note
 //! n   CRC32C of all bytes before, 32 bits
@@ -17,7 +17,6 @@ use super::{Held, ItPort, Registration, ReservationType, Reservations, Transport
 const MAGIC: [u8; 8] = *b"STAGPR\x00\x01";
 const MAGIC_WITH_NOTES: [u8; 8] = *b"STAGPR\x00\x02";
 const HOLDS: u8 = 1;
-const ALL_TG_PT: u8 = 2;
 
 /// The caller's notes on registrations, by their ports.
 pub type Notes = Vec<(ItPort, Vec<u8>)>;
@@ -77,9 +76,8 @@ impl Reservations {
         bytes.extend_from_slice(&u16::try_from(registrations.len()).unwrap_or(u16::MAX).to_be_bytes());
         for (r, note) in registrations.iter().zip(notes) {
             let holds = if self.holds(&r.port) { HOLDS } else { 0 };
-            let all = if r.all_target_ports { ALL_TG_PT } else { 0 };
             let id = r.port.initiator.bytes();
-            bytes.extend_from_slice(&[holds | all, 0]);
+            bytes.extend_from_slice(&[holds, 0]);
             bytes.extend_from_slice(&r.port.target_port.to_be_bytes());
             bytes.extend_from_slice(&r.key.to_be_bytes());
             bytes.extend_from_slice(&u16::try_from(id.len()).unwrap_or(u16::MAX).to_be_bytes());
@@ -171,7 +169,7 @@ impl Reservations {
             if !note.is_empty() {
                 notes.push((port.clone(), note.to_vec()));
             }
-            state.registrations.push(Registration { port, key, all_target_ports: flags & ALL_TG_PT != 0 });
+            state.registrations.push(Registration { port, key });
         }
         state.held = match (kind, holders.len()) {
             (None, 0) => None,

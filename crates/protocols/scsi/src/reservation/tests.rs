@@ -260,6 +260,12 @@ fn register_and_move_hands_the_reservation_on() {
         unit.raw(0, OutAction::RegisterAndMove, 0, &own),
         Err(Refusal::InvalidFieldInParameterList(24))
     );
+    // Nor is another target port of the same initiator port.
+    let own = [&own[..18], &[0, 2], &own[20..]].concat();
+    assert_eq!(
+        unit.raw(0, OutAction::RegisterAndMove, 0, &own),
+        Err(Refusal::InvalidFieldInParameterList(24))
+    );
     unit.raw(0, OutAction::RegisterAndMove, 0, &to).unwrap();
     assert_eq!(unit.state.key_of(&port(0)), None);
     assert_eq!(unit.state.key_of(&port(1)), Some(5));
@@ -298,6 +304,9 @@ fn spec_i_pt_registers_others_or_nobody() {
     let both = spec_i_pt(4, &[&b, &c], 0);
     assert_eq!(unit.raw(0, OutAction::Register, 0, &both), Err(Refusal::InvalidFieldInParameterList(24)));
     assert_eq!(unit.state.key_of(&port(0)), None);
+    // Without a key there is nothing to register.
+    unit.raw(0, OutAction::Register, 0, &spec_i_pt(0, &[&b, &c], 0)).unwrap();
+    assert_eq!(unit.state.key_of(&port(1)), None);
     unit.out(2, OutAction::Clear, 0, 9, 0).unwrap();
     unit.raw(0, OutAction::Register, 0, &both).unwrap();
     assert_eq!([0, 1, 2].map(|n| unit.state.key_of(&port(n))), [Some(4); 3]);
@@ -327,8 +336,28 @@ fn all_tg_pt_registers_through_every_target_port() {
     let second = ItPort { target_port: 2, ..port(0) };
     assert_eq!(unit.state.key_of(&second), Some(4));
     let status = unit.state.persistent_in(InAction::ReadFullStatus, true);
-    assert_eq!(status[8 + 12], 0x02);
+    // A descriptor for each nexus.
+    assert_eq!((status[8 + 12], status[8 + 19]), (0, 1));
     unit.raw(0, OutAction::Register, 0, &list(4, 0, 0x04)).unwrap();
+    assert!(unit.state.is_empty());
+}
+
+#[test]
+fn all_tg_pt_is_one_registration_through_each_target_port() {
+    let mut unit = Unit::new();
+    let second = ItPort { target_port: 2, ..port(0) };
+    let keys = |unit: &Unit| [&port(0), &second].map(|port| unit.state.key_of(port));
+    unit.raw(0, OutAction::Register, 0, &list(0, 4, 0x04)).unwrap();
+    unit.raw(0, OutAction::Register, 0, &list(4, 0, 0)).unwrap();
+    // Through the second port the command lacks the key.
+    unit.raw(0, OutAction::Register, 0, &list(0, 5, 0x04)).unwrap();
+    assert_eq!(keys(&unit), [Some(5), Some(4)]);
+    unit.raw(0, OutAction::Register, 0, &list(5, 0, 0x04)).unwrap();
+    assert_eq!(keys(&unit), [None, Some(4)]);
+    unit.raw(0, OutAction::RegisterAndIgnore, 0, &list(0, 6, 0x04)).unwrap();
+    assert_eq!(keys(&unit), [Some(6); 2]);
+    unit.raw(0, OutAction::RegisterAndIgnore, 0, &list(0, 7, 0)).unwrap();
+    unit.raw(0, OutAction::RegisterAndIgnore, 0, &list(0, 0, 0x04)).unwrap();
     assert!(unit.state.is_empty());
 }
 
