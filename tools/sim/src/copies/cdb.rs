@@ -2,6 +2,8 @@
 
 use iscsi_client::{Command, Lun};
 
+use super::status::How;
+
 /// Bytes of a ROD token.
 pub(super) const TOKEN: usize = 512;
 
@@ -15,7 +17,7 @@ pub(super) struct Segment {
     pub blocks: u16,
 }
 
-fn sixteen(code: u8, action: u8, list_at: usize, list_id: u32, len: usize) -> [u8; 16] {
+pub(super) fn sixteen(code: u8, action: u8, list_at: usize, list_id: u32, len: usize) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (code, action);
     cdb[list_at..list_at + 4].copy_from_slice(&list_id.to_be_bytes());
@@ -23,18 +25,17 @@ fn sixteen(code: u8, action: u8, list_at: usize, list_id: u32, len: usize) -> [u
     cdb
 }
 
-fn writing(lun: u16, cdb: &[u8], list: Vec<u8>) -> Command {
+pub(super) fn writing(lun: u16, cdb: &[u8], list: Vec<u8>) -> Command {
     Command::new(Lun::new(lun).unwrap_or(Lun::ZERO), cdb).writing(runtime::Buf::from(list))
 }
 
+pub(super) fn reading(lun: u16, cdb: &[u8], len: u32) -> Command {
+    Command::new(Lun::new(lun).unwrap_or(Lun::ZERO), cdb).reading(len)
+}
+
 /// EXTENDED COPY, with list identifiers of one byte or of four.
-pub(super) fn extended_copy(
-    lun: u16,
-    lid4: bool,
-    id: u32,
-    naas: &[Vec<u8>],
-    segments: &[Segment],
-) -> Command {
+pub(super) fn extended_copy(lun: u16, how: How, id: u32, naas: &[Vec<u8>], segments: &[Segment]) -> Command {
+    let How { lid4, held, immediate } = how;
     let mut cscds = Vec::new();
     for naa in naas {
         let mut cscd = vec![0xe4, 0, 0, 0, 1, 3, 0, naa.len() as u8];
@@ -52,13 +53,12 @@ pub(super) fn extended_copy(
     }
     let mut list = vec![0; if lid4 { 48 } else { 16 }];
     if lid4 {
-        (list[0], list[3], list[16]) = (1, 0x20, 0xff);
+        (list[0], list[3], list[15], list[16]) = (1, 0x20, u8::from(immediate), 0xff);
         list[20..24].copy_from_slice(&id.to_be_bytes());
         list[42..44].copy_from_slice(&(cscds.len() as u16).to_be_bytes());
         list[44..46].copy_from_slice(&(parts.len() as u16).to_be_bytes());
     } else {
-        // The results are not held.
-        (list[0], list[1]) = (id as u8, 2 << 3);
+        (list[0], list[1]) = (id as u8, if held { 0 } else { 2 << 3 });
         list[2..4].copy_from_slice(&(cscds.len() as u16).to_be_bytes());
         list[8..12].copy_from_slice(&(parts.len() as u32).to_be_bytes());
     }
@@ -81,8 +81,7 @@ pub(super) fn populate_token(lun: u16, id: u32, lba: u64, blocks: u32) -> Comman
 
 /// RECEIVE ROD TOKEN INFORMATION: see [`token_in`].
 pub(super) fn receive_token(lun: u16, id: u32) -> Command {
-    let cdb = sixteen(0x84, 0x07, 2, id, 2048);
-    Command::new(Lun::new(lun).unwrap_or(Lun::ZERO), &cdb).reading(2048)
+    reading(lun, &sixteen(0x84, 0x07, 2, id, 2048), 2048)
 }
 
 /// The token in the data of RECEIVE ROD TOKEN INFORMATION.

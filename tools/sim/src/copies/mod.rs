@@ -1,12 +1,14 @@
 //! A world in which the server copies blocks between units for several initiators: EXTENDED COPY
 //! with both kinds of list identifiers, and copies by token. A copy reaches the units that its
 //! session sees, and those that another session of the same CHAP user sees under the same name on
-//! another target. It must reach no other unit, and leave the content there unchanged.
+//! another target. It must reach no other unit, and leave the content there unchanged. Sessions ask
+//! for the status of their copies and abort some.
 //!
 //! Commands that overlap touch different blocks, so that the content of each block is known, except
 //! after lost commands.
 
 mod cdb;
+mod status;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -30,6 +32,7 @@ use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
 use crate::verdict::Verdict;
 use cdb::Segment;
+use status::{Copy, How, State, Told};
 
 /// Blocks of each unit, of 512 bytes.
 const BLOCKS: usize = 64;
@@ -42,6 +45,8 @@ const TRIES: u32 = 1000;
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 /// Tokens die after 60 s without use.
 const TOKEN_LIFE: Duration = Duration::from_secs(50);
+/// Time in which a copy in the background ends whose session can no longer ask for it.
+const COPY_LIFE: Duration = Duration::from_secs(2);
 
 /// Runs a seed. `loud` prints each command and its outcome.
 ///
@@ -314,7 +319,7 @@ impl Client {
     }
 
     /// Does one thing. An error is a defect.
-    async fn work(&self, rng: &mut Rng) -> Result<(), String> {
+    async fn work(self: &Rc<Self>, rng: &mut Rng) -> Result<(), String> {
         let op = self.books.next_op();
         let view = rng.pick(&self.party().sees);
         let len = rng.between(1, MOST_BLOCKS);
@@ -357,7 +362,7 @@ impl Client {
         }
     }
 
-    async fn copy(&self, op: u64, view: View, rng: &mut Rng) -> Result<(), String> {
+    async fn copy(self: &Rc<Self>, op: u64, view: View, rng: &mut Rng) -> Result<(), String> {
         let (books, party) = (&self.books, self.party());
         let mut pairs: Vec<(Blocks, Blocks)> = Vec::new();
         for _ in 0..rng.pick(&[1, 1, 2, 3]) {
@@ -386,23 +391,168 @@ impl Client {
             blocks: from.1.len() as u16,
         };
         let segments: Vec<_> = pairs.iter().map(segment).collect();
-        let command = cdb::extended_copy(view.lun, rng.chance(500), op as u32, &books.naas, &segments);
+        let lid4 = rng.chance(500);
+        let how = How { lid4, held: lid4 || rng.chance(600), immediate: lid4 && rng.chance(400) };
+        let bytes = pairs.iter().map(|(from, _)| from.1.len() as u64 * 512).collect();
+        let before = (books.era.get(), self.session.reconnects());
+        let copy = Rc::new(Copy::new(how, view.lun, op as u32, bytes, before));
+        let command = cdb::extended_copy(view.lun, how, op as u32, &books.naas, &segments);
         pairs[..begun].iter().for_each(|(_, to)| books.touch(to, Changed::Perhaps));
-        let end = self.run(op, &format!("EXTENDED COPY {pairs:?}, in reach: {all}"), command).await?;
+        let what = format!("EXTENDED COPY {pairs:?}, {how:?}, in reach: {all}");
+        let watch = (!how.immediate && rng.chance(600))
+            .then(|| runtime::spawn(self.clone().watch(copy.clone(), rng.fork())));
+        let mut end = self.run(op, &what, command).await?;
+        copy.ended.set(true);
+        if let Some(watch) = watch {
+            watch.await.map_err(|error| format!("{error:?}"))??;
+        }
+        if how.immediate && matches!(end, End::Good(_)) {
+            end = self.follow(&copy, rng).await?;
+        }
+        let copied = self.settle(&copy, &end).await?;
         let good = matches!(end, End::Good(_));
         match end {
             End::Good(_) if !all => return Err("a copy reached a unit that it must not reach".into()),
             End::Refused(..) if !all => books.refused.set(books.refused.get() + 1),
+            End::Refused(SenseKey::CopyAborted, 0, 0) if copy.aborted.get() => {}
             End::Refused(SenseKey::CopyAborted, 0x0d, 2) if perhaps || books.era.get() > 0 => {}
             End::Refused(key, asc, ascq) => {
                 return Err(format!("EXTENDED COPY in reach: {key:?} {asc:#x}/{ascq:#x}"));
             }
             End::Good(_) | End::Lost => {}
         }
-        for (from, to) in &pairs[..begun] {
-            books.wrote(to, books.content_of(from), good);
+        if copied > begun {
+            return Err(format!("the status tells of {copied} copied segments, and {begun} are in reach"));
+        }
+        for (n, (from, to)) in pairs[..begun].iter().enumerate() {
+            books.wrote(to, books.content_of(from), good || n < copied);
         }
         Ok(())
+    }
+
+    /// Whether the server may have forgotten a copy.
+    fn may_be_forgotten(&self, copy: &Copy) -> bool {
+        let (era, reconnects) = copy.before;
+        self.books.disturbed_since(era) || self.session.reconnects() != reconnects
+    }
+
+    /// The status of a copy; `None` if there is none, or the command was lost.
+    async fn status(&self, copy: &Copy) -> Result<Option<Told>, String> {
+        let told = match self.ending(copy.ask()).await? {
+            End::Good(data) => Some(copy.read(&data)?),
+            End::Refused(SenseKey::IllegalRequest, 0x24, 0) | End::Lost => None,
+            End::Refused(key, asc, ascq) => return Err(format!("COPY STATUS: {key:?} {asc:#x}/{ascq:#x}")),
+        };
+        self.books.verdict.note(format_args!("session {}: op {}: {told:?}", self.number, copy.id));
+        Ok(told)
+    }
+
+    /// COPY OPERATION ABORT. If it succeeds, the copy has ended.
+    async fn abort(&self, copy: &Copy) -> Result<(), String> {
+        copy.aborted.set(true);
+        match self.ending(copy.abort()).await? {
+            End::Good(_) => match self.status(copy).await? {
+                Some(Told { state: State::Running, .. }) => Err("an aborted copy goes on".into()),
+                None if !self.may_be_forgotten(copy) => Err("an aborted copy has no status".into()),
+                _ => Ok(()),
+            },
+            End::Refused(SenseKey::IllegalRequest, 0x24, 0) | End::Lost => Ok(()),
+            End::Refused(key, asc, ascq) => Err(format!("COPY OPERATION ABORT: {key:?} {asc:#x}/{ascq:#x}")),
+        }
+    }
+
+    /// Asks for the status of a copy in the foreground until it ends, and may abort it.
+    async fn watch(self: Rc<Self>, copy: Rc<Copy>, mut rng: Rng) -> Result<(), String> {
+        while !copy.ended.get() {
+            runtime::sleep(Duration::from_micros(rng.below(4000))).await;
+            if copy.how.lid4 && rng.chance(100) {
+                self.abort(&copy).await?;
+            }
+            let was_told = copy.told.get().is_some();
+            match self.status(&copy).await? {
+                Some(Told { state: State::Running, .. }) => {}
+                Some(_) => return Ok(()),
+                None if was_told && copy.how.held && !self.may_be_forgotten(&copy) => {
+                    return Err("a running copy has no status".into());
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a copy in the background, which may be aborted.
+    async fn follow(&self, copy: &Copy, rng: &mut Rng) -> Result<End, String> {
+        loop {
+            runtime::sleep(Duration::from_micros(rng.below(4000))).await;
+            if rng.chance(100) {
+                self.abort(copy).await?;
+            }
+            match self.status(copy).await?.map(|told| told.state) {
+                Some(State::Running) => {}
+                Some(State::Done) => return Ok(End::Good(Vec::new())),
+                Some(State::Failed(Some((key, asc, ascq)))) => return Ok(End::Refused(key, asc, ascq)),
+                Some(State::Failed(None) | State::Terminated) => {
+                    return Ok(End::Refused(SenseKey::CopyAborted, 0, 0));
+                }
+                None if self.may_be_forgotten(copy) => {
+                    runtime::sleep(COPY_LIFE).await;
+                    return Ok(End::Lost);
+                }
+                None => return Err("a copy in the background has no status".into()),
+            }
+        }
+    }
+
+    /// Compares the status of a copy with its end. Returns how many segments it tells to be copied.
+    async fn settle(&self, copy: &Copy, end: &End) -> Result<usize, String> {
+        let before = copy.told.get().filter(|told| told.state != State::Running);
+        let told = self.status(copy).await?;
+        let is_told_once = !copy.how.lid4 && before.is_some_and(|told| told.state == State::Done);
+        let (told, last) = match (told, before) {
+            _ if self.may_be_forgotten(copy) => return Ok(0),
+            (Some(_), _) if is_told_once => return Err("the status of a LID1 copy is told twice".into()),
+            (None, None) if copy.how.held => return Err("the status of an ended copy is not held".into()),
+            (None, None) => return Ok(0),
+            (told, before) => (told, told.or(before)),
+        };
+        let Some(last) = last else { return Ok(0) };
+        let is_right = match (last.state, end) {
+            (State::Done, End::Good(_)) => true,
+            (State::Failed(None), End::Refused(..)) => true,
+            (State::Failed(Some(code)), End::Refused(key, asc, ascq)) => code == (*key, *asc, *ascq),
+            (State::Terminated, End::Refused(SenseKey::CopyAborted, ..)) => true,
+            // The end is unknown.
+            (State::Done | State::Failed(_) | State::Terminated, End::Lost) => true,
+            _ => false,
+        };
+        if !is_right {
+            return Err(format!("the status of an ended copy is {last:?}"));
+        }
+        if let (State::Failed(None), End::Refused(key, asc, ascq)) = (last.state, end) {
+            self.details(copy, (*key, *asc, *ascq)).await?;
+        }
+        if told.is_some() && last.state == State::Done && !copy.how.lid4 && self.status(copy).await?.is_some()
+        {
+            return Err("the status of a LID1 copy is told twice".into());
+        }
+        Ok(if last.state == State::Done { last.segments } else { last.segments.saturating_sub(1) })
+    }
+
+    /// The details of a failed LID1 copy, which are told once.
+    async fn details(&self, copy: &Copy, code: status::Code) -> Result<(), String> {
+        let first = self.ending(copy.ask_for_details()).await?;
+        let again = self.ending(copy.ask_for_details()).await?;
+        match (first, again) {
+            _ if self.may_be_forgotten(copy) => Ok(()),
+            (End::Good(data), End::Refused(SenseKey::IllegalRequest, 0x24, 0)) => {
+                match status::details_in(&data) {
+                    Some(details) if details == code => Ok(()),
+                    details => Err(format!("failure details {details:?} instead of {code:?}")),
+                }
+            }
+            _ => Err("failure details are not told, or told twice".into()),
+        }
     }
 
     async fn populate(&self, op: u64, view: View, of: Blocks) -> Result<(), String> {

@@ -64,6 +64,8 @@ const BYTES: u8 = 0x00;
 const BLOCKS: u8 = 0xF1;
 /// ESTIMATED STATUS UPDATE DELAY of a running copy, milliseconds.
 const UPDATE_DELAY_MS: u32 = 100;
+/// The same of a copy that has ended (SPC-4 §6.24).
+const NO_UPDATE: u32 = 0xffff_fffe;
 
 impl Operations {
     /// Maximum number of held results; the oldest is discarded first.
@@ -175,13 +177,14 @@ impl Operations {
         let mut data = vec![0; 32];
         (data[4], data[5]) = (op.by as u8, code);
         data[6..8].copy_from_slice(&op.counter.to_be_bytes());
-        let delay = if op.ending.is_none() { UPDATE_DELAY_MS } else { 0 };
+        let delay = if op.ending.is_none() { UPDATE_DELAY_MS } else { NO_UPDATE };
         data[8..12].copy_from_slice(&delay.to_be_bytes());
         data[12] = status as u8;
         (data[13], data[14]) = (field as u8, sense.len() as u8);
         data[15] = if op.by == Originator::ExtendedCopy { BYTES } else { BLOCKS };
         data[16..24].copy_from_slice(&op.count.to_be_bytes());
-        data[24..26].copy_from_slice(&op.segments.to_be_bytes());
+        let segments = if op.by == Originator::ExtendedCopy { op.segments } else { 0 };
+        data[24..26].copy_from_slice(&segments.to_be_bytes());
         data.extend(sense);
         data.resize(32 + field, 0);
         if tokens {
@@ -213,11 +216,14 @@ mod tests {
         assert!(ops.advance(ticket, 7, 1));
         let data = ops.status(1, 0x0102_0304, false).unwrap();
         assert_eq!((data[4], data[5], data[15], data[23], data.len()), (0x10, 0x12, 0xF1, 7, 32));
+        // Only EXTENDED COPY has segments.
+        assert_eq!(data[24..26], [0, 0]);
         assert_eq!(ops.status(2, 0x0102_0304, false), None);
         ops.finish(ticket, Ending::Done, Some(Box::new([5; TOKEN_LEN])));
         let data = ops.status(1, 0x0102_0304, true).unwrap();
         assert_eq!(data[..4], ((data.len() - 4) as u32).to_be_bytes());
         assert_eq!((data[5], data.len()), (0x01, 32 + 4 + 2 + 512));
+        assert_eq!(data[8..12], NO_UPDATE.to_be_bytes());
         assert_eq!(data[32..38], [0, 0, 2, 2, 0, 0]);
         // The token is returned until the list identifier is reused.
         assert!(ops.status(1, 0x0102_0304, true).is_some());

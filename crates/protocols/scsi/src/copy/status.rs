@@ -19,7 +19,7 @@ pub enum CopyState {
 /// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CopyProgress {
-    /// Segments completed.
+    /// Segments processed, with the current one.
     pub segments: u16,
     /// Bytes written.
     pub bytes: u64,

@@ -89,11 +89,14 @@ impl DiskUnit {
     ) -> Result<(), Sense> {
         let mut progress = CopyProgress::default();
         for (n, segment) in list.segments.iter().enumerate() {
+            // The segment being processed counts (SPC-4 §6.24).
+            progress.segments += 1;
+            if !report(progress) {
+                return Err(aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION));
+            }
             let copied = self.copy_segment(command, &mut mover, list, segment, report, &mut progress).await;
             // SPC-4 §6.4.6.1: the number of the failed segment.
             copied.map_err(|sense| sense.with_command_specific(n as u64))?;
-            progress.segments += 1;
-            report(progress);
         }
         Ok(())
     }
