@@ -285,8 +285,8 @@ impl Service for AtPortal {
         Rules {
             connections: limits.connections,
             connections_per_address: limits.connections_per_address,
-            // A connection has no login: it is one until its first call. One address may have as many
-            // as it may have connections: early drop would take some below that limit.
+            // A connection has no login: it is one until its first call. One address may have as
+            // many as connections: early drop would take some below that limit.
             logins: limits.connections,
             logins_per_address: limits.connections,
             login_memory: usize::MAX,

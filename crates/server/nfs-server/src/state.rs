@@ -36,8 +36,8 @@ pub(crate) struct State {
 
 impl State {
     /// The state after a start, or that of a predecessor, with the time of its clock, which has its
-    /// limits already. `records` is the file of the clients' records; `call` has a client called over
-    /// one of its connections.
+    /// limits already. `records` is the file of the clients' records; `call` has a client called
+    /// over one of its connections.
     pub(crate) fn new(
         records: Option<PathBuf>,
         limits: Limits,
