@@ -1,5 +1,5 @@
-//! Room of the file systems under units and exports, and of exports in memory: used, free and promised. Queries the system and
-//! returns numbers; decides when low room deserves a warning.
+//! Room of the file systems under units and exports, and of exports in memory: used, free and
+//! promised. Queries the system and returns numbers; decides when low room deserves a warning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::Metadata;
