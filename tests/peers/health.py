@@ -278,6 +278,9 @@ def store(lab):
     if os.geteuid() != 0:
         raise Skip("a file that fails needs root")
     folder = lab.new_folder("store")
+    # A directory with an arena and no metadata is a store that has lost something, unless it says that it is not finished.
+    with open(os.path.join(folder, "unfinished"), "w"):
+        pass
     with FailingFile(os.path.join(folder, "arena"), 64 * MIB) as arena:
         yield folder, arena
 
