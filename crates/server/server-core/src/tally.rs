@@ -102,7 +102,7 @@ impl Tally {
         }
         counts.failed += u64::from(failed);
         if let Some(began) = began {
-            time(counts, began.elapsed());
+            time(counts, runtime::clock().saturating_duration_since(began));
         }
     }
 

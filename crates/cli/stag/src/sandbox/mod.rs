@@ -6,7 +6,8 @@
 //!   configuration and of the daemon's state. Raised before units are opened.
 //! - [`calls`]: seccomp. No program is run, no other process is touched, nothing is mounted, no
 //!   memory becomes writable and executable. Raised once the daemon serves.
-//! - each io_uring takes only the operations that Stag submits: crate `ring`.
+//! - each io_uring takes only the operations that Stag submits: `op::restrictions` of the crate
+//!   `runtime`.
 //!
 //! A wall that the kernel does not have is logged and left out: the daemon still serves.
 
