@@ -265,8 +265,6 @@ speak() (
   cd / && fresh_ && cat /run/nfs/d/* >/dev/null && df /run/nfs && [ "$(ls /run/nfs/d | wc -l)" = 4 ] && cmp /run/nfs/d/other /run/nfs/d/copy
 )
 speak_four() {
-  # Linux may answer the first call to it with DELAY. Until the server has called again, a second later, it gives no delegation.
-  sleep 2
   VERS=$OTHER mount_ "$EXPORT" /run/nfs2 && exec 7</run/nfs/d/copy && echo more >>/run/nfs2/d/copy && umount /run/nfs2 || return
   exec 7<&-
   python3 -c '

@@ -368,11 +368,15 @@ impl Sessions {
         }
     }
 
-    /// Sends a CB_SEQUENCE alone if no call proved that the backchannel works.
+    /// Sends a CB_SEQUENCE alone if no call proved that the backchannel works; again, if the client
+    /// asked to wait.
     pub(super) fn probe(&mut self, id: SessionId) -> Option<(Way, Call)> {
         let back = self.sessions.get(&id)?.back.as_ref()?;
-        if back.proven() || back.has(&Call::Probe) {
+        if back.proven() {
             return None;
+        }
+        if back.has(&Call::Probe) {
+            return self.send_lost(id);
         }
         self.send_on(id, &Call::Probe).map(|way| (way, Call::Probe))
     }

@@ -172,6 +172,21 @@ fn a_lost_call_is_sent_again_on_another_connection() {
     assert_ne!(server.run(client).status_flags & sequence_status::BACKCHANNEL_FAULT, 0);
 }
 
+/// A client that is not done with CREATE_SESSION asks to wait; its next call shows that it is.
+#[test]
+fn a_probe_that_is_to_wait_is_sent_again_at_the_clients_next_call() {
+    let mut server = Server::new();
+    let client = server.mount(1);
+    server.run(client);
+    let probe = server.calls().pop().unwrap();
+    server.answer(&probe, Outcome::Refused(Status::Delay));
+    assert_eq!(server.calls(), []);
+    server.run(client);
+    assert_eq!(server.calls(), [probe]);
+    server.run(client);
+    assert_eq!(server.calls(), [], "it is on its way");
+}
+
 #[test]
 fn connections_of_a_session_are_bounded() {
     let mut server = Server::with(Limits { connections: 2, ..limits() }, Vec::new());
