@@ -29,7 +29,7 @@ def shortened(text, most):
 
 
 class Report:
-    # Of a long output only the end may be kept, 2 KiB of it, say: all failures are to be in there, with their reasons.
+    # Some CI systems keep the last 2 KiB of an output: all failures and their reasons fit in there.
     RETOLD = 1400
 
     def __init__(self, path=None):

@@ -270,18 +270,26 @@ def folder(lab, name="tree"):
 
 
 @contextlib.contextmanager
+def mounted(lab, source, *options):
+    """A file system at such a directory, until the block ends."""
+    at = folder(lab, "mounted")
+    made = proc.run("mount", *options, source, at, ok=None)
+    if made.code != 0:
+        raise Skip(f"{source} cannot be mounted: {made}")
+    try:
+        os.chmod(at, 0o777)
+        yield at
+    finally:
+        proc.run("umount", "-l", at, ok=None)
+
+
+@contextlib.contextmanager
 def xfs(lab):
     """Such a directory on XFS, which shares blocks between files."""
     proc.need("mkfs.xfs", "mount")
-    image, path = os.path.join(lab.new_folder("xfs"), "image"), folder(lab)
+    image = os.path.join(lab.new_folder("xfs"), "image")
     with open(image, "wb") as file:
         file.truncate(400 << 20)
     proc.run("mkfs.xfs", "-q", "-m", "reflink=1", image)
-    mounted = proc.run("mount", "-o", "loop", image, path, ok=None)
-    if mounted.code != 0:
-        raise Skip(f"no XFS can be mounted: {mounted}")
-    try:
-        os.chmod(path, 0o777)
+    with mounted(lab, image, "-o", "loop") as path:
         yield path
-    finally:
-        proc.run("umount", "-l", path)

@@ -10,7 +10,7 @@ import shutil
 from lab import nfs, proc
 from lab.failing import FailingFile
 from lab.report import Skip, expect
-from lab.share import folder, share
+from lab.share import folder, mounted, share
 from lab.target import Stag
 
 MIB = 1 << 20
@@ -120,21 +120,6 @@ class Other:
             client.end()
 
 
-@contextlib.contextmanager
-def mounted(what, *options):
-    """A file system at a new place, until the block ends."""
-    lab, source = what
-    at = folder(lab, "mounted")
-    made = proc.run("mount", *options, source, at, ok=None)
-    if made.code != 0:
-        raise Skip(f"{' '.join(options)} cannot be mounted: {made}")
-    try:
-        os.chmod(at, 0o777)
-        yield at
-    finally:
-        proc.run("umount", "-l", at, ok=None)
-
-
 def unrestricted(*exports):
     return "".join(f"""[[export]]
 name = "{name}"
@@ -158,7 +143,7 @@ def filled(client, what, stable, room, refused):
 
 def full(lab):
     """A medium of 1 MiB and 24 names: NOSPC, by whatever way it is filled, and it takes more once there is room."""
-    with mounted((lab, "none"), "-t", "tmpfs", "-o", "size=1M,nr_inodes=24") as small, \
+    with mounted(lab, "none", "-t", "tmpfs", "-o", "size=1M,nr_inodes=24") as small, \
             share(lab, {}, config=unrestricted(("/small", small), ("/other", folder(lab, "other")), ("/memory", "mem:1M"))) as server:
         other = Other(server, "/other")
         for version, kind in VERSIONS:
@@ -193,7 +178,7 @@ def quota(lab):
     with open(image, "wb") as file:
         file.truncate(200 * MIB)
     proc.run("mkfs.btrfs", "-q", image)
-    with mounted((lab, image), "-o", "loop") as top:
+    with mounted(lab, image, "-o", "loop") as top:
         bounded = os.path.join(top, "bounded")
         proc.run("btrfs", "quota", "enable", top)
         proc.run("btrfs", "subvolume", "create", bounded)
@@ -235,7 +220,7 @@ def failing(lab):
             raise Skip(f"no loop device: {made}")
         device = made.strip()
         try:
-            with mounted((lab, device)) as at:
+            with mounted(lab, device) as at:
                 yield medium, at
         finally:
             medium.fail.clear()
@@ -333,7 +318,7 @@ def lost_by_a_power_cut(lab, kind, asynchronous):
         file.truncate(32 * MIB)
     proc.run("mkfs.ext4", "-q", image)
     # Linux would flush names by itself each 5 s.
-    with mounted((lab, image), "-o", "loop,commit=300") as at:
+    with mounted(lab, image, "-o", "loop,commit=300") as at:
         os.rmdir(os.path.join(at, "lost+found"))
         config = unrestricted(("/medium", at))
         if asynchronous:
@@ -346,7 +331,7 @@ def lost_by_a_power_cut(lab, kind, asynchronous):
                 asked.append(what)
                 copy = os.path.join(os.path.dirname(image), "copy")
                 proc.run("cp", "--sparse=always", image, copy)
-                with mounted((lab, copy), "-o", "loop") as after:
+                with mounted(lab, copy, "-o", "loop") as after:
                     there, here = content(after), content(at)
                 if there != here:
                     lost.append(what)

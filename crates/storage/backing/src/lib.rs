@@ -129,7 +129,8 @@ pub trait BlockStore: Send + Sync + 'static {
         self.size()
     }
 
-    /// Whether the medium's file has no name any more: its data is lost when it is closed. A removed device reports errors itself; its name in /dev means nothing.
+    /// Whether the medium's file has no name any more: its data is lost when it is closed. A
+    /// removed device reports errors itself; its name in /dev means nothing.
     fn is_removed(&self) -> bool {
         false
     }

@@ -87,7 +87,7 @@ impl Trees {
         self.medium(export, export.is_writable())?.health()
     }
 
-    /// What an open export shows, and whether a client may write to it.
+    /// The tree of an open export, and whether any client may write to it.
     pub fn medium(&self, export: &Export, is_writable: bool) -> Option<Medium<'_>> {
         match (self.0.get(&asked(export))?, &export.shown) {
             (Open::Folder(folder), _) => Some(Medium::Folder(folder, is_writable)),

@@ -16,7 +16,8 @@ use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
 /// oldest.
 pub type Hosts = ArrayVec<IpAddr, 8>;
 
-/// What counts as one host in shares: one that has an IPv6 network has all its addresses.
+/// The host that an address counts for: an IPv4 address, or an IPv6 network of 64 bits, all of
+/// whose addresses one host can use.
 fn network(host: IpAddr) -> IpAddr {
     match host.to_canonical() {
         IpAddr::V4(v4) => v4.into(),
@@ -208,7 +209,7 @@ impl Clients {
         Ok((self.add(now, principal, request), replaced))
     }
 
-    /// Whether a host has as many clients as it may have, without these.
+    /// Whether a host has used up its share of clients, not counting those of `without`.
     pub(super) fn has_share(&self, host: IpAddr, without: &[ClientId], limits: &Limits) -> bool {
         // Most servers have fewer clients than that, and need not count.
         self.clients.len() >= limits.clients_of_host
