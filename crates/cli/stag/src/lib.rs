@@ -19,6 +19,7 @@ mod control;
 mod convert;
 mod demo;
 mod docs;
+mod doctor;
 mod exit;
 mod export;
 mod exports;
@@ -80,6 +81,7 @@ pub fn run() -> ExitCode {
     let exit = match cli.command {
         Command::Serve(args) => serve::serve(args, filter, cli.log_format),
         Command::CheckConfig(args) => check_config(&args),
+        Command::Doctor(args) => doctor::command(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Drain(args) => control::drain::command(&args),
         Command::Apply(args) => control::apply::command(&args),

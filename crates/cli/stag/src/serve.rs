@@ -489,7 +489,7 @@ fn failed(error: impl std::fmt::Display, help: Option<&str>) -> Exit {
 }
 
 /// Advice about a system error at the start.
-fn help_for(error: &io::Error) -> Option<&'static str> {
+pub fn help_for(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         // Its message has advice already.
         _ if runtime::NoRing::is(error) => None,

@@ -76,7 +76,7 @@ fn every_command_that_prints_is_tested_without_a_reader() {
 }
 
 /// Commands that need no server.
-const ALONE: [&[&str]; 10] = [
+const ALONE: [&[&str]; 11] = [
     &["--help"],
     &["--version"],
     &["serve", "--help"],
@@ -85,6 +85,7 @@ const ALONE: [&[&str]; 10] = [
     &["conform", "--list"],
     &["conform", "--explain", "login"],
     &["demo", "--size", "1M"],
+    &["doctor"],
     &["lab", "list"],
     &["lab", "equations"],
 ];

@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod conform;
 mod control;
+mod doctor;
 mod identity;
 #[cfg(feature = "lab")]
 pub mod lab;
@@ -29,6 +30,7 @@ pub use client::{
 };
 pub use conform::Conform;
 pub use control::{Acknowledge, Alua, Apply, Drain, Status, Top, Upgrade};
+pub use doctor::Doctor;
 pub use identity::Identity;
 #[cfg(feature = "lab")]
 pub use lab::Lab;
@@ -74,6 +76,7 @@ pub enum Command {
     // Each is described at its arguments.
     Serve(Serve),
     CheckConfig(CheckConfig),
+    Doctor(Doctor),
     Demo(Demo),
     Status(Status),
     Acknowledge(Acknowledge),
