@@ -28,6 +28,8 @@ pub struct Report {
     pub p50_us: f64,
     /// 99 of 100 took no longer.
     pub p99_us: f64,
+    /// 999 of 1000 took no longer.
+    pub p999_us: f64,
     pub max_us: f64,
     /// This client's processor microseconds per I/O.
     pub client_us: f64,
@@ -93,6 +95,7 @@ impl Report {
             mb_s: iops * args.block as f64 / 1e6,
             p50_us: tally.latency.quantile_us(0.5),
             p99_us: tally.latency.quantile_us(0.99),
+            p999_us: tally.latency.quantile_us(0.999),
             max_us: tally.latency.max_us(),
             client_us: each(spent.own),
             client_busy: spent.percent(spent.own),

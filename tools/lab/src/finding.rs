@@ -2,16 +2,17 @@
 //! sentence contains the numbers that decided; all sentences are generated, none is written for one
 //! claim.
 //!
-//! At most one verdict in 20 is wrong. A claim "holds at every point" if it holds at each point by
-//! that point's own bounds: for a wrong verdict, the point at which the claim is false must
-//! mislead. A claim "does not hold at some point" uses stricter bounds, the more points could
-//! mislead. For a claim about at least one point the two are exchanged.
+//! Disturbed rounds decide nothing. At most one verdict in 20 is wrong. A claim "holds at every
+//! point" if it holds at each point by that point's own bounds: for a wrong verdict, the point at
+//! which the claim is false must mislead. A claim "does not hold at some point" uses stricter
+//! bounds, the more points could mislead. For a claim about at least one point the two are
+//! exchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, Finding, Over, capital, fits};
+use crate::experiment::{Class, Experiment, Finding, Over, capital, fits};
 use crate::figure::{Bounded, digits, number, short};
 use crate::point::{Value, key};
 use crate::record::Outcome;
@@ -32,7 +33,7 @@ pub enum Verdict {
     DoesNotHold,
     /// Its limit is missed by at most [`NEAR`], if at all: the bounds reach no further beyond it.
     NearlyHolds,
-    /// The bounds span the limit, or points that count failed.
+    /// The bounds span the limit, or points that count failed or were disturbed in every round.
     CannotBeTold,
     /// No point of the claim was measured.
     NotMeasured,
@@ -70,6 +71,8 @@ pub struct Judged {
     pub source: String,
     /// The claim, a sentence.
     pub claim: String,
+    /// Whose claim it is.
+    pub class: Class,
     pub verdict: Verdict,
     /// The reason, with the numbers.
     pub sentence: String,
@@ -79,19 +82,23 @@ pub struct Judged {
 
 /// Judges all claims of an experiment.
 pub fn judge(results: &Results) -> Vec<Judged> {
-    let found = results.found();
+    let (all, found) = (results.found(), results.undisturbed());
     let spread = Spread::of(
         found.iter().flat_map(|found| found.figures.iter().map(|(name, figure)| (name.as_str(), figure))),
     );
     let (failed, missing) = results.lost();
     let failures = results.records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_)));
     let failures = failures.map(|record| record.key.as_str()).collect();
-    let judge = Judge { experiment: &results.experiment, found: &found, failed, missing, failures, spread };
+    let experiment = &results.experiment;
+    let judge = Judge { experiment, all: &all, found: &found, failed, missing, failures, spread };
     results.experiment.finding.iter().map(|finding| judge.one(finding)).collect()
 }
 
 struct Judge<'a> {
     experiment: &'a Experiment,
+    // All measured points.
+    all: &'a [Found],
+    // Those with an undisturbed round, with the figures of undisturbed rounds.
     found: &'a [Found],
     // Points without a figure.
     failed: Vec<Found>,
@@ -105,22 +112,40 @@ struct Judge<'a> {
 struct Lost {
     /// They, or the points they are compared with, failed.
     failed: usize,
+    /// They, or the points they are compared with, were disturbed in every round.
+    disturbed: usize,
     /// The machine lacks a requirement of theirs.
     missing: usize,
     /// The points they are compared with were not measured.
     alone: usize,
 }
 
+impl Lost {
+    /// The number of points that might have spoken against the claim.
+    fn silent(&self) -> usize {
+        self.failed + self.disturbed
+    }
+}
+
 impl Judge<'_> {
     fn one(&self, finding: &Finding) -> Judged {
         let mut points: Vec<(&Found, Taken)> = Vec::new();
+        let mut disturbed_rounds = 0;
         let those = |all: &[Found]| all.iter().filter(|found| speaks_of(finding, found)).count();
-        let mut lost = Lost { failed: those(&self.failed), missing: those(&self.missing), alone: 0 };
-        for found in self.found.iter().filter(|found| speaks_of(finding, found)) {
-            match self.figure(finding, found) {
-                Some(taken) => points.push((found, taken)),
-                None if self.comparison_failed(finding, found) => lost.failed += 1,
-                None => lost.alone += 1,
+        let mut lost =
+            Lost { failed: those(&self.failed), disturbed: 0, missing: those(&self.missing), alone: 0 };
+        for found in self.all.iter().filter(|found| speaks_of(finding, found)) {
+            let whole = self.figure(finding, found, self.all);
+            let undisturbed = partner(self.found, found, &BTreeMap::new());
+            match (undisturbed.and_then(|found| self.figure(finding, found, self.found)), whole) {
+                (Some(taken), whole) => {
+                    let rounds = whole.map_or(0, |whole| whole.rounds.len());
+                    disturbed_rounds += rounds.saturating_sub(taken.rounds.len());
+                    points.push((found, taken));
+                }
+                (None, Some(_)) => lost.disturbed += 1,
+                (None, None) if self.comparison_failed(finding, found) => lost.failed += 1,
+                (None, None) => lost.alone += 1,
             }
         }
         let test = Test { finding, points: points.len() };
@@ -136,19 +161,20 @@ impl Judge<'_> {
         let taken: Vec<Taken> = points.into_iter().map(|(_, taken)| taken).collect();
         let most = test.most_fail(&taken);
         let mean = Taken::mean(&taken).and_then(|mean| Test { finding, points: 1 }.at(&mean));
-        let (verdict, sentence) = self.all(finding, &at_points, mean, most, &lost);
+        let (verdict, mut sentence) = self.all(finding, &at_points, mean, most, &lost);
+        match disturbed_rounds {
+            0 => {}
+            1 => sentence += " 1 disturbed round does not count.",
+            rounds => sentence += &format!(" {rounds} disturbed rounds do not count."),
+        }
         Judged {
             source: finding.source.clone(),
             claim: finding.claim.clone(),
+            class: self.experiment.class(finding),
             verdict,
             sentence,
             points: at_points,
         }
-    }
-
-    /// The point that differs from `found` in these coordinates only.
-    fn partner(&self, found: &Found, differs: &BTreeMap<String, Value>) -> Option<&Found> {
-        partner(self.found, found, differs)
     }
 
     /// Whether the point compared with `found` failed, or each failed in the rounds that the other
@@ -162,32 +188,32 @@ impl Judge<'_> {
         let others = [to, against, both].into_iter().filter(|differs| !differs.is_empty());
         others.into_iter().any(|differs| {
             partner(&self.failed, found, &differs).is_some()
-                || self.partner(found, &differs).is_some_and(|other| {
+                || partner(self.all, found, &differs).is_some_and(|other| {
                     rounds_apart(found, other, finding) && (fails(found) || fails(other))
                 })
         })
     }
 
-    /// The judged figure at a point, in each round.
-    fn figure(&self, finding: &Finding, found: &Found) -> Option<Taken> {
+    /// The judged figure at a point of `among`, in each round.
+    fn figure(&self, finding: &Finding, found: &Found, among: &[Found]) -> Option<Taken> {
         if !is_ratio(finding) {
             let figure = found.figures.get(&finding.quantity)?;
             return Some(Taken::new(figure, self.spread.alone(&finding.quantity)));
         }
-        let mine = self.ratio(finding, found)?;
+        let mine = self.ratio(finding, found, among)?;
         match &finding.against {
             None => Some(mine),
-            Some(against) => mine.over(&self.ratio(finding, self.partner(found, against)?)?),
+            Some(against) => mine.over(&self.ratio(finding, partner(among, found, against)?, among)?),
         }
     }
 
-    fn ratio(&self, finding: &Finding, found: &Found) -> Option<Taken> {
+    fn ratio(&self, finding: &Finding, found: &Found, among: &[Found]) -> Option<Taken> {
         let taken = |found: &Found, quantity: &str| {
             let figure = found.figures.get(quantity)?;
             Some(Taken::new(figure, self.spread.apart(quantity)))
         };
         let other = match &finding.to {
-            Some(to) => self.partner(found, to)?,
+            Some(to) => partner(among, found, to)?,
             None => found,
         };
         let by = taken(other, finding.to_quantity.as_ref().unwrap_or(&finding.quantity))?;
@@ -220,10 +246,15 @@ impl Judge<'_> {
         lost: &Lost,
     ) -> (Verdict, String) {
         let subject = self.subject(finding);
+        if points.is_empty() && lost.disturbed > 0 {
+            let points = if lost.disturbed == 1 { "point" } else { "points" };
+            let text = format!("{subject}: all rounds of {} {points} were disturbed.", lost.disturbed);
+            return (Verdict::CannotBeTold, text);
+        }
         if points.is_empty() {
             let why = match lost {
-                Lost { failed: 1, missing: 0, alone: 0 } => "it failed at the only point".to_owned(),
-                Lost { failed: 1.., missing: 0, alone: 0 } => {
+                Lost { failed: 1, missing: 0, alone: 0, .. } => "it failed at the only point".to_owned(),
+                Lost { failed: 1.., missing: 0, alone: 0, .. } => {
                     format!("it failed at all {} points", lost.failed)
                 }
                 Lost { failed: 1.., .. } => {
@@ -240,13 +271,13 @@ impl Judge<'_> {
         let near = count(Verdict::NearlyHolds);
         let verdict = match finding.over {
             Over::Every if bad > 0 || most.is_some() => Verdict::DoesNotHold,
-            // A failed point might have contradicted the claim.
-            Over::Every if good == points.len() && lost.failed == 0 => Verdict::Holds,
-            Over::Every if good + near == points.len() && lost.failed == 0 => Verdict::NearlyHolds,
+            // A point without a figure might have contradicted the claim.
+            Over::Every if good == points.len() && lost.silent() == 0 => Verdict::Holds,
+            Over::Every if good + near == points.len() && lost.silent() == 0 => Verdict::NearlyHolds,
             Over::Some if good > 0 => Verdict::Holds,
-            Over::Some if bad == points.len() && lost.failed == 0 => Verdict::DoesNotHold,
+            Over::Some if bad == points.len() && lost.silent() == 0 => Verdict::DoesNotHold,
             Over::Every | Over::Some => Verdict::CannotBeTold,
-            Over::Mean if lost.failed > 0 => Verdict::CannotBeTold,
+            Over::Mean if lost.silent() > 0 => Verdict::CannotBeTold,
             Over::Mean => mean.map_or(Verdict::CannotBeTold, |(_, verdict)| verdict),
         };
         let mut text = match (points, finding.over, mean) {
@@ -286,6 +317,11 @@ impl Judge<'_> {
             0 => {}
             1 => text += " 1 more failed and is not in this.",
             failed => text += &format!(" {failed} more failed and are not in this."),
+        }
+        match lost.disturbed {
+            0 => {}
+            1 => text += " 1 more was disturbed in every round and is not in this.",
+            more => text += &format!(" {more} more were disturbed in every round and are not in this."),
         }
         if lost.missing > 0 {
             text += &format!(" {} more could not be measured here.", lost.missing);
@@ -358,7 +394,7 @@ impl Judge<'_> {
 
     fn unit(&self, quantity: &str) -> String {
         let unit =
-            self.found.iter().find_map(|found| found.figures.get(quantity).map(|figure| figure.unit.clone()));
+            self.all.iter().find_map(|found| found.figures.get(quantity).map(|figure| figure.unit.clone()));
         unit.filter(|unit| !unit.is_empty()).map(|unit| format!(" {unit}")).unwrap_or_default()
     }
 

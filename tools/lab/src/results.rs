@@ -310,9 +310,23 @@ impl Results {
         Ok(Self { path: path.to_owned(), experiment, text, info, records, broken })
     }
 
-    /// All points that were measured, in the order of the axes' values. A hypervisor may move the
-    /// cores: a point counts only its runs on cores as far apart as in most runs, if it has any.
+    /// All points that were measured, in the order of the axes' values, with the figures of all
+    /// runs that count.
     pub fn found(&self) -> Vec<Found> {
+        self.sorted(self.counted())
+    }
+
+    /// The same with the figures of undisturbed runs only, which decide verdicts. Points whose
+    /// runs were all disturbed are left out.
+    pub fn undisturbed(&self) -> Vec<Found> {
+        let mut by_key = self.counted();
+        by_key.values_mut().for_each(|records| records.retain(|record| !record.load.disturbed));
+        self.sorted(by_key)
+    }
+
+    /// The measured records that count, by point. A hypervisor may move the cores: a point counts
+    /// only its runs on cores as far apart as in most runs, if it has any.
+    fn counted(&self) -> BTreeMap<&str, Vec<&Record>> {
         let apart = |record: &Record| are_apart(record.load.cache_line_ns);
         let mut by_key: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
         for record in self.records.iter().filter(|record| record.sample().is_some()) {
@@ -325,7 +339,7 @@ impl Results {
                 records.retain(|record| apart(record) == most_apart);
             }
         }
-        self.sorted(by_key)
+        by_key
     }
 
     /// The points without a figure in any round: those that failed, and those for which the machine

@@ -70,6 +70,7 @@ at-least = 1.5
 
 [[finding]]
 claim = "RDMA answers three times as much"
+class = "construction"
 quantity = "iops"
 of = { transport = "iser" }
 to = { transport = "tcp" }
@@ -504,7 +505,9 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
     assert!(csv.contains("\"failed: <broken> & \"\"odd\"\"\""), "{csv}");
     let markdown = fs::read_to_string(out.join("results.md")).unwrap();
     assert!(
-        markdown.contains("| RDMA answers more | cannot be told | iSCSI over RDMA: I/Os a second is"),
+        markdown.contains(
+            "| RDMA answers more | our own mark | cannot be told | iSCSI over RDMA: I/Os a second is"
+        ),
         "{markdown}"
     );
     assert!(markdown.contains("| Request size | iSCSI over TCP: I/Os a second, IOPS |"), "{markdown}");
@@ -522,6 +525,12 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
     assert_eq!(json["experiments"][0]["points"][0]["figures"]["iops"]["rounds"].as_array().unwrap().len(), 3);
     // A compared point failed.
     assert_eq!(json["experiments"][0]["findings"][0]["verdict"], "cannot-be-told");
+    // The overview counts each class by itself.
+    let findings = &json["experiments"][0]["findings"];
+    assert_eq!((&findings[0]["class"], &findings[1]["class"]), (&"ours".into(), &"construction".into()));
+    assert!(markdown.contains("| `made-up` | by construction | – | – | 1 | – | – | 15 | 2 |"), "{markdown}");
+    assert!(markdown.contains("| `made-up` | our own mark | 1 | – | – | 3 | – |  |  |"), "{markdown}");
+    assert!(page.contains("<td>by construction</td>") && page.contains("(our own mark)</span>"));
 }
 
 #[test]

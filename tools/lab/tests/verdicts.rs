@@ -188,6 +188,51 @@ fn what_is_clear_is_told() {
 }
 
 #[test]
+fn disturbed_rounds_decide_nothing() {
+    use Verdict::{CannotBeTold, DoesNotHold, Holds};
+    let source = source("at-least = 1.0");
+    let mut random = StdRng::seed_from_u64(1);
+    let mut results = results(&source, [3.0; POINTS], 8, Noise::Normal, &mut random);
+    let disturb = |results: &mut Results, those: &dyn Fn(&Record) -> bool, times: f64| {
+        for record in results.records.iter_mut().filter(|record| those(record)) {
+            record.load.disturbed = true;
+            let Outcome::Measured(sample) = &mut record.outcome else { panic!("it was measured") };
+            sample.rate("iops", times * sample.values["iops"].value, "IOPS");
+        }
+    };
+    // `new` seems slower in five rounds of eight, but the machine was disturbed in these.
+    let new = |record: &Record| record.key.starts_with("way=new") && record.round > 3;
+    disturb(&mut results, &new, 0.1);
+    let judged = judge(&results).remove(0);
+    assert_eq!(judged.verdict, Holds, "{}", judged.sentence);
+    assert!(judged.sentence.ends_with(" 25 disturbed rounds do not count."), "{}", judged.sentence);
+    assert!(judged.points.iter().all(|point| point.rounds.len() == 3), "{:?}", judged.points);
+    // The figures that are shown have all rounds.
+    assert!(results.found().iter().all(|found| found.figures["iops"].rounds.len() == 8));
+    // Without an undisturbed ratio a point might speak against the claim, whichever side of it.
+    disturb(&mut results, &|record| record.key == "way=old,place=2" && record.round <= 3, 1.0);
+    let judged = judge(&results).remove(0);
+    assert_eq!(judged.verdict, CannotBeTold, "{}", judged.sentence);
+    assert!(
+        judged.sentence.contains("1 more was disturbed in every round and is not in this."),
+        "{}",
+        judged.sentence
+    );
+    // It cannot save a claim that another point contradicts.
+    let slow = |record: &Record| record.key == "way=new,place=0" && record.round <= 3;
+    for record in results.records.iter_mut().filter(|record| slow(record)) {
+        let Outcome::Measured(sample) = &mut record.outcome else { panic!("it was measured") };
+        sample.rate("iops", 0.01 * sample.values["iops"].value, "IOPS");
+    }
+    assert_eq!(judge(&results).remove(0).verdict, DoesNotHold);
+    // Nothing is told of a run that was disturbed throughout.
+    disturb(&mut results, &|_| true, 1.0);
+    let judged = judge(&results).remove(0);
+    assert_eq!(judged.verdict, CannotBeTold);
+    assert!(judged.sentence.ends_with("all rounds of 5 points were disturbed."), "{}", judged.sentence);
+}
+
+#[test]
 fn points_without_a_common_round_count_as_failed() {
     let source = source("at-least = 1.0");
     let mut random = StdRng::seed_from_u64(1);

@@ -6,7 +6,7 @@ mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::point::{Point, Value, size};
 
@@ -285,6 +285,8 @@ pub struct Finding {
     pub source: String,
     /// The claim, a sentence.
     pub claim: String,
+    /// Whose claim it is; by default the paper's if the experiment repeats one, else our own mark.
+    pub class: Option<Class>,
     pub quantity: String,
     /// The selection of points.
     #[serde(default)]
@@ -304,6 +306,31 @@ pub struct Finding {
     /// The points at which it must hold.
     #[serde(default)]
     pub over: Over,
+}
+
+/// Whose claim a claim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// The paper's.
+    Paper,
+    /// It follows from how the experiment is built, whatever is measured.
+    Construction,
+    /// A mark that we set ourselves.
+    Ours,
+}
+
+impl Class {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 3] = [Self::Paper, Self::Construction, Self::Ours];
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Paper => "the paper's claim",
+            Self::Construction => "by construction",
+            Self::Ours => "our own mark",
+        }
+    }
 }
 
 /// The points at which a claim must hold.
@@ -370,6 +397,12 @@ impl Experiment {
 
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axis.iter().find(|axis| axis.name == name)
+    }
+
+    /// Whose claim `finding` is.
+    pub fn class(&self, finding: &Finding) -> Class {
+        let usual = if self.paper.is_empty() { Class::Ours } else { Class::Paper };
+        finding.class.unwrap_or(usual)
     }
 
     /// The number of rounds of each point.

@@ -91,10 +91,9 @@ pub(crate) fn by_stag_load(point: &Point, context: &Context, served: &mut Served
     let mut sample = Sample::new();
     served.notes.iter().for_each(|note| sample.note(note.as_str()));
     counted(&mut sample, &run)?;
-    for name in ["p50_us", "p99_us"] {
+    for name in ["p50_us", "p99_us", "p999_us", "max_us"] {
         sample.cost(name, words::number(&run, name)?, "µs");
     }
-    sample.cost("max_us", words::number(&run, "max_us")?, "µs");
     words::processor(&mut sample, &run, "target", "target_us", "target_busy");
     if let Some(working) = served.working_us(context)? {
         sample.cost("target_us", working, "µs");
@@ -206,8 +205,8 @@ fn counted(sample: &mut Sample, run: &Value) -> Result<(), Error> {
 /// Reads the figures of one run of `stag bench`.
 fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
     counted(sample, run)?;
-    for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99"), ("max_us", "max")] {
-        sample.cost(name, words::number(&run["lat_us"], place)?, "µs");
+    for place in ["mean", "p50", "p99", "p999", "max"] {
+        sample.cost(&format!("{place}_us"), words::number(&run["lat_us"], place)?, "µs");
     }
     words::processor(sample, run, "target", "target_us", "target_cpu_percent");
     words::processor(sample, run, "client", "client_us", "client_cpu_percent");
@@ -290,7 +289,7 @@ mod tests {
 
     fn run(ios: u64, errors: u64) -> Value {
         json!({ "ios": ios, "iops": 1000.0, "mb_s": 4.096, "errors": errors, "first_error": if errors > 0 { json!("no medium") } else { Value::Null },
-                "seconds": 1.0, "lat_us": { "mean": 3.0, "p50": 2.0, "p99": 9.0, "max": 12.0 }, "client_us": 1.5, "client_cpu_percent": 15.0,
+                "seconds": 1.0, "lat_us": { "mean": 3.0, "p50": 2.0, "p99": 9.0, "p999": 11.0, "max": 12.0 }, "client_us": 1.5, "client_cpu_percent": 15.0,
                 "target_us": null, "target_cpu_percent": null })
     }
 
@@ -301,7 +300,7 @@ mod tests {
         let names: Vec<&str> = sample.values.keys().map(String::as_str).collect();
         assert_eq!(
             names,
-            ["client_percent", "client_us", "iops", "max_us", "mb_s", "mean_us", "p50_us", "p99_us"]
+            ["client_percent", "client_us", "iops", "max_us", "mb_s", "mean_us", "p50_us", "p999_us", "p99_us"]
         );
         assert_eq!((sample.values["p50_us"].value, sample.values["p50_us"].unit.as_str()), (2.0, "µs"));
     }

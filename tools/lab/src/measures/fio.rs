@@ -56,7 +56,7 @@ fn read(job: &Value, reads: bool) -> Result<Sample, Error> {
     let mut sample = Sample::new();
     sample.rate("iops", iops, "IOPS");
     sample.rate("mb_s", words::number(side, "bw_bytes")? / 1e6, "MB/s");
-    for (name, part) in [("p50_us", "50.000000"), ("p99_us", "99.000000")] {
+    for (name, part) in [("p50_us", "50.000000"), ("p99_us", "99.000000"), ("p999_us", "99.900000")] {
         if let Some(ns) = side["clat_ns"]["percentile"][part].as_f64() {
             sample.cost(name, ns / 1e3, "µs");
         }
@@ -78,13 +78,16 @@ mod tests {
 
     #[test]
     fn what_fio_prints_is_a_sample_like_others() {
-        let side = json!({ "iops": 40_000.0, "bw_bytes": 163_840_000, "clat_ns": { "max": 9_000_000, "percentile": { "50.000000": 700_000, "99.000000": 2_000_000 } } });
+        let side = json!({ "iops": 40_000.0, "bw_bytes": 163_840_000, "clat_ns": { "max": 9_000_000, "percentile": { "50.000000": 700_000, "99.000000": 2_000_000, "99.900000": 3_000_000 } } });
         let job =
             json!({ "error": 0, "usr_cpu": 10.0, "sys_cpu": 30.0, "write": side, "read": { "iops": 0.0 } });
         let found = read(&job, false).unwrap();
         let of = |name: &str| found.values[name].value;
         assert_eq!((of("iops"), of("mb_s")), (40_000.0, 163.84));
-        assert_eq!((of("p50_us"), of("p99_us"), of("max_us")), (700.0, 2000.0, 9000.0));
+        assert_eq!(
+            (of("p50_us"), of("p99_us"), of("p999_us"), of("max_us")),
+            (700.0, 2000.0, 3000.0, 9000.0)
+        );
         assert!((of("target_us") - 10.0).abs() < 1e-9 && of("target_percent") == 40.0);
         assert!(read(&job, true).is_err(), "no read ended");
         assert!(read(&json!({ "error": 5 }), false).is_err());

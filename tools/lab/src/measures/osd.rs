@@ -107,7 +107,7 @@ fn read(printed: &str, what: &str, context: &Context) -> Result<Sample, Error> {
         sample.rate("mb_s", mb_s, "MB/s");
         words::of_the_link(&mut sample, context, mb_s);
     }
-    for name in ["mean_us", "p50_us", "p99_us"] {
+    for name in ["mean_us", "p50_us", "p99_us", "p999_us"] {
         sample.cost(name, words::number(part, name)?, "µs");
     }
     sample.fact("stdev_us", words::number(part, "stdev_us")?, "µs");

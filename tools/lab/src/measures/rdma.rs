@@ -51,8 +51,8 @@ impl Measure for Rdma {
         let mut sample = Sample::new();
         sample.rate("mb_s", mb_s, "MB/s");
         sample.rate("ops_s", words::number(&run, "ops_s")?, "/s");
-        for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99")] {
-            sample.cost(name, words::number(&run["lat_us"], place)?, "µs");
+        for place in ["mean", "p50", "p99", "p999"] {
+            sample.cost(&format!("{place}_us"), words::number(&run["lat_us"], place)?, "µs");
         }
         sample.fact("rtt_ms", words::number(&run, "rtt_us")? / 1e3, "ms");
         words::of_the_link(&mut sample, context, mb_s);

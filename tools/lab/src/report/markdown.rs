@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::charts::{combinations, name};
-use super::{Section, page};
+use super::{Section, overview, page};
 use crate::compare::line_ns;
 use crate::experiment::{Experiment, Table, capital, fits};
 use crate::figure::{Figure, short};
@@ -43,28 +43,25 @@ pub fn markdown(sections: &[Section<'_>]) -> String {
             plain(&[machine.system.clone()].into_iter().chain(facts).collect::<Vec<_>>().join("; "))
         );
     }
-    text += "\n| experiment | holds | nearly holds | does not hold | cannot be told | not measured | runs | failed |\n|---|--:|--:|--:|--:|--:|--:|--:|\n";
+    text += "\n| experiment | claims | holds | nearly holds | does not hold | cannot be told | not measured | runs | failed |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n";
     for section in sections {
-        let count = |wanted: Verdict| match section.judged.iter().filter(|one| one.verdict == wanted).count()
-        {
-            0 => "–".to_owned(),
-            count => count.to_string(),
-        };
         let records = &section.results.records;
         let failed = records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_))).count();
-        text += &format!(
-            "| `{}` | {} | {} | {} | {} | {} | {} | {failed} |\n",
-            section.results.experiment.name,
-            count(Verdict::Holds),
-            count(Verdict::NearlyHolds),
-            count(Verdict::DoesNotHold),
-            count(Verdict::CannotBeTold),
-            count(Verdict::NotMeasured),
-            records.iter().filter(|record| record.sample().is_some()).count(),
-        );
+        let measured = records.iter().filter(|record| record.sample().is_some()).count();
+        let name = &section.results.experiment.name;
+        for (at, (class, counts)) in overview(section.judged.iter()).iter().enumerate() {
+            let runs = if at == 0 { format!(" {measured} | {failed} ") } else { "  |  ".to_owned() };
+            text += &format!("| `{name}` | {class} | {} |{runs}|\n", counts.join(" | "));
+        }
+    }
+    if sections.len() > 1 {
+        for (class, counts) in overview(sections.iter().flat_map(|section| &section.judged)) {
+            text += &format!("| all | {class} | {} |  |  |\n", counts.join(" | "));
+        }
     }
     text += "\nIn tables a figure is the median of the rounds, with the least and the most of them in brackets. In reasons, what stands in brackets is \
-             bounds, and a ratio is the median of the rounds' own ratios, not the ratio of the medians. What *nearly holds* misses its limit by 5 % at most, if it does.\n";
+             bounds, and a ratio is the median of the rounds' own ratios, not the ratio of the medians. What *nearly holds* misses its limit by 5 % at most, if it does. \
+             Disturbed rounds decide no verdict. A claim *by construction* follows from how the experiment is built.\n";
     for section in sections {
         text += &one(section);
     }
@@ -75,11 +72,12 @@ fn one(section: &Section<'_>) -> String {
     let (results, experiment) = (section.results, &section.results.experiment);
     let mut text = format!("\n{HEAD} {}\n\n{}\n", experiment.name, plain(&experiment.title));
     if !section.judged.is_empty() {
-        text += "\n| claim | here | why |\n|---|---|---|\n";
+        text += "\n| claim | whose | here | why |\n|---|---|---|---|\n";
         for judged in &section.judged {
             text += &format!(
-                "| {} | {} | {} |\n",
+                "| {} | {} | {} | {} |\n",
                 cell_text(&judged.claim),
+                judged.class.words(),
                 strong(judged.verdict),
                 cell_text(&judged.sentence)
             );

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::finding::{Judged, judge};
+use crate::experiment::Class;
+use crate::finding::{Judged, Verdict, judge};
 use crate::plot;
 use crate::point::Value;
 use crate::record::Outcome;
@@ -52,6 +53,22 @@ struct Section<'a> {
     found: Vec<Found>,
     judged: Vec<Judged>,
     charts: Vec<Named>,
+}
+
+/// The verdicts, in the order of the overview.
+const VERDICTS: [Verdict; 5] =
+    [Verdict::Holds, Verdict::NearlyHolds, Verdict::DoesNotHold, Verdict::CannotBeTold, Verdict::NotMeasured];
+
+/// The rows of the overview: the class of claims, and the number of each verdict in the order of
+/// [`VERDICTS`]. One row if there are no claims.
+fn overview<'a>(judged: impl Iterator<Item = &'a Judged> + Clone) -> Vec<(&'static str, [String; 5])> {
+    let of = |class: Class| judged.clone().filter(move |one| one.class == class);
+    let shown = |count: usize| if count == 0 { "–".to_owned() } else { count.to_string() };
+    let counts =
+        |class| VERDICTS.map(|verdict| shown(of(class).filter(|one| one.verdict == verdict).count()));
+    let classes = Class::ALL.into_iter().filter(|class| of(*class).next().is_some());
+    let rows: Vec<_> = classes.map(|class| (class.words(), counts(class))).collect();
+    if rows.is_empty() { vec![("–", VERDICTS.map(|_| shown(0)))] } else { rows }
 }
 
 /// Writes the report on `results` into the folder `out`.

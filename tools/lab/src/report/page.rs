@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Section, style, tables};
+use super::{Section, overview, style, tables};
 use crate::compare::line_ns;
 use crate::experiment::Experiment;
 use crate::figure::digits;
@@ -45,7 +45,9 @@ would have their median beyond one of them less than once in 20 times, however n
 distribution, in which the noise of the experiment’s other points counts as much as four more rounds, and hold every round. The claim holds there if \
 the bounds are within its limits, does not hold if they are beyond them, nearly holds if they reach over a limit by 5 % of it at most, and cannot be told if they reach \
 farther. A claim about every point does not hold if it does not at one, by bounds that are surer the more points might seem so by chance; it \
-cannot be told either if it holds at those that were measured and others failed.</p>\
+cannot be told either if it holds at those that were measured and others failed, or were disturbed in every round. Disturbed rounds decide nothing.</p>\
+<p>Each claim has a class: <i>the paper’s claim</i>; <i>by construction</i>, which follows from how the experiment is built, whatever is measured; or <i>our \
+own mark</i>.</p>\
 <p>A run is disturbed if other programs used more than a tenth of a processor meanwhile, or the hypervisor kept as much of one that had something to do. Some \
 of them are taken again, whatever their figures are.</p>";
 
@@ -91,31 +93,36 @@ pub fn date(seconds: f64) -> String {
 }
 
 fn contents(sections: &[Section<'_>]) -> String {
+    let cells = |counts: &[String]| -> String {
+        counts.iter().map(|count| format!("<td class=n>{count}</td>")).collect()
+    };
     let mut text = String::from(
-        "<div class=wide><table><thead><tr><th>Experiment</th><th>Repeats</th><th class=n>Holds</th><th class=n>Nearly holds</th><th class=n>Does not hold</th>\
+        "<div class=wide><table><thead><tr><th>Experiment</th><th>Repeats</th><th>Claims</th><th class=n>Holds</th><th class=n>Nearly holds</th><th class=n>Does not hold</th>\
          <th class=n>Cannot be told</th><th class=n>Not measured</th><th class=n>Runs</th></tr></thead><tbody>",
     );
     for section in sections {
         let experiment = &section.results.experiment;
-        text += &format!(
-            "<tr><th><a href=\"#{}\">{}</a></th><td>{}</td>",
-            experiment.name,
-            prose(&experiment.title),
-            prose(&experiment.paper)
-        );
-        for verdict in [
-            Verdict::Holds,
-            Verdict::NearlyHolds,
-            Verdict::DoesNotHold,
-            Verdict::CannotBeTold,
-            Verdict::NotMeasured,
-        ] {
-            let count = section.judged.iter().filter(|judged| judged.verdict == verdict).count();
-            text +=
-                &format!("<td class=n>{}</td>", if count == 0 { "–".to_owned() } else { count.to_string() });
-        }
         let measured = section.results.records.iter().filter(|record| record.sample().is_some()).count();
-        text += &format!("<td class=n>{measured}</td></tr>");
+        let rows = overview(section.judged.iter());
+        for (at, (class, counts)) in rows.iter().enumerate() {
+            let head = match at {
+                0 => format!(
+                    "<th rowspan={rows}><a href=\"#{}\">{}</a></th><td rowspan={rows}>{}</td>",
+                    experiment.name,
+                    prose(&experiment.title),
+                    prose(&experiment.paper),
+                    rows = rows.len()
+                ),
+                _ => String::new(),
+            };
+            let runs = if at == 0 { measured.to_string() } else { String::new() };
+            text += &format!("<tr>{head}<td>{class}</td>{}<td class=n>{runs}</td></tr>", cells(counts));
+        }
+    }
+    if sections.len() > 1 {
+        for (class, counts) in overview(sections.iter().flat_map(|section| &section.judged)) {
+            text += &format!("<tr><th>All</th><td></td><td>{class}</td>{}<td></td></tr>", cells(&counts));
+        }
     }
     text + "</tbody></table></div>"
 }
@@ -207,9 +214,10 @@ fn findings(judged: &[Judged]) -> String {
         };
         let source = if one.source.is_empty() { String::new() } else { format!("{}: ", escape(&one.source)) };
         text += &format!(
-            "<li class={class}><p><span class=soft>{source}</span><b>{}</b> <span class=verdict>— {}.</span></p><p>{}</p></li>",
+            "<li class={class}><p><span class=soft>{source}</span><b>{}</b> <span class=verdict>— {}.</span> <span class=soft>({})</span></p><p>{}</p></li>",
             prose(&one.claim),
             one.verdict.words(),
+            one.class.words(),
             prose(&one.sentence)
         );
     }

@@ -152,8 +152,13 @@ fn written(args: &LabRun, sources: &[Source]) -> Result<(String, bool), String> 
         for judged in lab::finding::judge(one) {
             missed |= judged.verdict == Verdict::DoesNotHold;
             if judged.verdict != Verdict::NotMeasured || !args.quick {
-                text +=
-                    &format!("{:14}  {}: {}\n", judged.verdict.words(), one.experiment.name, judged.claim);
+                text += &format!(
+                    "{:14}  {}: {} ({})\n",
+                    judged.verdict.words(),
+                    one.experiment.name,
+                    judged.claim,
+                    judged.class.words()
+                );
             }
         }
     }

@@ -27,6 +27,7 @@ struct Latency {
     p50: f64,
     p90: f64,
     p99: f64,
+    p999: f64,
     max: f64,
 }
 
@@ -80,6 +81,7 @@ impl Report {
                 p50: at(0.5),
                 p90: at(0.9),
                 p99: at(0.99),
+                p999: at(0.999),
                 max: round(latency.max_us(), 3),
             },
             rtt_us: round(found.rtt.as_secs_f64() * 1e6, 3),
