@@ -110,9 +110,11 @@ def lists(lab):
     expect(listed, "no experiment comes with the program")
     repeating = [one for one in listed if one["paper"]]  # What `all` is.
     seconds = sum(one["quick"]["expected_s"] for one in repeating)
-    expect(seconds <= 900, f"all with --quick are expected to take {seconds:.0f} s")
+    # docs/src/lab/lab.md promises 20 minutes. NFS over long distances takes a quarter of them.
+    expect(seconds <= 1200, f"all with --quick are expected to take {seconds:.0f} s")
     seconds = sum(one["full"]["expected_s"] for one in repeating)
-    expect(seconds <= 3000, f"all are expected to take {seconds:.0f} s")
+    # Of that, 128 MB for each of up to eight threads of NFS take 20 minutes.
+    expect(seconds <= 4800, f"all are expected to take {seconds:.0f} s")
     for one in listed:
         expect(re.search(rf"^{one['name']} ", text, re.M), f"{one['name']} is not in the list")
         file = tomllib.loads(stag_lab("list", "--show", one["name"])[0])
@@ -241,6 +243,25 @@ def by_a_peer(lab):
     measured(out, 2)
 
 
+def of_nfs(lab):
+    """A file of an export in memory is read and written in each version, over TCP and RDMA, in calls and segments as asked for."""
+    folder = lab.new_folder("lab")
+    out = os.path.join(folder, "out")
+    text = TINY % 'version = "3"\ncall = "64k"\nrdma-reads = 4\nrdma-segment = "4k"\nspan-each = "1M"\nios-each = 8'
+    for old, new in {'"bench"': '"nfs"', '"iscsi", "iser"': '"tcp", "rdma"', 'unit-size = "16M"': "", '"randread"': '"write"',
+                     '["4k", "64k"]': '["4k", "2M"]', 'quick = ["4k"]': ""}.items():
+        expect(old in text, f"{old} is not in the experiment")
+        text = text.replace(old, new)
+    path = os.path.join(folder, "tiny.toml")
+    with open(path, "w") as file:
+        file.write(text)
+    stag_lab("run", path, "--out", out, "--rounds", "1", "--no-report")
+    for key, record in measured(out, 4).items():
+        run = record["outcome"]["measured"]["raw"]
+        # With ios-each, no time ends the run.
+        expect(run["ios"] == 32 and run["writes"] == 32, f"{key}: {run}")
+
+
 def over_a_link(lab):
     """The same over an emulated link: its round trip is in the record, and in each latency."""
     folder = lab.new_folder("lab")
@@ -305,7 +326,8 @@ def reports(lab):
     expect(told == ["holds" if all(calm) else "cannot-be-told", "does-not-hold" if any(calm) else "cannot-be-told"], f"{tiny_one['findings']}")
     expect({finding["class"] for finding in tiny_one["findings"]} == {"ours"}, f"{tiny_one['findings']}")
     expect(len(tiny_one["points"]) == 4 and tiny_one["machine"]["cpu"], f"{tiny_one['points']}")
-    expect(all(len(point["figures"]["iops"]["rounds"]) == 2 for point in tiny_one["points"]), "not two rounds a point")
+    # Rounds on cores that a hypervisor has moved apart, or together, do not count.
+    expect(all(1 <= len(point["figures"]["iops"]["rounds"]) <= 2 for point in tiny_one["points"]), "not two rounds a point")
     with open(os.path.join(report, "index.html")) as file:
         page = file.read()
     seen = Page(page)
@@ -354,6 +376,7 @@ CASES = [
     ("a run that is interrupted goes on where it was", runs_and_goes_on),
     ("a second Ctrl-C and SIGKILL end all that was started", ends_at_once),
     ("a run by a peer on a file whose path has commas", by_a_peer),
+    ("a run of NFS over TCP and RDMA, in calls and segments", of_nfs),
     ("a run over an emulated link has its round trip", over_a_link),
     ("the report opens without any other file", reports),
     ("a comparison tells what is more than noise and nothing else", compares),

@@ -206,10 +206,19 @@ fn files_are_loaded_and_verified_in_every_version_over_tcp_and_rdma() {
 
     let span = ["--span", "1M", "--count", "300", "--depth", "8"];
     let verified = [&span[..], &["--fill", "--verify", "--pattern", "randrw", "--sessions", "2"]].concat();
-    for run in loaded_files(export, &verified) {
-        assert_eq!((&run["ios"], &run["errors"]), (&300.into(), &0.into()), "{run}");
-        // At the end each of the 2,048 blocks is verified.
-        assert!(run["verified_blocks"].as_u64() >= Some(2048), "{run}");
+    // As single calls, and cut into calls, and over RDMA these into segments that two RDMA Reads
+    // fetch at a time.
+    let cut = ["--bs", "128k", "--call", "48k", "--rdma-segment", "4k", "--rdma-reads", "2"];
+    for load in [verified.clone(), [&verified[..], &cut].concat()] {
+        for run in loaded_files(export, &load) {
+            assert_eq!((&run["ios"], &run["errors"]), (&300.into(), &0.into()), "{run}");
+            // At the end each of the 2,048 blocks is verified.
+            assert!(run["verified_blocks"].as_u64() >= Some(2048), "{run}");
+        }
+    }
+    let long = ["--bs", "2M", "--span", "4M", "--pattern", "write,read", "--count", "6", "--depth", "2"];
+    for run in loaded_files(export, &long) {
+        assert_eq!((&run["ios"], &run["errors"]), (&6.into(), &0.into()), "{run}");
     }
     // Also I/Os that are longer than a call, stable and unstable.
     for more in
@@ -296,6 +305,10 @@ fn what_is_of_units_alone_or_of_files_alone_is_refused() {
         (&["bench", file, "--initiators", "2"], "--sessions"),
         (&["bench", file, "--pattern", "write"], "writes over the file"),
         (&["bench", unit, "--file-sync"], "of files"),
+        (&["bench", unit, "--call", "4k"], "of files"),
+        (&["bench", unit, "--rdma-segment", "4k"], "of files"),
+        (&["bench", unit, "--bs", "4k,2M"], "of files"),
+        (&["bench", file, "--bs", "2M", "--verify", "--fill", "--destroy"], "1M at most"),
         (&["bench", unit, "--pattern", "lookup"], "of a directory of NFS"),
         (&["bench", file, "--pattern", "lookup,read"], "a file and some a directory"),
         (&["bench", file, "--pattern", "create"], "makes files"),

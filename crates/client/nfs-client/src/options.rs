@@ -24,6 +24,12 @@ pub struct Options {
     pub max_reply: usize,
     /// Over RDMA, whether FPDUs sent carry a CRC32C.
     pub rdma_crc: Crc,
+    /// Over RDMA, RDMA Reads of the server that may be outstanding, 1 to 16383: they fetch what is
+    /// written.
+    pub rdma_reads: u16,
+    /// Over RDMA, the longest segment of a call's memory, bytes; `None` for one segment. A chunk
+    /// has 64 segments at most, and longer ones where it would have more.
+    pub rdma_segment: Option<u32>,
     /// Over RDMA, who moves the bytes: software iWARP, or an RDMA device by rdma-core's verbs.
     pub rdma_provider: Provider,
 }
@@ -79,6 +85,8 @@ impl Default for Options {
             give_up: Duration::from_secs(120),
             max_reply: (1 << 20) + (64 << 10),
             rdma_crc: Crc::default(),
+            rdma_reads: 128,
+            rdma_segment: None,
             rdma_provider: Provider::default(),
         }
     }

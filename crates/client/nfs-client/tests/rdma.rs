@@ -22,6 +22,8 @@ struct Called {
     xid: u32,
     reads: Vec<Segment>,
     write: Option<Segment>,
+    /// All segments of the write chunk.
+    writes: Vec<Segment>,
     reply: Option<Segment>,
     /// The arguments, if they were sent.
     arguments: Vec<u8>,
@@ -63,6 +65,7 @@ impl Peer {
                         xid: header.xid,
                         reads: lists.reads.iter().map(|read| read.source).collect(),
                         write: lists.writes.iter().next().map(first),
+                        writes: lists.writes.iter().flat_map(|chunk| chunk.segments.iter()).collect(),
                         reply: lists.reply.map(first),
                         arguments: from.remaining().to_vec(),
                     });
@@ -123,6 +126,14 @@ fn with_many<T>(
     server: impl AsyncFnOnce(Listener) + Send + 'static,
     client: impl AsyncFnOnce(&dyn Fn() -> Pin<Box<dyn Future<Output = Caller>>>) -> T,
 ) -> T {
+    with_options(Options::default(), server, client)
+}
+
+fn with_options<T>(
+    options: Options,
+    server: impl AsyncFnOnce(Listener) + Send + 'static,
+    client: impl AsyncFnOnce(&dyn Fn() -> Pin<Box<dyn Future<Output = Caller>>>) -> T,
+) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     let server = std::thread::spawn(move || {
         Runtime::new(Config::default()).expect("a ring").block_on(async {
@@ -134,7 +145,7 @@ fn with_many<T>(
     let output = Runtime::new(Config::default()).expect("a ring").block_on(async {
         let port = told.recv().expect("it listens");
         let connect = || -> Pin<Box<dyn Future<Output = Caller>>> {
-            let options = Options { transport: Transport::Rdma, ..Options::default() };
+            let options = Options { transport: Transport::Rdma, ..options.clone() };
             Box::pin(async move { Caller::connect("127.0.0.1", port, options).await.expect("it listens") })
         };
         runtime::timeout(Duration::from_secs(60), client(&connect)).await.expect("it ends in time")
@@ -181,6 +192,46 @@ fn data_and_long_replies_are_taken_from_their_chunks() {
         assert_eq!(ask(&caller, READ).await, Ok(vec![0, 0, 0, 6, 5, 5, 5, 5, 5, 5, 0, 0]));
         assert!(ask(&caller, LIST).await.is_ok_and(|body| body == vec![9; LONG]));
         assert_eq!(ask(&caller, Room::SMALL).await, Ok(b"ok".to_vec()));
+    });
+}
+
+#[test]
+fn chunks_are_cut_into_segments_of_one_stag_as_long_as_asked() {
+    const CUT: u32 = 40_000;
+    let cuts = |segments: &[Segment], len: u32| {
+        let first = segments[0];
+        let at = |at, length| Segment { length, offset: first.offset + u64::from(at), ..first };
+        assert_eq!(segments, [at(0, CUT), at(CUT, CUT), at(2 * CUT, len - 2 * CUT)]);
+    };
+    let server = async move |mut listener: Listener| {
+        let peer = Peer::accept(&mut listener).await;
+        assert_eq!(peer.0.ord(), 3, "the client allows three RDMA Reads");
+        let called = peer.call().await.expect("a call");
+        cuts(&called.writes, LONG as u32);
+        let [first, second, third] = called.writes[..] else { panic!("three segments") };
+        peer.write(first, &[5; CUT as usize]);
+        peer.write(second, &[6; 10]);
+        let returned = [first, Segment { length: 10, ..second }, Segment { length: 0, ..third }];
+        let mut message = Vec::new();
+        let writes = Chained::of([WriteChunk { segments: List::of(&returned) }]);
+        let lists = Lists { writes: writes.chain(), ..Lists::NONE };
+        Header::new(called.xid, 128, Body::Message(lists)).write(&mut Writer::new(&mut message));
+        message.extend(rpc(called.xid, b"data"));
+        peer.send(&message, None);
+
+        let called = peer.call().await.expect("a call");
+        cuts(&called.reads, LONG as u32);
+        peer.reply(called.xid, &[], None, &rpc(called.xid, b"ok"));
+        assert!(peer.call().await.is_none());
+    };
+    let options = Options { rdma_segment: Some(CUT), rdma_reads: 3, ..Options::default() };
+    with_options(options, server, async |connect| {
+        let caller = connect().await;
+        let data = [vec![5; CUT as usize], vec![6; 10], vec![0; 2]].concat();
+        assert!(ask(&caller, READ).await.is_ok_and(|body| body == [b"data", &data[..]].concat()));
+        let payload = Chain::from(vec![7; LONG]);
+        let answer = caller.call_for(PROGRAM, |to| to.u32(7), payload, Room::SMALL).await;
+        assert_eq!(answer.map(|answer| answer.body().to_vec()), Ok(b"ok".to_vec()));
     });
 }
 

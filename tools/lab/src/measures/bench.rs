@@ -124,7 +124,7 @@ pub fn load(
     served.notes.iter().for_each(|note| sample.note(note.as_str()));
     let mut command = context.stag(Role::Client);
     command.args(["bench", &url, "--json", "--quiet", "--pattern", &pattern, "--bs", &block.to_string()]);
-    words::common(&mut command, point)?;
+    words::common(&mut command, point, None)?;
     command.args(["--seed", &context.seed.to_string(), "--target-pid", &served.pid().to_string()]);
     command.args(["--reconnect", "0"]);
     let writes = pattern != "read" && pattern != "randread";
@@ -203,7 +203,7 @@ fn counted(sample: &mut Sample, run: &Value) -> Result<(), Error> {
 }
 
 /// Reads the figures of one run of `stag bench`.
-fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
+pub(super) fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
     counted(sample, run)?;
     for place in ["mean", "p50", "p99", "p999", "max"] {
         sample.cost(&format!("{place}_us"), words::number(&run["lat_us"], place)?, "µs");
@@ -300,7 +300,17 @@ mod tests {
         let names: Vec<&str> = sample.values.keys().map(String::as_str).collect();
         assert_eq!(
             names,
-            ["client_percent", "client_us", "iops", "max_us", "mb_s", "mean_us", "p50_us", "p999_us", "p99_us"]
+            [
+                "client_percent",
+                "client_us",
+                "iops",
+                "max_us",
+                "mb_s",
+                "mean_us",
+                "p50_us",
+                "p999_us",
+                "p99_us"
+            ]
         );
         assert_eq!((sample.values["p50_us"].value, sample.values["p50_us"].unit.as_str()), (2.0, "µs"));
     }

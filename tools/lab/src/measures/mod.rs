@@ -4,6 +4,7 @@
 mod bench;
 mod equations;
 mod fio;
+mod nfs;
 mod osd;
 mod rdma;
 mod scratch;
@@ -17,7 +18,7 @@ use crate::measure::{Error, Measure};
 /// The kind of experiments that another program measures.
 const RECORDED: &str = "recorded";
 /// The names that experiments may use.
-pub const KINDS: &[&str] = &["bench", "osd", "rdma", "sessions", "equations", RECORDED];
+pub const KINDS: &[&str] = &["bench", "nfs", "osd", "rdma", "sessions", "equations", RECORDED];
 
 /// The settings of any point for the link between target and client.
 const LINK: &[&str] = &[
@@ -73,6 +74,21 @@ const OSD: &[&str] = &[
     "span",
     "spin",
 ];
+const NFS: &[&str] = &[
+    "transport",
+    "version",
+    "pattern",
+    "call",
+    "depth",
+    "span-each",
+    "ios-each",
+    "file-sync",
+    "rdma-reads",
+    "rdma-segment",
+    "spin",
+    "serve-options",
+    "target-cores",
+];
 const RDMA: &[&str] = &["operation", "depth", "outstanding", "spin"];
 
 /// The settings that a measure of this kind reads, including those of links; empty for an unknown
@@ -82,6 +98,7 @@ pub fn settings(kind: &str) -> Vec<&'static str> {
         "bench" => &[BENCH, &["transport"]],
         "equations" => &[BENCH],
         "sessions" => &[BENCH, SESSIONS],
+        "nfs" => &[NFS],
         "osd" => &[OSD],
         "rdma" => &[RDMA],
         RECORDED => &[],
@@ -97,6 +114,7 @@ pub fn settings(kind: &str) -> Vec<&'static str> {
 pub fn of(experiment: &Experiment) -> Result<Box<dyn Measure>, Error> {
     Ok(match experiment.measure.as_str() {
         "bench" => Box::new(bench::Bench::default()),
+        "nfs" => Box::new(nfs::Nfs),
         "osd" => Box::new(osd::Osd),
         "rdma" => Box::new(rdma::Rdma),
         "sessions" => Box::new(sessions::Sessions),

@@ -75,7 +75,7 @@ fn load(point: &Point, context: &Context, served: &Served, what: &str) -> Result
         )?;
         command.args(["--partition", PARTITION]);
     }
-    words::common(&mut command, point)?;
+    words::common(&mut command, point, None)?;
     command.args(["--target-pid", &served.pid().to_string()]);
     for (setting, option) in
         [("clients", "--clients"), ("block", "--size"), ("span", "--span"), ("spin", "--spin")]

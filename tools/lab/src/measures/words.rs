@@ -58,13 +58,18 @@ pub(crate) fn is_direct(point: &Point) -> Result<bool, Error> {
     Ok(point.words("unit-options")?.iter().any(|option| option == "cache=direct"))
 }
 
-/// Passes times and digests on to a command: no digests, unless `digests = true`.
+/// Passes times and digests on to a command: no digests, unless `digests = true`. With `ios`, so
+/// many I/Os are measured instead of a time.
 ///
 /// # Errors
 /// If a value has the wrong type.
-pub fn common(command: &mut Command, point: &Point) -> Result<(), Error> {
+pub fn common(command: &mut Command, point: &Point, ios: Option<u64>) -> Result<(), Error> {
     let (seconds, warmup) = times(point)?;
-    command.args(["--time", &seconds.to_string(), "--warmup", &warmup.to_string()]);
+    match ios {
+        Some(ios) => command.args(["--count", &ios.to_string()]),
+        None => command.args(["--time", &seconds.to_string()]),
+    };
+    command.args(["--warmup", &warmup.to_string()]);
     let when = if point.truth("digests")?.unwrap_or(false) { "require" } else { "never" };
     command.args(["--header-digest", when, "--data-digest", when, "--rdma-crc", when]);
     Ok(())
@@ -133,16 +138,18 @@ mod tests {
 
     #[test]
     fn checksums_are_off_unless_they_are_asked_for() {
-        let said = |settings| {
+        let said_of = |settings, ios| {
             let mut command = Command::new("stag");
-            common(&mut command, &point(settings)).unwrap();
+            common(&mut command, &point(settings), ios).unwrap();
             command.get_args().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
         };
+        let said = |settings| said_of(settings, None);
         assert_eq!(
             said("seconds = 2\nwarmup = 0.5"),
             "--time 2 --warmup 0.5 --header-digest never --data-digest never --rdma-crc never"
         );
         assert!(said("digests = true").contains("--data-digest require --rdma-crc require"));
+        assert!(said_of("seconds = 2", Some(9)).starts_with("--count 9 --warmup 0.1 --header-digest"));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Load {
     /// Kinds of I/O, one or more
     #[arg(short, long, visible_alias = "rw", value_enum, value_delimiter = ',', default_value = "randread")]
     pub pattern: Vec<Pattern>,
-    /// Bytes of an I/O: 4k, a list 4k,64k or a sweep 512..1M that doubles
+    /// Bytes of an I/O: 4k, a list 4k,64k or a sweep 512..1M that doubles; of files up to 16M
     #[arg(short, long, value_name = "SIZES", default_value = "4k")]
     pub bs: Sizes,
     /// Commands in flight on each session: 32, a list 1,8,32 or a sweep 1..128 that doubles
@@ -79,6 +79,18 @@ pub struct Load {
     /// For files: each write is stable before its reply (FILE_SYNC)
     #[arg(long)]
     pub file_sync: bool,
+    /// For files: bytes of a READ or WRITE at most; those of one I/O are in flight together
+    /// [default: what the server takes]
+    #[arg(long, value_name = "SIZE", value_parser = call_bytes)]
+    pub call: Option<u32>,
+    /// For files over RDMA: RDMA Reads of the server in flight at most; they fetch what is written
+    /// [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub rdma_reads: Option<u16>,
+    /// For files over RDMA: the longest segment of memory that a call names, of 64 at most
+    /// [default: one for all of a call's data]
+    #[arg(long, value_name = "SIZE", value_parser = call_bytes)]
+    pub rdma_segment: Option<u32>,
     /// Write everything once before each run
     #[arg(long)]
     pub fill: bool,
@@ -219,9 +231,14 @@ impl Pattern {
     }
 }
 
-/// Bytes of an I/O, one or more, 512 to 1 MiB.
+/// Bytes of an I/O, one or more, 512 to 16 MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes(pub Vec<u32>);
+
+/// The longest I/O, bytes.
+const LONGEST: u64 = 16 << 20;
+/// The longest READ or WRITE of NFS, bytes.
+const LONGEST_CALL: u64 = 1 << 20;
 
 /// Commands in flight, one or more, 1 to 4096.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,8 +252,8 @@ impl FromStr for Sizes {
             let size = super::size(word)?;
             u32::try_from(size)
                 .ok()
-                .filter(|size| (512..=1 << 20).contains(size) && size % 512 == 0)
-                .ok_or_else(|| format!("{word} is not a multiple of 512 from 512 to 1M"))
+                .filter(|size| (512..=LONGEST).contains(&u64::from(*size)) && size % 512 == 0)
+                .ok_or_else(|| format!("{word} is not a multiple of 512 from 512 to 16M"))
         };
         series(text, one).map(Self)
     }
@@ -253,6 +270,14 @@ impl FromStr for Depths {
         let depths = series(text, one)?;
         Ok(Self(depths.into_iter().filter_map(|depth| u16::try_from(depth).ok()).collect()))
     }
+}
+
+fn call_bytes(text: &str) -> Result<u32, String> {
+    let bytes = super::size(text)?;
+    u32::try_from(bytes)
+        .ok()
+        .filter(|bytes| (512..=LONGEST_CALL).contains(&u64::from(*bytes)) && bytes % 512 == 0)
+        .ok_or_else(|| format!("{text} is not a multiple of 512 from 512 to 1M"))
 }
 
 /// Reads `a,b,c..d`: numbers, and sweeps that double from `c` and end with `d`.
@@ -309,7 +334,8 @@ mod tests {
         let sweep = "512..1M".parse::<Sizes>().unwrap().0;
         assert_eq!((sweep.len(), sweep[0], sweep[1], sweep[11]), (12, 512, 1024, 1 << 20));
         assert_eq!("4k..20k".parse::<Sizes>().unwrap().0, [4096, 8192, 16384, 20480]);
-        for wrong in ["", "0", "511", "513", "2M", "1M..512", "4k..", "..4k", "4k,,8k", "x", "4k...8k"] {
+        assert_eq!("16M".parse::<Sizes>().unwrap().0, [16 << 20]);
+        for wrong in ["", "0", "511", "513", "17M", "1M..512", "4k..", "..4k", "4k,,8k", "x", "4k...8k"] {
             assert!(wrong.parse::<Sizes>().is_err(), "{wrong}");
         }
     }
@@ -328,6 +354,10 @@ mod tests {
         for wrong in ["0", "-1", "NaN", "inf", "1e10", ""] {
             assert!(positive(wrong).is_err(), "{wrong}");
         }
+        for wrong in ["0", "513", "2M", ""] {
+            assert!(call_bytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(call_bytes("4k"), Ok(4096));
         assert_eq!((positive("0.5"), not_negative("0"), theta("0.99")), (Ok(0.5), Ok(0.0), Ok(0.99)));
         assert!(theta("9").is_err() && not_negative("-0.1").is_err());
     }

@@ -375,10 +375,15 @@ fn buffer(len: u32) -> Result<BufMut, Lost> {
 
 /// Bytes that neither compress nor repeat within an I/O.
 fn random_data(len: u32) -> Result<Chain, Lost> {
-    let mut buffer = buffer(len)?;
     let mut random = load::Random::new(u64::from(len), 0);
-    for bytes in buffer.chunks_mut(8) {
-        bytes.copy_from_slice(&random.any().to_le_bytes()[..bytes.len()]);
+    let (mut data, mut left) = (Chain::new(), len);
+    while left > 0 {
+        let mut buffer = buffer(left.min(pool::MAX_ALLOC as u32))?;
+        for bytes in buffer.chunks_mut(8) {
+            bytes.copy_from_slice(&random.any().to_le_bytes()[..bytes.len()]);
+        }
+        left -= buffer.len() as u32;
+        data.push(buffer.freeze());
     }
-    Ok(buffer.freeze().into())
+    Ok(data)
 }

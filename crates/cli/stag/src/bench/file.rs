@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use nfs_client::{Client, Error, FileType, SetAttributes, Status, Url};
+use nfs_client::{Client, Error, FileType, Options, SetAttributes, Status, Url};
+use runtime::Chain;
 
 use super::ends::{Ended as AnyEnded, Ends};
 use super::medium::{End, Io, Lost, Medium, Outcome};
@@ -23,6 +24,8 @@ pub struct File {
     file: Rc<nfs_client::File>,
     bytes: u64,
     stable: bool,
+    /// Bytes of a READ and of a WRITE at most.
+    calls: (usize, usize),
     ends: Rc<Ends<Came>>,
 }
 
@@ -64,7 +67,13 @@ impl Medium for File {
             return Err(BenchError::Usage(format!("{url} is no file")));
         };
         let failed = |error| Lost::from(error).of(&url.to_string());
-        let client = nfs::connect(url, &args.connect).await.map_err(failed)?;
+        let usual = nfs::options(&args.connect);
+        let options = Options {
+            rdma_reads: args.load.rdma_reads.unwrap_or(usual.rdma_reads),
+            rdma_segment: args.load.rdma_segment,
+            ..usual
+        };
+        let client = Client::connect(url, options).await.map_err(failed)?;
         let (file, bytes) = match Self::find(&client, url, args).await {
             Ok(found) => found,
             Err(error) => {
@@ -75,7 +84,10 @@ impl Medium for File {
         };
         // Unstable writes that overlap earlier ones could be sent again after them.
         let stable = args.load.file_sync || args.load.verify;
-        Ok(Self { client, file: Rc::new(file), bytes, stable, ends: Rc::default() })
+        let most = args.load.call.unwrap_or(u32::MAX);
+        let calls = client.sizes();
+        let calls = (calls.0.min(most) as usize, calls.1.min(most) as usize);
+        Ok(Self { client, file: Rc::new(file), bytes, stable, calls, ends: Rc::default() })
     }
 
     fn block_len(&self) -> u32 {
@@ -87,22 +99,21 @@ impl Medium for File {
     }
 
     fn most(&self) -> u64 {
-        // The client splits an I/O that is longer than the server takes in one call.
+        // A longer I/O than the server takes in one call is cut.
         u64::MAX
     }
 
     fn submit(&mut self, index: u16, offset: u64, bs: u32, io: Io) -> Result<(), Lost> {
-        let (file, ends, stable) = (self.file.clone(), self.ends.clone(), self.stable);
+        let (file, ends, stable, calls) = (self.file.clone(), self.ends.clone(), self.stable, self.calls);
         ends.begin();
-        // The task ends with its call, which the connection ends at the latest.
+        // The task ends with its calls, which the connection ends at the latest.
         drop(runtime::spawn(async move {
             let outcome = match io {
                 Io::Read { keep } => {
-                    let read = file.read(offset, bs as usize).await;
+                    let read = read(&file, offset, bs as usize, calls.0).await;
                     read.map(|data| (data.len(), keep.then(|| data.to_vec())))
                 }
-                Io::Write(data) if stable => file.write_stable(offset, data).await.map(|()| (0, None)),
-                Io::Write(data) => file.write(offset, data).await.map(|()| (0, None)),
+                Io::Write(data) => write(&file, offset, data, calls.1, stable).await.map(|()| (0, None)),
             };
             ends.end(index, outcome);
         }));
@@ -144,4 +155,55 @@ impl Medium for File {
         }
         self.client.close().await;
     }
+}
+
+/// Reads `len` bytes by calls of `most` bytes, all in flight together.
+async fn read(file: &Rc<nfs_client::File>, offset: u64, len: usize, most: usize) -> Result<Chain, Error> {
+    let call = |at: usize| {
+        let file = file.clone();
+        async move { file.read(offset + at as u64, most.min(len - at)).await }
+    };
+    let mut data = Chain::new();
+    for part in together((0..len).step_by(most).map(call)).await? {
+        data.append(part);
+    }
+    Ok(data)
+}
+
+/// Writes by calls of `most` bytes, all in flight together.
+async fn write(
+    file: &Rc<nfs_client::File>,
+    mut offset: u64,
+    mut data: Chain,
+    most: usize,
+    stable: bool,
+) -> Result<(), Error> {
+    let mut calls = Vec::new();
+    while !data.is_empty() {
+        let part = data.split_to(most.min(data.len()));
+        let (file, at) = (file.clone(), offset);
+        offset += part.len() as u64;
+        calls.push(async move {
+            if stable { file.write_stable(at, part).await } else { file.write(at, part).await }
+        });
+    }
+    together(calls.into_iter()).await.map(drop)
+}
+
+/// Runs calls side by side. Their results in order, or the first error.
+async fn together<T: 'static>(
+    mut calls: impl ExactSizeIterator<Item = impl Future<Output = Result<T, Error>> + 'static>,
+) -> Result<Vec<T>, Error> {
+    if calls.len() == 1
+        && let Some(only) = calls.next()
+    {
+        return Ok(vec![only.await?]);
+    }
+    let running: Vec<_> = calls.map(runtime::spawn).collect();
+    let mut results = Vec::with_capacity(running.len());
+    for call in running {
+        // No task is aborted.
+        results.extend(call.await.ok().transpose()?);
+    }
+    Ok(results)
 }

@@ -19,6 +19,7 @@ use std::io::IsTerminal;
 
 use load::cpu;
 use report::Report;
+use runtime::pool;
 
 use crate::args::{Bench, Remote};
 use crate::exit::Exit;
@@ -141,8 +142,18 @@ fn check(args: &Bench) -> Result<(), BenchError> {
     if metadata > 0 && (args.load.fill || args.load.verify) {
         return Err(BenchError::Usage("--fill and --verify are of patterns that move data".into()));
     }
-    if files == 0 && args.load.file_sync {
-        return Err(BenchError::Usage("--file-sync is of files".into()));
+    let of_files = [
+        ("--file-sync", args.load.file_sync),
+        ("--call", args.load.call.is_some()),
+        ("--rdma-reads", args.load.rdma_reads.is_some()),
+        ("--rdma-segment", args.load.rdma_segment.is_some()),
+        ("an I/O of more than 1M", args.load.bs.0.iter().any(|bs| *bs as usize > pool::MAX_ALLOC)),
+    ];
+    if let Some((what, _)) = of_files.iter().find(|(_, given)| files == 0 && *given) {
+        return Err(BenchError::Usage(format!("{what} is of files")));
+    }
+    if args.load.verify && args.load.bs.0.iter().any(|bs| *bs as usize > pool::MAX_ALLOC) {
+        return Err(BenchError::Usage("--verify takes I/Os of 1M at most".into()));
     }
     if metadata > 0 && plan::destroys(args) && !args.load.destroy {
         let what = "create makes files and removes them again: add --destroy if that may be";

@@ -220,7 +220,9 @@ fn runtime(common: &Common, index: usize, sessions: usize) -> Result<runtime::Ru
     let cpus = &args.limits.cpus;
     let links = sessions * usize::from(args.connect.connections);
     // Each verified I/O has a buffer. Receives and the data of writes need buffers too.
-    let buffers = if args.load.verify { sessions * usize::from(run.depth) + 1 } else { sessions + 1 };
+    // So do all that are longer than a buffer: their parts are in flight together.
+    let each = args.load.verify || run.bs as usize > runtime::pool::MAX_ALLOC;
+    let buffers = if each { sessions * usize::from(run.depth) + 1 } else { sessions + 1 };
     let config = runtime::Config {
         spin_us: args.limits.spin.unwrap_or(if lone { LONE_SPIN_US } else { 0 }),
         core: (!cpus.is_empty()).then(|| usize::from(cpus[index % cpus.len()])),

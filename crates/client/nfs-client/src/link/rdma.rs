@@ -28,8 +28,12 @@ const CREDITS: u32 = 128;
 const BACK_CREDITS: u32 = 16;
 /// STags of one call at most: its data, and its reply.
 const STAGS: u32 = 3;
-/// Bytes of a reply's two headers at most, with a chunk of each kind.
+/// Bytes of a message's two headers at most, with a chunk of each kind of one segment.
 const HEADERS: usize = 128;
+/// Bytes of another segment in a header at most: that of a read chunk (RFC 8166 §3.4.5).
+const SEGMENT: usize = 24;
+/// Segments of a chunk at most: as many as Stag's server takes.
+const SEGMENTS: u32 = 64;
 /// Posted bytes above which later calls wait.
 const HIGH_WATER: usize = 1 << 20;
 
@@ -41,6 +45,8 @@ pub(crate) struct Link {
     pair: QueuePair,
     /// The longest message to the server, and from it, in bytes.
     inline: (usize, usize),
+    /// The longest segment of a chunk, in bytes.
+    segment: u32,
     credits: RefCell<Credits>,
     /// Notified of a new credit.
     credit: Notify,
@@ -57,6 +63,12 @@ struct Memory {
     item: Option<Segment>,
     /// For a long reply: the reply chunk.
     reply: Option<Segment>,
+}
+
+impl Memory {
+    fn all(&self) -> [Option<Segment>; 3] {
+        [self.source, self.item, self.reply]
+    }
 }
 
 /// The part of a chunk that the server wrote.
@@ -90,6 +102,7 @@ impl Link {
         let wanted = rdma::Options {
             // The server reads data; this side reads nothing.
             ord: 1,
+            ird: options.rdma_reads,
             receives: CREDITS + BACK_CREDITS,
             receive_size: MESSAGE as u32,
             stags: STAGS * CREDITS,
@@ -108,6 +121,7 @@ impl Link {
         Ok(Link {
             pair,
             inline: (own.inline_to(&other), other.inline_to(&own)),
+            segment: options.rdma_segment.unwrap_or(u32::MAX),
             credits: RefCell::default(),
             credit: Notify::default(),
             exposed: RefCell::default(),
@@ -133,9 +147,10 @@ impl Link {
         let mut body = rpc;
         let mut position = 0;
         let has_data = !payload.is_empty();
+        let headers = HEADERS + SEGMENT * self.cuts(payload.len().max(message.room.item));
         if HEADERS + rpc.len() + payload.len() + pad.len() <= self.inline.0 {
             payload.push(pad.to_vec());
-        } else if has_data && HEADERS + rpc.len() <= self.inline.0 {
+        } else if has_data && headers + rpc.len() <= self.inline.0 {
             // The server adds the padding (RFC 8166 §3.4.5.2).
             memory.source = Some(self.source(std::mem::take(&mut payload))?);
             position = u32::try_from(rpc.len()).unwrap_or(u32::MAX);
@@ -146,11 +161,11 @@ impl Link {
             memory.source = Some(self.source(whole)?);
             body = &[];
         }
-        let reads = Chained::of(memory.source.map(|source| ReadSegment { position, source }));
-        let segments = memory.item.as_slice();
-        let writes = Chained::of(memory.item.map(|_| WriteChunk { segments: List::of(segments) }));
-        let reply =
-            memory.reply.as_ref().map(|one| WriteChunk { segments: List::of(std::slice::from_ref(one)) });
+        let [source, item, reply] = memory.all().map(|whole| self.segments(whole));
+        let reads = Chained::of(source.into_iter().map(|source| ReadSegment { position, source }));
+        let chunk = |segments| WriteChunk { segments: List::of(segments) };
+        let writes = Chained::of(memory.item.map(|_| chunk(&item)));
+        let reply = memory.reply.map(|_| chunk(&reply));
         let lists = Lists { reads: reads.chain(), writes: writes.chain(), reply };
         let kind = if body.is_empty() { Body::NoMessage(lists) } else { Body::Message(lists) };
         let mut sent = Vec::with_capacity(HEADERS + body.len());
@@ -167,7 +182,7 @@ impl Link {
         let mut memory = Memory::default();
         if HEADERS + room.rest + room.item > self.inline.1 {
             memory.item = (room.item > 0).then(|| self.sink(room.item)).transpose()?;
-            let long = HEADERS + room.rest > self.inline.1;
+            let long = HEADERS + SEGMENT * self.cuts(room.item) + room.rest > self.inline.1;
             memory.reply = long.then(|| self.sink(HEADERS + room.rest)).transpose()?;
         }
         Ok(memory)
@@ -189,6 +204,24 @@ impl Link {
     fn segment(&self, stag: Stag, len: usize) -> Segment {
         let length = u32::try_from(len).unwrap_or(u32::MAX);
         Segment { handle: stag.0, length, offset: self.pair.origin(stag) }
+    }
+
+    /// How often a chunk of so many bytes is cut into segments.
+    fn cuts(&self, len: usize) -> usize {
+        len.saturating_sub(1) / self.longest(len) as usize
+    }
+
+    /// The length of a chunk's segments but for the last.
+    fn longest(&self, len: usize) -> u32 {
+        self.segment.max(u32::try_from(len).unwrap_or(u32::MAX).div_ceil(SEGMENTS)).max(1)
+    }
+
+    /// The segments by which a call names memory: all of one STag.
+    fn segments(&self, memory: Option<Segment>) -> Vec<Segment> {
+        let Some(Segment { handle, length, offset }) = memory else { return Vec::new() };
+        let longest = self.longest(length as usize);
+        let cut = |at| Segment { handle, length: longest.min(length - at), offset: offset + u64::from(at) };
+        (0..length).step_by(longest as usize).map(cut).collect()
     }
 
     /// Passes each message to `take`. Returns the reason why the connection ended.
@@ -232,9 +265,8 @@ impl Link {
         };
         self.credits.borrow_mut().replied(header.credits.min(CREDITS));
         self.credit.notify();
-        let all = [memory.source, memory.item, memory.reply];
         if let Some(stag) = invalidated
-            && !all.iter().flatten().any(|segment| segment.handle == stag.0)
+            && !memory.all().iter().flatten().any(|segment| segment.handle == stag.0)
         {
             return foreign(stag);
         }
@@ -287,7 +319,7 @@ impl Link {
             (_, _, None) => return Some(Placed::default()),
             _ => return None,
         };
-        let len = written(&[gave], &returned)?;
+        let len = written(&self.segments(Some(gave)), &returned)?;
         let is_there = !withdrawn.busy && withdrawn.placed.is_none_or(|placed| placed >= len as u64);
         (len == 0 || is_there).then_some(Placed { buffers: withdrawn.buffers, len })
     }
