@@ -12,7 +12,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::context::Pinning;
-use crate::record::{DISTURBED_PERCENT, Load};
+use crate::record::{DISTURBED_PERCENT, Load, Work};
 
 /// /proc counts hundredths of a second: shorter intervals are too coarse.
 const SHORTEST: Duration = Duration::from_millis(200);
@@ -59,6 +59,7 @@ impl Look {
             others_percent: others,
             stolen_percent: stolen,
             disturbed: others > DISTURBED_PERCENT || stolen > DISTURBED_PERCENT,
+            machine: (took >= SHORTEST).then(|| self.machine.work_until(&now.machine, took)),
             awake: false,
             cache_line_ns: None,
         }
@@ -82,15 +83,37 @@ struct Machine {
     busy: f64,
     /// Ticks stolen by the hypervisor.
     stolen: f64,
+    /// Ticks in programs, in system calls, in interrupt handlers and in their deferred work.
+    kinds: [f64; 4],
+    /// Interrupts, and context switches.
+    counts: [f64; 2],
 }
 
 impl Machine {
-    /// From /proc/stat: user, nice and system; steal.
+    /// From /proc/stat (proc(5)): user, nice, system, irq, softirq and steal; `intr` and `ctxt`.
     fn read(text: &str) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
         let of = |at: usize| ticks.get(at).copied().unwrap_or(0.0);
-        Self { busy: of(0) + of(1) + of(2), stolen: of(7) }
+        let count = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
+        };
+        Self {
+            busy: of(0) + of(1) + of(2),
+            stolen: of(7),
+            kinds: [of(0) + of(1), of(2), of(5), of(6)],
+            counts: [count("intr "), count("ctxt ")],
+        }
+    }
+
+    /// The work between this snapshot and a later one.
+    fn work_until(&self, now: &Self, took: Duration) -> Work {
+        let each = |now: f64, then: f64| round((now - then).max(0.0) / took.as_secs_f64());
+        let kind = |at: usize| each(now.kinds[at] * 100.0 / TICKS, self.kinds[at] * 100.0 / TICKS);
+        let [user_percent, system_percent, irq_percent, softirq_percent] = [0, 1, 2, 3].map(kind);
+        let [interrupts_s, switches_s] = [0, 1].map(|at: usize| each(now.counts[at], self.counts[at]));
+        Work { user_percent, system_percent, irq_percent, softirq_percent, interrupts_s, switches_s }
     }
 }
 
@@ -273,14 +296,26 @@ mod tests {
             machine: Machine::read("cpu  100 10 50 900 3 7 40 20 0 0\ncpu0 1 2 3"),
             programs: Programs { all: 160.0, ..Programs::default() },
         };
-        assert_eq!(began.machine, Machine { busy: 160.0, stolen: 20.0 });
+        let expected =
+            Machine { busy: 160.0, stolen: 20.0, kinds: [110.0, 50.0, 7.0, 40.0], counts: [0.0; 2] };
+        assert_eq!(began.machine, expected);
         let later = |text: &str, all: f64| Look {
             at: began.at + Duration::from_secs(2),
             machine: Machine::read(text),
             programs: Programs { all, ..Programs::default() },
             ..began.clone()
         };
-        let load = began.until(&later("cpu  200 10 150 900 3 7 90 80 0 0", 400.0));
+        let load =
+            began.until(&later("cpu  200 10 150 900 3 17 90 80 0 0\nintr 5000 1 2\nctxt 800\n", 400.0));
+        let work = Work {
+            user_percent: 50.0,
+            system_percent: 50.0,
+            irq_percent: 5.0,
+            softirq_percent: 25.0,
+            interrupts_s: 2500.0,
+            switches_s: 400.0,
+        };
+        assert_eq!(load.machine, Some(work));
         assert!(load.disturbed && load.by_hypervisor() && !load.by_others(), "{load:?}");
         assert_eq!((load.others_percent, load.stolen_percent), (0.0, 30.0));
         // The processors' time exceeds that of all visible programs.
@@ -289,7 +324,8 @@ mod tests {
         assert_eq!((load.others_percent, load.stolen_percent), (50.0, 0.0));
         let short =
             Look { at: began.at + Duration::from_millis(100), ..later("cpu 9999 0 0 0 0 0 0 999", 0.0) };
-        assert!(!began.until(&short).disturbed, "too short to tell");
+        let load = began.until(&short);
+        assert!(!load.disturbed && load.machine.is_none(), "too short to tell");
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release and version.
     pub kernel: String,
+    /// The kernel's command line.
+    #[serde(default)]
+    pub kernel_options: String,
     pub system: String,
     /// The processor's vulnerability mitigations whose state is not "Not affected".
     pub mitigations: BTreeMap<String, String>,
@@ -94,6 +97,7 @@ impl Machine {
                 line_of("/proc/sys/kernel/osrelease"),
                 line_of("/proc/sys/kernel/version")
             ),
+            kernel_options: line_of("/proc/cmdline"),
             system: system(),
             mitigations: mitigations(),
             sysctl: sysctl(),

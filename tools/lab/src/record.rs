@@ -86,6 +86,9 @@ pub struct Load {
     pub stolen_percent: f64,
     /// Whether either value exceeds [`DISTURBED_PERCENT`].
     pub disturbed: bool,
+    /// All of the machine's work, the lab's included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Work>,
     /// Whether its processors were kept awake.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awake: bool,
@@ -93,6 +96,23 @@ pub struct Load {
     /// nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_line_ns: Option<u32>,
+}
+
+/// The work of all processors together during a run, its setup included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Processor time in programs, percent of one processor, niced ones included.
+    pub user_percent: f64,
+    /// In system calls.
+    pub system_percent: f64,
+    /// In interrupt handlers.
+    pub irq_percent: f64,
+    /// In deferred work of interrupts.
+    pub softirq_percent: f64,
+    /// Interrupts a second.
+    pub interrupts_s: f64,
+    /// Context switches a second.
+    pub switches_s: f64,
 }
 
 impl Load {

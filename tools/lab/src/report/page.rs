@@ -404,6 +404,7 @@ fn facts(machine: &Machine) -> Vec<(String, String)> {
         ),
         ("Memory".to_owned(), format!("{:.1} GiB", bytes_gib(machine.memory))),
         ("Kernel".to_owned(), machine.kernel.clone()),
+        ("Kernel’s command line".to_owned(), machine.kernel_options.clone()),
         ("System".to_owned(), machine.system.clone()),
         ("Stag".to_owned(), [machine.stag.as_str(), machine.commit.as_str()].join(" ").trim().to_owned()),
         ("Stag’s binary (SHA-256)".to_owned(), machine.binary.clone()),
