@@ -15,7 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from lab import proc, wire
+from lab import nfs, proc, wire
 from lab.report import Failed, Skip, expect
 from lab.target import IQN, Stag, Unit
 
@@ -70,25 +70,41 @@ def load(target, *words):
 
 
 def busy(lab):
-    """Units of all kinds, and an export, that something was done with."""
-    folder = lab.new_folder("export")
+    """Units of all kinds, and an export, for `every_outcome`; and the port of NFS."""
+    folder, port = lab.new_folder("export"), proc.free_port()
     return [Unit(mib=16, thin=True), Unit(mib=16, memory=True), Unit(mib=16, objects=True)], [
-        "[nfs]", f'listen = "127.0.0.1:{proc.free_port()}"', "[[export]]", 'name = "/data"', f'path = "{folder}"']
+        "[nfs]", f'listen = "127.0.0.1:{port}"', "[[export]]", 'name = "/data"', f'path = "{folder}"'], port
+
+
+def every_outcome(target, files):
+    """A write and two commands that no unit has; a file's attributes, and a name that no file has."""
+    with wire.session(target) as session:
+        session.write(0, b"\x5a" * 4096)
+        for _ in range(2):
+            expect(session.run(bytes([0xC7] + [0] * 15))[0] == 2, "a command that no unit has was executed")
+        session.logout()
+    client = nfs.Three("127.0.0.1", files)
+    root, _ = client.mount("/data")
+    client.getattr(root)
+    expect(nfs.status_of(client.lookup, root, b"nothing") == 2, "LOOKUP found nothing's file")
+    client.close()
 
 
 def promtool(lab):
     """Names, kinds, units and help are as Prometheus's own rules want them."""
     proc.need("promtool")
-    units, more = busy(lab)
+    units, more, files = busy(lab)
     with observed(lab, *units, more=more) as (target, port):
-        with wire.session(target) as session:
-            session.write(0, b"\x5a" * 4096)
+        every_outcome(target, files)
         text, kind = fetch(port)
         expect(kind == "text/plain; version=0.0.4; charset=utf-8", kind)
         said = proc.run("promtool", "check", "metrics", stdin=text.encode(), ok=None)
         expect(said.code == 0 and not said.strip(), f"promtool check metrics: {said.code}\n{said}")
         expect(value(text, "stag_unit_commands_total", lun="0", operation="write") >= 1, "the write was not counted")
-        expect(value(text, "stag_export_calls_total", export="/data") == 0, "nobody has called")
+        expect(value(text, "stag_target_commands_total", status="check-condition", sense_key="illegal-request") == 2, "two were illegal")
+        expect(value(text, "stag_nfs_operations_total", version="3", operation="getattr", outcome="done") == 1, "one GETATTR was done")
+        expect(value(text, "stag_nfs_operations_total", version="3", operation="lookup", outcome="refused") == 1, "one LOOKUP found nothing")
+        expect(value(text, "stag_export_calls_total", export="/data") == 2, "one has called twice")
 
 
 PARSER = """
@@ -105,16 +121,16 @@ def openmetrics(lab):
     python = "/usr/bin/python3"
     if proc.run(python, "-c", "import prometheus_client.openmetrics.parser", ok=None).code:
         raise Skip("python3-prometheus-client not installed (tests/install-peers installs it)")
-    units, more = busy(lab)
+    units, more, files = busy(lab)
     with observed(lab, *units, more=more) as (target, port):
-        with wire.session(target) as session:
-            session.write(0, b"\x5a" * 4096)
+        every_outcome(target, files)
         text, kind = fetch(port, accept="application/openmetrics-text; version=1.0.0")
         expect(kind == "application/openmetrics-text; version=1.0.0; charset=utf-8", kind)
         said = proc.run(python, "-c", PARSER, stdin=text.encode(), ok=None)
         expect(said.code == 0, f"{proc.tail(said)}")
         for family in ["stag_unit_commands counter", "stag_build info", "stag_command_duration_seconds histogram seconds",
-                       "process_cpu_seconds counter seconds", "stag_unit_transferred_bytes counter bytes"]:
+                       "process_cpu_seconds counter seconds", "stag_unit_transferred_bytes counter bytes", "stag_target_commands counter",
+                       "stag_nfs_operations counter", "stag_command_stage_seconds histogram seconds", "stag_target_limit_wait_seconds counter seconds"]:
             expect(family in said, f"{family} is not in\n{said}")
         # The parser finds a fault where there is one.
         spoilt = text.replace("# EOF", "")
@@ -313,6 +329,46 @@ def health(lab):
         expect(fetch(port, "/readyz")[0] == "ready\n", "it still serves")
 
 
+def slow(lab):
+    """Where time goes: QEMU's writes to a unit with a limit, and a write whose data do not come."""
+    proc.need("qemu-io")
+    with observed(lab, Unit(memory=True, options="iops=20,burst=0"), Unit(memory=True)) as (target, port):
+        def told(lun):
+            said = proc.run(Stag.binary, "slow", "--json", "--most", "200", "--control", target.control)
+            return [one for one in json.loads(said) if one["lun"] == lun and one["operation"] == "write"]
+
+        proc.run("qemu-io", "-f", "raw", *[word for _ in range(16) for word in ("-c", "write 0 4k")], target.urls[0])
+        found = told(0)
+        expect(len(found) >= 10, f"few of QEMU's writes were slow: {found}")
+        for one in found:
+            expect(one["order_s"] >= 0.01 and one["order_s"] > one["medium_s"] + one["data_s"], f"the limit took the time: {one}")
+            expect("linux-kvm" in one["initiator"] and one["target"] == IQN and one["cdb"][:2] in ("2a", "8a", "aa"), f"another's: {one}")
+            expect(one["state"] == "ended", f"it has ended: {one}")
+        text, _ = fetch(port)
+        spent = {stage: value(text, "stag_command_stage_seconds_sum", operation="write", stage=stage) for stage in ("order", "medium", "send")}
+        expect(spent["order"] >= 0.01 and spent["order"] > spent["medium"], f"the histogram of QEMU's writes: {spent}")
+        expect(value(text, "stag_target_limit_waits_total") >= 10, "the waits were not counted")
+
+        with wire.session(target) as session:
+            data = b"\x3c" * 4096
+            session.test_unit_ready(lun=1)
+            tag = session.tag()
+            session.send(*session.command_pdu(struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 8, 0), len(data), True, tag, lun=1))
+            asked = session.receive()
+            expect(asked.opcode == wire.R2T, f"no R2T: {asked}")
+            held = proc.wait_until(lambda: told(1), 60, "the write without data is told")
+            expect(len(held) == 1 and held[0]["state"] == "data" and held[0]["took_s"] >= 1, f"{held}")
+            shown = proc.run(Stag.binary, "slow", "--control", target.control)
+            expect("STILL IN DATA" in shown and "iqn.2026-01.example.lab:wire" in shown, shown)
+            session.send_data(tag, asked.target_tag, 0, data)
+            expect(session.answer(tag)[0] == 0, "the write failed")
+            session.test_unit_ready(lun=1)
+            [ended] = told(1)
+            expect(ended["state"] == "ended" and ended["data_s"] >= 1 and ended["data_s"] > ended["medium_s"], f"{ended}")
+            expect(ended["itt"] == tag and ended["send_s"] is not None, f"its status was acknowledged: {ended}")
+            session.logout()
+
+
 def many_scrapers(lab):
     """However many ask, cores are asked once a second, and counters never fall."""
     with observed(lab, Unit(mib=16, memory=True)) as (target, port), load(target, "--depth", "4", "--bs", "4k") as (bench, _):
@@ -339,6 +395,7 @@ CASES = [
     ("prometheus_client reads it as OpenMetrics", openmetrics),
     ("promtool: every alert fires on what it is for", alerts),
     ("a Prometheus answers quantiles near those of stag bench", quantiles),
+    ("stag slow tells a limit, the initiator and the medium apart", slow),
     ("health and readiness", health),
     ("many scrapers at once: counters never fall", many_scrapers),
     ("hostile HTTP is refused and bounded under I/O", hostile),

@@ -87,6 +87,7 @@ pub fn run() -> ExitCode {
         Command::Apply(args) => control::apply::command(&args),
         Command::Upgrade(args) => control::upgrade::command(&args),
         Command::Top(args) => control::top::command(&args),
+        Command::Slow(args) => control::slow::command(&args),
         Command::Status(args) => control::status::command(&args),
         Command::Acknowledge(args) => control::acknowledge::command(&args),
         Command::Alua(args) => control::alua::command(&args),

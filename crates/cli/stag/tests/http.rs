@@ -53,6 +53,25 @@ fn metrics_count_what_initiators_did_within_the_sandbox() {
         let told = value(&metrics, &format!("stag_unit_commands_total{labels},operation=\"{operation}\"}}"));
         assert!(told >= Some(1.0) && told == io[field].as_f64(), "{operation}: {told:?}, {io}");
     }
+    // An initiator's first command gets the unit attention of power on.
+    let target = status["targets"][0]["iqn"].as_str().unwrap();
+    for (outcome, json) in [
+        ("status=\"good\"", serde_json::json!({"status": "good"})),
+        (
+            "status=\"check-condition\",sense_key=\"unit-attention\"",
+            serde_json::json!({"status": "check-condition", "sense_key": "unit-attention"}),
+        ),
+    ] {
+        let told = value(&metrics, &format!("stag_target_commands_total{{target=\"{target}\",{outcome}}}"));
+        let all = status["targets"][0]["work"]["outcomes"].as_array().unwrap();
+        let own = all
+            .iter()
+            .find(|one| one["status"] == json["status"] && one.get("sense_key") == json.get("sense_key"));
+        assert!(
+            told >= Some(1.0) && told == own.unwrap()["commands"].as_f64(),
+            "{outcome}: {told:?}, {all:?}"
+        );
+    }
     assert_eq!(
         value(&metrics, &format!("stag_unit_size_bytes{labels}}}")),
         Some(f64::from(8 << 20)),
@@ -119,6 +138,19 @@ fn an_export_in_memory_that_fills_up_is_in_status_and_metrics() {
     let metrics = get(&address, "/metrics");
     let of = |name: &str| value(&metrics, &format!("stag_file_system_state{{mount=\"export {name}\"}}"));
     assert_eq!((of("/full"), of("/empty")), (Some(1.0), Some(0.0)));
+    // An operation beyond what is free fails, and others do not.
+    assert!(!stag(&["cp", &file, &format!("{url}/another")]).status.success());
+    let operation = |metrics: &str, name: &str, outcome: &str| {
+        let labels = format!("version=\"4\",operation=\"{name}\",outcome=\"{outcome}\"");
+        value(metrics, &format!("stag_nfs_operations_total{{{labels}}}"))
+    };
+    let enough = |count: Option<f64>| count >= Some(1.0);
+    wait_until("the failed operation is counted", || {
+        enough(operation(&get(&address, "/metrics"), "write", "failed"))
+    });
+    let metrics = get(&address, "/metrics");
+    assert!(enough(operation(&metrics, "write", "done")) && enough(operation(&metrics, "sequence", "done")));
+    assert_eq!(operation(&metrics, "sequence", "failed"), Some(0.0), "{metrics}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use server_core::Applied;
 
 use crate::Unit;
+use crate::account::Accounts;
 use crate::model::{Edition, Model};
 use crate::preemptor::Preemptor;
 use crate::renewal::{self, Renewal};
@@ -41,6 +42,22 @@ pub(crate) fn renew_sessions(shared: &Arc<Shared>, now: &Edition) -> Applied {
         }
     }
     applied
+}
+
+/// Forgets what targets did that are served no more.
+pub(crate) fn forget_targets(shared: &Shared, before: &Model, now: &Model) {
+    let name = |target: &Arc<crate::node::Target>| target.config.name.clone();
+    let gone: Arc<[String]> = before.targets.iter().map(name).filter(|it| now.target(it).is_none()).collect();
+    if gone.is_empty() {
+        return;
+    }
+    for core in shared.hub.posts() {
+        let gone = gone.clone();
+        // A core that has stopped counts nothing.
+        let _ = core.run(move |core| async move {
+            gone.iter().for_each(|target| core.own::<Accounts>().forget(target));
+        });
+    }
 }
 
 /// Flushes units that no target serves any more. They are closed when their last command has ended.

@@ -3,7 +3,8 @@
 //!
 //! A connection lives on one core. Others reach it through [`crate::remote`], and [`resident`]
 //! answers them. [`phase`] is its life. Its commands reach their units through [`pipeline`], and
-//! [`tasks`] runs them. [`recovery`] makes up for lost PDUs and for a lost connection.
+//! [`tasks`] runs them; [`timing`] knows where their time goes. [`recovery`] makes up for lost PDUs
+//! and for a lost connection.
 
 mod admission;
 mod iser;
@@ -19,6 +20,7 @@ mod resident;
 mod tasks;
 mod tcp;
 pub(crate) mod text;
+mod timing;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,6 +42,7 @@ use server_core::retention::{Keeper, Kept};
 use server_core::tally::Counts;
 use server_core::{ConnectionId, Core};
 
+use crate::account::Accounts;
 use crate::end::End;
 use crate::ferry::Ferry;
 use crate::lun_map::LocalView;
@@ -52,6 +55,7 @@ use crate::wire::Segment;
 use phase::{Life, Phase};
 use pipeline::Pipeline;
 use text::Negotiated;
+use timing::Timing;
 
 pub(crate) use admission::Admitted;
 
@@ -94,6 +98,8 @@ pub(crate) struct Connection {
     pipeline: Pipeline,
     /// Phase of its life.
     life: Life,
+    /// The times of its commands, and what is counted of them.
+    timing: Timing,
     /// Counts under earlier views.
     past: RefCell<Counts>,
     /// Notified when the send queue has room again.
@@ -144,6 +150,9 @@ impl Connection {
         let send_high_water = shared.limits().send_high_water;
         let recovers = state.error_recovery_level() > 0;
         let keeps = state.error_recovery_level() > 1;
+        let account = session.target().map(|target| core.own::<Accounts>().of(&target.config.name));
+        let account = account.unwrap_or_default();
+        let timing = Timing::new(account, core.own(), session.nexus.clone(), session.tsih);
         let connection = Rc::new(Self {
             id,
             cid,
@@ -159,6 +168,7 @@ impl Connection {
             data_waits: RefCell::default(),
             pipeline: Pipeline::default(),
             life: Life::default(),
+            timing,
             past: RefCell::default(),
             room: Notify::default(),
             recovers,
@@ -269,6 +279,7 @@ impl Connection {
             state.forget_reads();
             state.forget_unacknowledged();
         }
+        self.timing.close();
         self.kick();
         self.wake_all();
         // Units finish what they have begun; their answers are dropped.
@@ -305,6 +316,13 @@ impl Connection {
         }
         self.wake_all();
         self.progress.notify();
+    }
+
+    /// The initiator has acknowledged all statuses before `exp_stat_sn`, by a PDU that is handled
+    /// next.
+    #[inline]
+    pub(crate) fn acknowledged(&self, exp_stat_sn: u32) {
+        self.timing.acknowledged(exp_stat_sn, || self.inner.borrow().state.is_idle());
     }
 
     /// Takes in one PDU and acts on it. `seen` gets the event before that.

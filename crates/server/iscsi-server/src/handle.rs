@@ -18,12 +18,14 @@ use server_core::tally::Counts;
 use server_core::{Applied, Change, Core};
 
 use crate::Unit;
+use crate::account::{Accounts, TargetCounts};
 use crate::config::{Redirect, ServerConfig};
 use crate::model::Model;
 use crate::qos;
 use crate::remote;
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
+use crate::slow::SlowCommand;
 
 /// A running server's interface for administrators. Cheap to clone.
 #[derive(Clone)]
@@ -95,6 +97,8 @@ pub struct Activity {
     pub sessions: HashMap<u16, Counts>,
     /// For each unit of each target: counts of all sessions since the start.
     pub units: Vec<Flow>,
+    /// Counts of each target, by its name.
+    pub targets: HashMap<String, TargetCounts>,
     /// Work of recovery in the existing sessions (ErrorRecoveryLevel 1 and 2), by TSIH.
     pub session_recoveries: HashMap<u16, Recovered>,
     /// The same, of all sessions since the start.
@@ -168,11 +172,18 @@ impl Handle {
         let mut recoveries = self.shared.recovered();
         let mut session_recoveries: HashMap<u16, Recovered> =
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
-        let ask = |core: &Rc<Core>| (remote::counted(core), core.ended.counts(), remote::recovered(core));
+        let ask = |core: &Rc<Core>| {
+            let targets = core.own::<Accounts>().all();
+            (remote::counted(core), core.ended.counts(), remote::recovered(core), targets)
+        };
         let per_core = self.shared.hub.on_each_core(patience, ask);
         let complete = per_core.iter().all(Option::is_some);
         let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
-        for (connections, ended, recovered) in per_core.into_iter().flatten() {
+        let mut targets = HashMap::<String, TargetCounts>::new();
+        for (connections, ended, recovered, accounts) in per_core.into_iter().flatten() {
+            for (target, counts) in accounts {
+                targets.entry(target).or_default().add(&counts);
+            }
             for (tsih, recovered) in recovered {
                 recoveries.add(&recovered);
                 session_recoveries.entry(tsih).or_default().add(&recovered);
@@ -183,7 +194,8 @@ impl Handle {
             }
             ended.into_iter().for_each(|(unit, counts)| units.entry(unit).or_default().add(&counts));
         }
-        let mut activity = Activity { sessions, units: Vec::new(), session_recoveries, recoveries, complete };
+        let mut activity =
+            Activity { sessions, targets, session_recoveries, recoveries, complete, ..Activity::default() };
         for target in &self.shared.model().targets {
             for lun in &target.config.units {
                 let counts = units.get(&lun.unit.address()).copied().unwrap_or_default();
@@ -191,6 +203,16 @@ impl Handle {
             }
         }
         activity
+    }
+
+    /// The slowest commands of each core, and those that have been at work for long; the slowest
+    /// first. `None` for a core that does not answer within `patience`.
+    pub fn slow(&self, patience: Duration) -> Option<Vec<SlowCommand>> {
+        let per_core = self.shared.hub.on_each_core(patience, |core| remote::slow(core));
+        let all: Option<Vec<_>> = per_core.into_iter().collect();
+        let mut all: Vec<SlowCommand> = all?.into_iter().flatten().map(Into::into).collect();
+        all.sort_by_key(|one| std::cmp::Reverse(one.took()));
+        Some(all)
     }
 
     /// Whether the session of [`Applied::leaving`] still exists.

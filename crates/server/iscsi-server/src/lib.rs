@@ -5,7 +5,8 @@
 //! full-feature phase, and `connection` runs it with its tasks. The modules form layers; none
 //! imports one above it:
 //!
-//! 1. `config`, `unit`, `node`, `lun_map`: what is served; `end`, `wire`, `transport`: sockets and
+//! 1. `config`, `unit`, `node`, `lun_map`: what is served; `account`,
+//!    `stages`, `slow`: what is counted; `end`, `wire`, `transport`: sockets and
 //!    queue pairs, which know no connection;
 //! 2. `remote`, `ferry`: a connection as others reach it; `session`, `model`, `shared`: what all
 //!    cores share; `drain`, `renewal`, `notices`, `preemptor`: what they do to sessions;
@@ -14,6 +15,7 @@
 //! 4. `service`, `apply`, `handle`, `server`: the whole.
 #![forbid(unsafe_code)]
 
+mod account;
 mod apply;
 pub mod audit;
 pub mod config;
@@ -40,12 +42,15 @@ mod server;
 mod service;
 mod session;
 mod shared;
+mod slow;
+mod stages;
 mod transport;
 mod unit;
 mod wire;
 
 pub use iscsi::target::recovery::Recovered;
 
+pub use account::{OUTCOMES, TargetCounts};
 pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
 pub use principal::recognize_principals_by;
 pub use server::{Server, begin, prepare};
@@ -54,6 +59,8 @@ pub use server_core::pings::PER_SECOND as PINGS_PER_SECOND;
 pub use server_core::tally::{BUCKETS, Counts};
 pub use server_core::{Applied, CoreStatus, CoresConfig, TcpCounters};
 pub use shared::BoundPortal;
+pub use slow::{Progress, SlowCommand};
+pub use stages::{STAGE_BUCKETS, Stages, Times};
 pub use unit::Unit;
 
 /// Options of a drain.

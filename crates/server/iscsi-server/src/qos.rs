@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use device::{Nexus, Outcome};
 use scsi::Status;
@@ -50,11 +51,16 @@ pub(crate) fn class(cdb: &[u8]) -> Class {
     }
 }
 
-/// Counts a command that has ended.
+/// Counts a command that has ended. Returns the time that it took, if it is one that is timed.
 #[inline]
-pub(crate) fn count(tally: &Tally, class: Class, began: Option<std::time::Instant>, outcome: &Outcome) {
+pub(crate) fn count(
+    tally: &Tally,
+    class: Class,
+    began: Option<Instant>,
+    outcome: &Outcome,
+) -> Option<Duration> {
     let bytes = if class == Class::Write { outcome.wanted_out } else { outcome.wanted_in };
-    tally.end(class, began, bytes, outcome.status != Status::Good);
+    tally.end(class, began, bytes, outcome.status != Status::Good)
 }
 
 /// Lets units that continue in `config` keep their accounts, under the limits of `config`.

@@ -14,6 +14,7 @@ use server_core::{ConnectionId, Core, Post};
 
 use crate::Unit;
 use crate::ferry::Parcel;
+use crate::slow::{Slow, SlowLog};
 
 /// What others may ask of a connection, on its core.
 pub(crate) trait Resident {
@@ -49,6 +50,8 @@ pub(crate) trait Resident {
     /// What it has counted, by its units' addresses; what is not of any unit that it sees now is
     /// under 0.
     fn counts(&self) -> Vec<(usize, Counts)>;
+    /// Its slow commands that are not in the core's log.
+    fn slow(&self) -> Vec<Slow>;
     /// What recovery had to do that is not in its session's account.
     fn recovered(&self) -> Option<Recovered>;
 }
@@ -209,6 +212,13 @@ pub(crate) fn counted(core: &Core) -> Vec<(u16, usize, Counts)> {
         connection.counts().into_iter().map(move |(unit, counts)| (tsih, unit, counts)).collect::<Vec<_>>()
     };
     connections.iter().flat_map(of).collect()
+}
+
+/// The slow commands of this core.
+pub(crate) fn slow(core: &Core) -> Vec<Slow> {
+    let mut all = core.own::<SlowLog>().all();
+    all.extend(locals(core).iter().flat_map(|connection| connection.slow()));
+    all
 }
 
 /// What recovery had to do on each connection of this core, by its session.

@@ -176,6 +176,7 @@ impl Changing for Shared {
     fn follow(self: &Arc<Self>, before: &Model, now: &Edition) -> Applied {
         let applied = apply::renew_sessions(self, now);
         apply::retire_units(self, before, now);
+        apply::forget_targets(self, before, now);
         self.limits_changed();
         applied
     }

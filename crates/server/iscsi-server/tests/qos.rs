@@ -73,6 +73,12 @@ fn a_unit_serves_as_much_as_its_limit_says_and_holds_no_other_unit_back() {
     assert!(place < 30, "the other unit's read came as number {place}");
     let order: Vec<u32> = ends.into_iter().filter(|itt| *itt != quick).collect();
     assert_eq!(order, slow, "they go in the order in which they came");
+    let activity = server.handle().activity(PATIENCE);
+    let counts = activity.targets.values().next().expect("the target's");
+    // The first went at once, and the others waited 10 ms, 20 ms and so on.
+    assert_eq!(counts.limit_waits, 59);
+    let waited = Duration::from_nanos(counts.limit_wait_ns);
+    assert!(waited >= Duration::from_millis(59 * 60 / 2 * 10 - 60) && waited < 60 * PATIENCE, "{waited:?}");
     stop(server);
 }
 

@@ -94,7 +94,10 @@ impl Client {
     pub(crate) async fn admit(&self, file: &File, writes: bool, bytes: u64) {
         if let Some(limits) = &file.rule.limits {
             let whose = (file.export.id, self.peer.ip());
-            self.pace.admit(&self.shared, whose, **limits, Cost { writes, bytes }).await;
+            let waited = self.pace.admit(&self.shared, whose, **limits, Cost { writes, bytes }).await;
+            if !waited.is_zero() {
+                file.tally.waited(waited);
+            }
         }
     }
 

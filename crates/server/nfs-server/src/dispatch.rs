@@ -99,7 +99,7 @@ async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<
     }
     let once = version3::once(procedure);
     if once == version3::Once::Any {
-        return Ok(Some(version3::execute(client, &call, arguments, data).await));
+        return Ok(Some(counted(client, procedure, version3::execute(client, &call, arguments, data).await)));
     }
     let replies = &client.shared.replies;
     let key = Key::of(client.peer.ip(), call.xid, call.procedure, bytes);
@@ -109,8 +109,14 @@ async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<
         Known::Running => return Ok(None),
         Known::New => {}
     }
-    let reply = version3::execute(client, &call, arguments, data).await;
+    let reply = counted(client, procedure, version3::execute(client, &call, arguments, data).await);
     let kept = (once == version3::Once::Ever).then(|| reply.bytes());
     replies.end(key, kept, client.model().limits.replies);
     Ok(Some(reply))
+}
+
+/// Counts a call of NFSv3 that was executed.
+fn counted(client: &Client, procedure: v3::Procedure, reply: Reply) -> Reply {
+    client.tallies.operations.v3(procedure, reply.status());
+    reply
 }

@@ -30,7 +30,7 @@ use crate::over_rdma::OverRdma;
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::state::{State, limits};
-use crate::tally::{Counts, Tallies};
+use crate::tally::{self, Counts, OperationCounts, Tallies};
 
 /// Bytes that show an RPC call: a record's mark, XID, CALL.
 const SHOWN: usize = 12;
@@ -179,17 +179,23 @@ impl Handle {
         model.portals.iter().map(|portal| NfsPortal { listen: portal.address, ..portal.asked }).collect()
     }
 
-    /// The exports. Counts of cores that do not answer within `patience` are left out. Blocks, and
-    /// must not be called on a core.
-    pub fn exports(&self, patience: Duration) -> Vec<ExportStatus> {
-        let per_core = self.shared.hub.on_each_core(patience, |core| core.own::<Tallies>().all());
-        let all: Vec<_> = per_core.into_iter().flatten().flatten().collect();
+    /// The exports, and the operations of all their clients since the server's start. Counts of
+    /// cores that do not answer within `patience` are left out. Blocks, and must not be called on a
+    /// core.
+    pub fn activity(&self, patience: Duration) -> (Vec<ExportStatus>, Vec<OperationCounts>) {
+        let per_core = self.shared.hub.on_each_core(patience, |core| {
+            let tallies = core.own::<Tallies>();
+            (tallies.all(), tallies.operations.counts())
+        });
+        let (exports, operations): (Vec<_>, Vec<_>) = per_core.into_iter().flatten().unzip();
+        let all: Vec<_> = exports.into_iter().flatten().collect();
         let status = |export: &Arc<Exported>| {
             let mut counts = Counts::default();
             all.iter().filter(|(id, _)| *id == export.id).for_each(|(_, own)| counts.add(own));
             ExportStatus { name: export.config.name.clone(), counts }
         };
-        self.shared.model().exports.iter().map(status).collect()
+        let exports = self.shared.model().exports.iter().map(status).collect();
+        (exports, tally::named(operations.into_iter()))
     }
 
     /// The connections of clients. Cores that do not answer within `patience` are left out. Blocks,

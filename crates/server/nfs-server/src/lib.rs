@@ -41,4 +41,4 @@ mod v3;
 mod v4;
 
 pub use front_end::{ClientStatus, ExportStatus, Handle, begin, prepare};
-pub use tally::Counts;
+pub use tally::{Counts, OperationCounts, Outcome};

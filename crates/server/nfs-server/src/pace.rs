@@ -22,22 +22,24 @@ pub(crate) type Paces = Accounts<(ExportId, IpAddr)>;
 pub(crate) struct Pace(RefCell<Vec<(ExportId, Arc<Limiter>)>>);
 
 impl Pace {
-    /// Waits until the client may read or write the bytes of `cost` on an export with these limits.
-    /// A change of the configuration ends all waits, and so does the server's end.
+    /// Waits until the client may read or write the bytes of `cost` on an export with these limits,
+    /// and returns for how long. A change of the configuration ends all waits, and so does the
+    /// server's end.
     pub(crate) async fn admit(
         &self,
         shared: &Shared,
         (export, host): (ExportId, IpAddr),
         limits: QosLimits,
         cost: Cost,
-    ) {
+    ) -> Duration {
         let limiter = self.limiter(shared, (export, host), limits);
         let generation = shared.served.generation();
-        let due = limiter.charge(cost, runtime::now());
+        let began = runtime::now();
+        let due = limiter.charge(cost, began);
         loop {
             let left = due.saturating_duration_since(runtime::now());
             if left.is_zero() || shared.served.generation() != generation || shared.hub.is_closed() {
-                return;
+                return runtime::now().saturating_duration_since(began);
             }
             runtime::sleep(left.min(LOOK)).await;
         }

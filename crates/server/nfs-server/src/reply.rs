@@ -118,6 +118,11 @@ impl Reply {
         &self.bytes
     }
 
+    /// The status that its results begin with, as those of NFS do; 0 if it has none.
+    pub(crate) fn status(&self) -> u32 {
+        self.bytes.get(RESULTS..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_be_bytes(*word))
+    }
+
     /// The reply that had these [`Self::bytes`].
     pub(crate) fn again(bytes: Vec<u8>) -> Self {
         Self { bytes, apart: Aparts::new() }

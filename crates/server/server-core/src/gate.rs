@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use invariant::broken;
 use runtime::Notify;
@@ -26,6 +26,7 @@ pub struct Gate<C> {
 }
 
 struct Waiting<C> {
+    since: Instant,
     until: Instant,
     /// In order of arrival.
     number: u64,
@@ -123,7 +124,14 @@ impl<C> Gate<C> {
         let Some(until) = until.filter(|until| *until > now) else { return Passage::Now(command) };
         let number = self.count.get();
         self.count.set(number.wrapping_add(1));
-        self.waiting.borrow_mut().push(Reverse(Waiting { until, number, command, cost, limiters }));
+        self.waiting.borrow_mut().push(Reverse(Waiting {
+            since: now,
+            until,
+            number,
+            command,
+            cost,
+            limiters,
+        }));
         if self.watched.replace(true) {
             self.changed.notify();
             return Passage::Kept;
@@ -151,9 +159,9 @@ impl<C> Gate<C> {
     pub fn retain(&self, mut stays: impl FnMut(C) -> Option<C>) {
         let all = std::mem::take(&mut *self.waiting.borrow_mut());
         let kept = all.into_iter().filter_map(|Reverse(one)| {
-            let Waiting { until, number, command, cost, limiters } = one;
+            let Waiting { command, cost, limiters, .. } = one;
             match stays(command) {
-                Some(command) => Some(Reverse(Waiting { until, number, command, cost, limiters })),
+                Some(command) => Some(Reverse(Waiting { command, cost, limiters, ..one })),
                 None => {
                     limiters.iter().flatten().for_each(|limiter| limiter.refund(cost));
                     None
@@ -165,6 +173,11 @@ impl<C> Gate<C> {
         self.changed.notify();
     }
 
+    /// Calls `f` with each waiting command.
+    pub fn each(&self, mut f: impl FnMut(&C)) {
+        self.waiting.borrow().iter().for_each(|Reverse(one)| f(&one.command));
+    }
+
     /// Takes all waiting commands, in order of arrival, to be charged again: the accounts have
     /// begun anew.
     pub fn take_all(&self) -> Vec<C> {
@@ -174,8 +187,9 @@ impl<C> Gate<C> {
         waiting.into_iter().map(|Reverse(one)| one.command).collect()
     }
 
-    /// Passes commands to `go` when their time has come, until none waits.
-    pub async fn watch(&self, mut go: impl FnMut(C)) {
+    /// Passes commands to `go` when their time has come, with the time that they have waited, until
+    /// none waits.
+    pub async fn watch(&self, mut go: impl FnMut(C, Duration)) {
         loop {
             let first = self.waiting.borrow().peek().map(|Reverse(first)| first.until);
             let Some(until) = first else { break };
@@ -191,7 +205,10 @@ impl<C> Gate<C> {
             }
             let due = self.waiting.borrow_mut().pop();
             match due {
-                Some(Reverse(due)) => go(due.command),
+                Some(Reverse(due)) => {
+                    let waited = runtime::now().saturating_duration_since(due.since);
+                    go(due.command, waited);
+                }
                 None => broken!("a command that is due does not wait"),
             }
         }
@@ -201,8 +218,6 @@ impl<C> Gate<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::qos::{QosLimits, Rates};
 

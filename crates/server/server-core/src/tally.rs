@@ -85,9 +85,9 @@ impl Tally {
         (begun % TIMED == 0).then(runtime::clock)
     }
 
-    /// It has ended, and moved `bytes`.
+    /// It has ended, and moved `bytes`. Returns the time that it took, if it is one that is timed.
     #[inline]
-    pub fn end(&self, class: Class, began: Option<Instant>, bytes: u64, failed: bool) {
+    pub fn end(&self, class: Class, began: Option<Instant>, bytes: u64, failed: bool) -> Option<Duration> {
         let counts = &mut *self.counts.borrow_mut();
         match class {
             Class::Read => {
@@ -101,9 +101,9 @@ impl Tally {
             Class::Other => counts.others += 1,
         }
         counts.failed += u64::from(failed);
-        if let Some(began) = began {
-            time(counts, runtime::clock().saturating_duration_since(began));
-        }
+        let took = runtime::clock().saturating_duration_since(began?);
+        time(counts, took);
+        Some(took)
     }
 
     /// The counts so far.

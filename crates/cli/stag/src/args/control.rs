@@ -73,7 +73,7 @@ fn served(text: &str) -> Result<Served, String> {
 #[command(
     long_about = "Watch the load of a running daemon: commands, bytes and times of its units and sessions, and how busy its cores are.\n\n\
     Shows the busiest first, every --interval seconds, until interrupted. A time is that of a command inside the daemon; \
-    one command in eight is timed."
+    one command in eight is timed. Below are the mean times of the stages of each target's reads, writes and other commands (stag slow --help)."
 )]
 #[command(
     after_long_help = "Examples:\n  stag top\n  stag top --interval 5\n  stag top --once --json | jq '.units[0]'"
@@ -95,6 +95,27 @@ pub struct Top {
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
     seconds.ok_or_else(|| "write a number of seconds from 0.05 to 3600".into())
+}
+
+/// Show a daemon's slowest commands, and where their time went
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Show a daemon's slowest commands, and where their time went.\n\n\
+    Lists commands of the last 15 minutes that took 10 ms or more, the slowest first, and commands that have been at work for a second. \
+    Each core keeps 64. The time of a command has four parts: order, it waited for its turn (older commands, a limit of service, data that the \
+    initiator had to take first); data, its unit waited for the initiator's data, or until the initiator took some; medium, the rest until its status \
+    was ready; send, from then until the initiator acknowledged the status. A dash: not known.")]
+#[command(
+    after_long_help = "Examples:\n  stag slow\n  stag slow --most 5\n  stag slow --json | jq '.[] | select(.medium_s > 0.1)'"
+)]
+pub struct Slow {
+    #[command(flatten)]
+    pub at: At,
+    /// Commands to show at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub most: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Show the target port groups of a running daemon, or change one's access state

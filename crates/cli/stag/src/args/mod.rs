@@ -29,7 +29,7 @@ pub use client::{
     Write,
 };
 pub use conform::Conform;
-pub use control::{Acknowledge, Alua, Apply, Drain, Status, Top, Upgrade};
+pub use control::{Acknowledge, Alua, Apply, Drain, Slow, Status, Top, Upgrade};
 pub use doctor::Doctor;
 pub use identity::Identity;
 #[cfg(feature = "lab")]
@@ -81,6 +81,7 @@ pub enum Command {
     Status(Status),
     Acknowledge(Acknowledge),
     Top(Top),
+    Slow(Slow),
     Alua(Alua),
     Drain(Drain),
     Apply(Apply),

@@ -17,6 +17,25 @@ pub struct NfsStatus {
     pub listen: Vec<String>,
     pub exports: Vec<ExportStatus>,
     pub clients: Vec<ClientStatus>,
+    /// Operations since the daemon's start, of those that there were.
+    #[serde(default)]
+    pub operations: Vec<OperationStatus>,
+}
+
+/// Counts of a procedure of NFS version 3, or of an operation of version 4.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OperationStatus {
+    pub version: u32,
+    /// Its name in RFC 1813 or RFC 8881, in small letters.
+    pub name: String,
+    /// How often it was done.
+    pub done: u64,
+    /// Times that the client asked for something that is not there, or that it may not do.
+    pub refused: u64,
+    /// Times that the client was told to ask again later.
+    pub delayed: u64,
+    /// Times that the medium or the server failed, or that there was no space.
+    pub failed: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +51,12 @@ pub struct ExportStatus {
     pub written_bytes: u64,
     /// Calls that failed because of the medium, or because it is full.
     pub errors: u64,
+    /// READs, WRITEs and COPYs that waited for a limit of service.
+    #[serde(default)]
+    pub limit_waits: u64,
+    /// How long they waited, seconds.
+    #[serde(default)]
+    pub limit_wait_s: f64,
     #[serde(default)]
     pub health: ServedHealth,
 }
@@ -74,6 +99,8 @@ impl NfsStatus {
             read_bytes: one.counts.read_bytes,
             written_bytes: one.counts.written_bytes,
             errors: one.counts.errors,
+            limit_waits: one.counts.limit_waits,
+            limit_wait_s: one.counts.limit_wait_ns as f64 / 1e9,
         };
         let client = |one: nfs_server::ClientStatus| ClientStatus {
             peer: one.peer.to_string(),
@@ -81,10 +108,16 @@ impl NfsStatus {
             age_s: one.age.as_secs_f64(),
             calls: one.calls,
         };
+        let operation = |one: nfs_server::OperationCounts| {
+            let [done, refused, delayed, failed] = one.outcomes;
+            OperationStatus { version: one.version, name: one.name, done, refused, delayed, failed }
+        };
+        let (exports, operations) = daemon.files.activity(patience);
         Self {
             listen: daemon.files.portals().iter().map(ToString::to_string).collect(),
-            exports: daemon.files.exports(patience).into_iter().map(export).collect(),
+            exports: exports.into_iter().map(export).collect(),
             clients: daemon.files.clients(patience).into_iter().map(client).collect(),
+            operations: operations.into_iter().map(operation).collect(),
         }
     }
 

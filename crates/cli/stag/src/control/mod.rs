@@ -22,6 +22,7 @@ pub mod place;
 pub mod plan;
 pub mod protocol;
 pub mod server;
+pub mod slow;
 pub mod socket;
 pub mod status;
 mod status_text;

@@ -9,7 +9,7 @@ use backing::size::Size;
 use serde::Serialize;
 
 use super::client::{CallError, Client};
-use super::status::{Io, Status, TargetStatus, UnitStatus};
+use super::status::{Io, Stage, Status, TargetStatus, UnitStatus};
 use crate::args;
 use crate::exit::Exit;
 use crate::out::{self, OutError};
@@ -55,12 +55,54 @@ pub struct Top {
     pub units: Vec<Row>,
     /// Sessions, the busiest first.
     pub sessions: Vec<Row>,
+    /// Where the time of commands went, by target and operation: one command in eight.
+    pub stages: Vec<Spent>,
     /// Exports, the busiest first. Their calls are `others`.
     pub exports: Vec<Row>,
     /// Connections of NFS clients, the busiest first. Their calls are `others`.
     pub clients: Vec<Row>,
     /// Utilization of each core's thread, 0 to 1.
     pub cores: Vec<f64>,
+}
+
+/// Mean times of the stages of one operation of a target, µs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Spent {
+    pub target: String,
+    pub operation: String,
+    pub order_us: f64,
+    pub data_us: f64,
+    pub medium_us: f64,
+    pub send_us: f64,
+}
+
+/// What was spent between two statuses of a target.
+fn spent(before: Option<&TargetStatus>, now: &TargetStatus) -> Vec<Spent> {
+    let mut all: Vec<Spent> = Vec::new();
+    for stage in &now.work.stages {
+        let old = before.and_then(|before| {
+            let alike = |it: &&Stage| it.operation == stage.operation && it.stage == stage.stage;
+            before.work.stages.iter().find(alike)
+        });
+        let count = |of: &Stage| of.buckets.iter().sum::<u64>();
+        let commands = count(stage).saturating_sub(old.map_or(0, count));
+        if commands == 0 {
+            continue;
+        }
+        let mean = (stage.seconds - old.map_or(0.0, |old| old.seconds)).max(0.0) / commands as f64 * 1e6;
+        let at = all.iter().position(|one| one.operation == stage.operation).unwrap_or_else(|| {
+            let (target, operation) = (now.iqn.clone(), stage.operation.clone());
+            all.push(Spent { target, operation, ..Spent::default() });
+            all.len() - 1
+        });
+        match stage.stage.as_str() {
+            "order" => all[at].order_us = mean,
+            "data" => all[at].data_us = mean,
+            "medium" => all[at].medium_us = mean,
+            _ => all[at].send_us = mean,
+        }
+    }
+    all
 }
 
 impl Rates {
@@ -129,6 +171,11 @@ impl Top {
             };
             Rates::between(&sum(before), &sum(now), seconds)
         };
+        let stages = now
+            .targets
+            .iter()
+            .flat_map(|target| spent(before.targets.iter().find(|old| old.iqn == target.iqn), target));
+        let stages = stages.collect();
         let mut exports =
             rows(&before.nfs.exports, &now.nfs.exports, seconds, |export| (export.name.clone(), export.io()));
         let mut clients = rows(&before.nfs.clients, &now.nfs.clients, seconds, |client| {
@@ -146,6 +193,7 @@ impl Top {
             total,
             units,
             sessions,
+            stages,
             exports,
             clients,
             cores: cores.map(|busy| busy.clamp(0.0, 1.0)).collect(),
@@ -250,6 +298,18 @@ fn write_text(out: &mut String, status: &Status, top: &Top) -> std::fmt::Result 
             writeln!(out, "and {} more", rows.len() - ROWS)?;
         }
     }
+    if !top.stages.is_empty() {
+        writeln!(
+            out,
+            "\n{:<44} {:>9} {:>9} {:>9} {:>9}",
+            "mean µs of stages", "order", "data", "medium", "send"
+        )?;
+    }
+    for one in top.stages.iter().take(ROWS) {
+        let name = shortened(&format!("{} {}", one.target, one.operation), 44);
+        let Spent { order_us, data_us, medium_us, send_us, .. } = one;
+        writeln!(out, "{name:<44} {order_us:>9.1} {data_us:>9.1} {medium_us:>9.1} {send_us:>9.1}")?;
+    }
     Ok(())
 }
 
@@ -297,6 +357,27 @@ mod tests {
         // A new daemon counts from 0.
         assert_eq!(Rates::between(&now, &before, 2.0).reads, 0.0);
         assert_eq!(percentile(&[], &[], 0.99), None);
+    }
+
+    #[test]
+    fn stages_are_means_of_what_came_between() {
+        let stage = |name: &str, seconds: f64, commands: u64| {
+            let mut buckets = [0; iscsi_server::STAGE_BUCKETS];
+            buckets[3] = commands;
+            Stage { operation: "write".into(), stage: name.into(), seconds, buckets }
+        };
+        let target = |stages| TargetStatus {
+            iqn: "t".into(),
+            alias: String::new(),
+            groups: Vec::new(),
+            units: Vec::new(),
+            work: super::super::status::Work { stages, ..Default::default() },
+        };
+        let before = target(vec![stage("data", 1.0, 10), stage("medium", 1.0, 10)]);
+        let now = target(vec![stage("data", 1.5, 20), stage("medium", 1.0, 10), stage("send", 0.001, 1)]);
+        let write = Spent { target: "t".into(), operation: "write".into(), ..Spent::default() };
+        assert_eq!(spent(Some(&before), &now), [Spent { data_us: 50_000.0, send_us: 1000.0, ..write }]);
+        assert_eq!(spent(Some(&now), &now), []);
     }
 
     #[test]

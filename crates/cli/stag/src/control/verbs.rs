@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Progress, Request, json};
-use super::{acknowledge, alua, apply, drain, status, upgrade};
+use super::{acknowledge, alua, apply, drain, slow, status, upgrade};
 use crate::config::Text;
 
 /// Executes `request`, on its client's thread.
@@ -19,6 +19,7 @@ pub fn answer(
 ) -> Result<Value, Fault> {
     match request.verb.as_str() {
         "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(daemon)),
+        slow::VERB => request.arguments::<NoArguments>().and_then(|_| slow::answer(daemon)),
         acknowledge::VERB => acknowledge::answer(daemon, request),
         "alua" => request.arguments().and_then(|wanted| alua::answer(daemon, wanted)),
         "drain" => drain::drain(daemon, request, progress),

@@ -1,12 +1,13 @@
 //! The data of all metrics at one moment, and the bounds of the number of series.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use admin_http::exposition::{Format, Kind, Text};
 
 use super::process::Process;
 use super::table::{LEFT_OUT, Metric, Of, TABLE};
-use crate::control::status::{Io, Status};
+use crate::control::status::{Io, Status, Work};
 
 /// With more units than this, only their most important metrics are exported, and latencies by
 /// target.
@@ -14,6 +15,8 @@ pub const MOST_UNITS_IN_DETAIL: usize = 1000;
 /// With more units than [`MOST_UNITS_IN_DETAIL`] and more targets than this, there is only one
 /// latency histogram for all.
 pub const MOST_TARGETS: usize = 500;
+/// With more targets than this, what became of their commands is told of all together.
+pub const MOST_TARGETS_IN_DETAIL: usize = 50;
 /// With more pairs of an initiator and a target than this, none of them is exported.
 pub const MOST_INITIATORS: usize = 256;
 /// With more exports than this, none of them is exported.
@@ -83,13 +86,25 @@ impl Picture {
         vec![("", String::new(), all)]
     }
 
+    /// What became of the commands of each target, by its name; with too many targets, of all
+    /// together.
+    pub fn work(&self) -> Vec<(&str, Cow<'_, Work>)> {
+        let targets = &self.status.targets;
+        if targets.len() <= MOST_TARGETS_IN_DETAIL {
+            return targets.iter().map(|one| (one.iqn.as_str(), Cow::Borrowed(&one.work))).collect();
+        }
+        let mut all = Work::default();
+        targets.iter().for_each(|target| all.add(&target.work));
+        vec![("", Cow::Owned(all))]
+    }
+
     /// The number of units, initiators or exports, and the bound above which they are left out.
     fn count(&self, of: Of) -> (usize, usize) {
         match of {
             Of::UnitDetails => (self.units(), MOST_UNITS_IN_DETAIL),
             Of::Initiators => (self.initiators().len(), MOST_INITIATORS),
             Of::Exports => (self.status.nfs.exports.len(), MOST_EXPORTS),
-            Of::Daemon | Of::Sums | Of::Cores | Of::Units => (0, 0),
+            Of::Daemon | Of::Sums | Of::Cores | Of::Units | Of::Targets => (0, 0),
         }
     }
 
@@ -124,7 +139,7 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::{CoreStatus, SessionStatus, TargetStatus, UnitStatus};
+    use crate::control::status::{CoreStatus, Ended, SessionStatus, Stage, TargetStatus, UnitStatus};
     use serde_json::json;
 
     fn unit(lun: u16) -> UnitStatus {
@@ -152,12 +167,31 @@ mod tests {
         serde_json::from_value(session).unwrap()
     }
 
+    /// As much as there can be of one target.
+    fn work() -> Work {
+        let ended = |(status, key, _): (&str, &str, u64)| Ended {
+            status: status.into(),
+            sense_key: key.into(),
+            commands: 1,
+        };
+        let outcomes = iscsi_server::TargetCounts::default().outcomes().map(ended).collect();
+        let stage = |(operation, stage, _): (&str, &str, &iscsi_server::Times)| Stage {
+            operation: operation.into(),
+            stage: stage.into(),
+            seconds: 0.25,
+            buckets: [1; iscsi_server::STAGE_BUCKETS],
+        };
+        let stages = iscsi_server::Stages::default().iter().map(stage).collect();
+        Work { outcomes, limit_waits: 2, limit_wait_s: 0.5, stages }
+    }
+
     fn picture(targets: usize, units: u16, sessions: usize) -> Picture {
         let target = |at| TargetStatus {
             iqn: format!("iqn.2026-01.example:{at}"),
             alias: String::new(),
             groups: Vec::new(),
             units: (0..units).map(unit).collect(),
+            work: work(),
         };
         let status = Status {
             version: "0".into(),
@@ -185,8 +219,13 @@ mod tests {
 
     #[test]
     fn ten_thousand_units_stay_below_a_hundred_thousand_series() {
-        for (targets, units) in [(10_000, 1), (500, 20), (1, 10_000)] {
+        let operation = |at: u32| {
+            let counts = json!({"version": 4, "name": at.to_string(), "done": 1, "refused": 0, "delayed": 0, "failed": 0});
+            serde_json::from_value(counts).unwrap()
+        };
+        for (targets, units) in [(10_000, 1), (500, 20), (50, 200), (1, 10_000)] {
             let mut picture = picture(targets, units, 10_000);
+            picture.status.nfs.operations = (0..98).map(operation).collect();
             picture.status.cores = (0..64).map(|_| Some(core())).collect();
             let series = picture.text(Format::OpenMetrics).series();
             assert!((80_000..=100_000).contains(&series), "{targets} targets: {series} series");
@@ -201,6 +240,27 @@ mod tests {
         assert_eq!([buckets(4, 5), buckets(400, 5), buckets(2000, 5)], [20, 400, 1]);
         let all = lines(&picture(2000, 5, 0));
         assert!(all.contains(&"stag_command_duration_seconds_count 10000".to_owned()));
+    }
+
+    #[test]
+    fn outcomes_lose_the_target_rather_than_counts_where_there_are_many() {
+        let few = lines(&picture(MOST_TARGETS_IN_DETAIL, 1, 0));
+        let busy = "stag_target_commands_total{target=\"iqn.2026-01.example:7\",status=\"busy\"} 1";
+        let ill = "status=\"check-condition\",sense_key=\"medium-error\"} 1";
+        assert!(few.iter().any(|line| line == busy), "{few:#?}");
+        assert_eq!(few.iter().filter(|line| line.ends_with(ill)).count(), MOST_TARGETS_IN_DETAIL);
+        let many = lines(&picture(MOST_TARGETS_IN_DETAIL + 1, 1, 0));
+        let told = |line: &str| many.iter().any(|told| told == line);
+        assert_eq!(count(&many, "stag_target_commands_total{"), iscsi_server::OUTCOMES);
+        assert!(told("stag_target_commands_total{status=\"busy\"} 51"), "{many:#?}");
+        let read = "stag_command_stage_seconds_bucket{operation=\"read\",stage=\"medium\"";
+        assert!(told(&format!("{read},le=\"0.000004096\"}} 51")));
+        assert!(told(&format!("{read},le=\"4.294967296\"}} 561")), "{many:#?}");
+        assert!(told(&format!("{read},le=\"+Inf\"}} 612")));
+        assert!(told("stag_command_stage_seconds_sum{operation=\"write\",stage=\"send\"} 12.75"));
+        assert!(
+            told("stag_target_limit_waits_total 102") && told("stag_target_limit_wait_seconds_total 25.5")
+        );
     }
 
     #[test]
@@ -224,9 +284,13 @@ mod tests {
             (count(&lines, "stag_core_busy_seconds_total{"), count(&lines, "stag_unit_size_bytes{")),
             (1, 1)
         );
-        for sum in
-            ["stag_unit_commands_total", "stag_command_duration", "stag_initiator_commands", "stag_digest"]
-        {
+        for sum in [
+            "stag_unit_commands_total",
+            "stag_command_duration",
+            "stag_initiator_commands",
+            "stag_target_",
+            "stag_digest",
+        ] {
             assert_eq!(count(&lines, sum), 0, "{sum}");
         }
     }

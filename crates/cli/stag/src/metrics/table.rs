@@ -22,6 +22,8 @@ pub enum Of {
     Units,
     /// Each unit, unless there are too many.
     UnitDetails,
+    /// Each target; all together if there are too many.
+    Targets,
     /// Each initiator with each target, unless there are too many.
     Initiators,
     /// Each NFS export, unless there are too many.
@@ -36,6 +38,7 @@ impl Of {
             Self::Cores => "cores",
             Self::Units => "units",
             Self::UnitDetails => "unit-details",
+            Self::Targets => "targets",
             Self::Initiators => "initiators",
             Self::Exports => "exports",
         }
@@ -77,7 +80,7 @@ const MOUNT: &[&str] = &["mount"];
 const PAIR: &[&str] = &["initiator", "target"];
 
 use Kind::{Counter, Gauge, Histogram, Info};
-use Of::{Cores, Daemon, Exports, Initiators, Sums, UnitDetails, Units};
+use Of::{Cores, Daemon, Exports, Initiators, Sums, Targets, UnitDetails, Units};
 
 /// All metrics but [`LEFT_OUT`], in the order in which they are written.
 #[rustfmt::skip]
@@ -137,6 +140,32 @@ pub const TABLE: &[Metric] = &[
             }
         }),
 
+    metric(Targets, Counter, "stag_target_commands_total", &["target", "status", "sense_key"],
+        "SCSI commands that have ended, by SAM-5 status and, for CHECK CONDITION, sense key; none of an outcome that never came.", |of, rows| {
+            for (target, work) in of.work() {
+                for one in &work.outcomes {
+                    rows.row(&[target, &one.status, &one.sense_key], one.commands);
+                }
+            }
+        }),
+    metric(Targets, Histogram, "stag_command_stage_seconds", &["target", "operation", "stage"],
+        "Time of a command's stages; of one command in eight.", |of, rows| {
+            for (target, work) in of.work() {
+                for one in &work.stages {
+                    let mut so_far = 0;
+                    let bounds = STAGE_BOUNDS.iter().zip(one.buckets).map(|(bound, more)| {
+                        so_far += more;
+                        (*bound, so_far)
+                    });
+                    rows.histogram(&[target, &one.operation, &one.stage], bounds, one.buckets.iter().sum(), one.seconds);
+                }
+            }
+        }),
+    metric(Targets, Counter, "stag_target_limit_waits_total", &["target"], "Commands that waited for a limit of service, and then ran.",
+        |of, rows| of.work().iter().for_each(|(target, work)| rows.row(&[target], work.limit_waits))),
+    metric(Targets, Counter, "stag_target_limit_wait_seconds_total", &["target"], "How long they waited.",
+        |of, rows| of.work().iter().for_each(|(target, work)| rows.row(&[target], work.limit_wait_s))),
+
     metric(Initiators, Gauge, "stag_initiator_sessions", PAIR, "Sessions of the initiator with the target; without one in discovery.",
         |of, rows| initiators(of, |initiator, target, one| rows.row(&[initiator, target], one.sessions))),
     metric(Initiators, Gauge, "stag_initiator_connections", PAIR, "Connections of these sessions.",
@@ -177,6 +206,19 @@ pub const TABLE: &[Metric] = &[
     }),
     metric(Exports, Counter, "stag_export_failed_calls_total", EXPORT, "Calls that failed because of the medium, or because it is full.",
         |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], one.errors))),
+
+    metric(Exports, Counter, "stag_export_limit_waits_total", EXPORT, "READs, WRITEs and COPYs that waited for a limit of service.",
+        |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], one.limit_waits))),
+    metric(Exports, Counter, "stag_export_limit_wait_seconds_total", EXPORT, "How long they waited.",
+        |of, rows| of.status.nfs.exports.iter().for_each(|one| rows.row(&[&one.name], one.limit_wait_s))),
+    metric(Sums, Counter, "stag_nfs_operations_total", &["version", "operation", "outcome"],
+        "Procedures of version 3 and operations of version 4 that were executed, by outcome; none of an operation that never came.", |of, rows| {
+            for one in &of.status.nfs.operations {
+                for (outcome, count) in [("done", one.done), ("refused", one.refused), ("delayed", one.delayed), ("failed", one.failed)] {
+                    rows.row(&[&one.version.to_string(), &one.name, outcome], count);
+                }
+            }
+        }),
 
     metric(Daemon, Gauge, "stag_file_system_size_bytes", MOUNT, "Size of a file system that units or exports lie on, or of an export in memory.",
         |of, rows| file_systems(of, rows, |system| system.size)),
@@ -261,6 +303,21 @@ pub const BOUNDS: [(usize, &str); 11] = [
     (21, "1.073741824"),
 ];
 
+/// Bounds of stages' times: 2^(12 + 2n) ns end bucket n; the last bucket has none.
+pub const STAGE_BOUNDS: [&str; iscsi_server::STAGE_BUCKETS - 1] = [
+    "0.000004096",
+    "0.000016384",
+    "0.000065536",
+    "0.000262144",
+    "0.001048576",
+    "0.004194304",
+    "0.016777216",
+    "0.067108864",
+    "0.268435456",
+    "1.073741824",
+    "4.294967296",
+];
+
 fn level(level: Level) -> u64 {
     match level {
         Level::Ok => 0,
@@ -330,7 +387,9 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
-    use crate::metrics::picture::{MOST_EXPORTS, MOST_INITIATORS, MOST_TARGETS, MOST_UNITS_IN_DETAIL};
+    use crate::metrics::picture::{
+        MOST_EXPORTS, MOST_INITIATORS, MOST_TARGETS, MOST_TARGETS_IN_DETAIL, MOST_UNITS_IN_DETAIL,
+    };
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/src/reference/metrics.md");
 
@@ -344,6 +403,12 @@ mod tests {
              | label | value |\n|---|---|\n\
              | `target`, `lun` | the iSCSI name of the target, the number of the unit in it |\n\
              | `operation` | `read`, `write`, `other` |\n\
+             | `stage` | `order`: from its turn by CmdSN until its unit gets it (older commands, a limit of service, data that the initiator has to \
+             take first); `data`: its unit waits for the initiator's data, or until it takes some; `medium`: the rest of the time until its status \
+             is ready; `send`: from then until the initiator acknowledges it (ExpStatSN), unless it had no other command and took more than 100 ms |\n\
+             | `status`, `sense_key` | SCSI status; the sense key of `check-condition`, none of other statuses |\n\
+             | `version`, `outcome` | of NFS: 3 or 4; `done`, `refused` (the client asked for something that is not there, that it may not do, or that is wrong), \
+             `delayed` (it was told to ask again later), `failed` (the medium or the server, or no space) |\n\
              | `direction` | `read`: to clients; `write`: from clients |\n\
              | `core` | the number of the daemon's thread |\n\n\
              ## Bounds\n\n\
@@ -351,6 +416,7 @@ mod tests {
              | more than | then |\n|---|---|\n\
              | {MOST_UNITS_IN_DETAIL} units | metrics marked \"unit-details\" are left out; latencies have no `lun` |\n\
              | {MOST_TARGETS} targets, and more units than that | latencies have no `target` |\n\
+             | {MOST_TARGETS_IN_DETAIL} targets | metrics marked \"targets\" have no `target`: they are sums over all |\n\
              | {MOST_INITIATORS} pairs of an initiator and a target | metrics marked \"initiators\" are left out |\n\
              | {MOST_EXPORTS} exports | metrics marked \"exports\" are left out |\n\n\
              If a core does not answer in time, `stag_core_up` is 0 for it, and the counters that are sums over all cores are missing until it does.\n\n\
@@ -405,6 +471,10 @@ mod tests {
         for (bucket, bound) in BOUNDS {
             let seconds: f64 = bound.parse().unwrap();
             assert_eq!((seconds * 1e9).round() as u64, 512 << bucket, "{bound}");
+        }
+        for (bucket, bound) in STAGE_BOUNDS.iter().enumerate() {
+            let seconds: f64 = bound.parse().unwrap();
+            assert_eq!((seconds * 1e9).round() as u64, 4096 << (2 * bucket), "{bound}");
         }
         assert!(BOUNDS.len() < 12 && BOUNDS.iter().all(|(bucket, _)| *bucket < iscsi_server::BUCKETS - 1));
     }

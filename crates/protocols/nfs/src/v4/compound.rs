@@ -227,6 +227,8 @@ pub struct ReplyWriter<'w, 'b, P: Program = Fore> {
     /// Offset of the last result.
     last: usize,
     count: u32,
+    /// Number of the status; 0 is OK.
+    status: u32,
     program: PhantomData<P>,
 }
 
@@ -239,7 +241,7 @@ impl<'w, 'b, P: Program> ReplyWriter<'w, 'b, P> {
         let count_at = to.position();
         to.u32(0);
         let last = to.position();
-        ReplyWriter { to, status_at, count_at, last, count: 0, program: PhantomData }
+        ReplyWriter { to, status_at, count_at, last, count: 0, status: 0, program: PhantomData }
     }
 
     /// Appends a result. The payload of a READ and its padding belong at [`Self::position`] then,
@@ -286,7 +288,13 @@ impl<'w, 'b, P: Program> ReplyWriter<'w, 'b, P> {
     fn counted(&mut self, count: u32, status: Option<Status>) {
         self.count = count;
         self.to.replace_u32(self.count_at, count);
-        self.to.replace_u32(self.status_at, status.map_or(0, Status::code));
+        self.status = status.map_or(0, Status::code);
+        self.to.replace_u32(self.status_at, self.status);
+    }
+
+    /// The number of the reply's status now: that of its last result.
+    pub fn status(&self) -> u32 {
+        self.status
     }
 
     /// Length of the whole buffer, bytes.

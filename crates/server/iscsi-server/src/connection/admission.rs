@@ -9,6 +9,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use device::Outcome;
 use iscsi::pdu::Lun;
@@ -16,6 +17,7 @@ use iscsi::target::{Completion, ScsiCommand};
 use scsi::{Sense, UnitAttention};
 
 use super::pipeline::Stage;
+use super::timing::Start;
 use super::{Connection, Inner};
 use crate::lun_map::{Entry, LocalView, LunMap, View};
 
@@ -23,6 +25,8 @@ use crate::lun_map::{Entry, LocalView, LunMap, View};
 pub(crate) struct Admitted {
     pub scsi: ScsiCommand,
     view: Rc<LocalView>,
+    /// When its turn came.
+    arrival: Instant,
 }
 
 /// Effect of a change on commands that were addressed to a LUN before it.
@@ -72,12 +76,17 @@ fn completion(sense: Sense, entry: Option<&Entry>) -> Completion {
 impl Admitted {
     #[inline]
     pub(crate) fn new(scsi: ScsiCommand, view: Rc<LocalView>) -> Self {
-        Self { scsi, view }
+        Self { scsi, view, arrival: runtime::now() }
     }
 
     #[inline]
-    pub(crate) fn into_parts(self) -> (ScsiCommand, Rc<LocalView>) {
-        (self.scsi, self.view)
+    pub(crate) fn into_parts(self) -> (ScsiCommand, Rc<LocalView>, Instant) {
+        (self.scsi, self.view, self.arrival)
+    }
+
+    /// The command as its unit would get it now.
+    pub(super) fn start(&self) -> Start {
+        Start::new(&self.scsi, self.arrival)
     }
 
     /// Its unit; `None` where its LUN names none.

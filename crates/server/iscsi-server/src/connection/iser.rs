@@ -162,6 +162,7 @@ fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End
     message.advance(layout.data.start);
     let data = Pieces(message);
     if let Some(expected) = bhs.exp_stat_sn() {
+        connection.acknowledged(expected);
         let Inner { state, outbox } = &mut *connection.inner.borrow_mut();
         if let Some(outgoing) = &mut outbox.iser {
             outgoing.confirm(state.stat_sn(), expected);

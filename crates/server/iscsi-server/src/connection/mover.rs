@@ -141,8 +141,10 @@ impl DataMover for Mover {
             return Poll::Ready(Err(Lost));
         }
         if connection.has_room() && connection.may_put(self.task) {
+            connection.timing.heard_from_initiator(self.task);
             return Poll::Ready(Ok(()));
         }
+        connection.timing.waits_for_initiator(self.task);
         connection.room.register(cx.waker());
         if let Transport::Iser(iser) = &connection.transport {
             super::iser::watch_room(iser, connection);
@@ -174,6 +176,7 @@ impl DataMover for Mover {
             if self.connection.grants.poll_take(len, cx).is_pending() {
                 // Meanwhile the task may be aborted, or the data come unsolicited.
                 self.connection.wait_for_data(self.task, cx.waker());
+                self.connection.timing.waits_for_initiator(self.task);
                 return Poll::Pending;
             }
             self.granted = len;
@@ -197,9 +200,11 @@ impl DataMover for Mover {
         });
         if let Some(chain) = ready {
             self.given = true;
+            connection.timing.heard_from_initiator(self.task);
             return Poll::Ready(Ok(chain));
         }
         connection.wait_for_data(self.task, cx.waker());
+        connection.timing.waits_for_initiator(self.task);
         Poll::Pending
     }
 

@@ -53,6 +53,11 @@ impl Order {
         self.gates.retain(|gate| !is_other(gate.lun));
     }
 
+    /// The commands that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Admitted> {
+        self.gates.iter().flat_map(|gate| &gate.waiting)
+    }
+
     /// The unit at `address`, which runs `task`, has left its LUN.
     pub(crate) fn leave(&mut self, task: TaskKey, address: usize) {
         if self.left(task).is_none() {

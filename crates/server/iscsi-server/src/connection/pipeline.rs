@@ -63,6 +63,13 @@ impl Pipeline {
         self.order.borrow_mut().retain(&mut stays, is_other);
     }
 
+    /// Calls `f` with each waiting command.
+    pub(super) fn each(&self, mut f: impl FnMut(&Admitted)) {
+        self.order.borrow().waiting().for_each(&mut f);
+        self.gate.each(&mut f);
+        self.room.borrow().iter().for_each(f);
+    }
+
     /// Whether reads wait for room.
     pub(super) fn lacks_room(&self) -> bool {
         !self.room.borrow().is_empty()
@@ -127,7 +134,8 @@ impl Connection {
             Passage::KeptAlone => {
                 let connection = self.clone();
                 runtime::spawn(async move {
-                    let go = |command| {
+                    let go = |command, waited| {
+                        connection.timing.account.waited(waited);
                         connection.go_on(command, Stage::Room);
                         connection.kick();
                     };

@@ -9,6 +9,7 @@ use server_core::tally::Counts;
 use super::{Connection, Phase, reassign};
 use crate::ferry::Parcel;
 use crate::remote::{Resident, Victims, Work};
+use crate::slow::Slow;
 
 impl Resident for Connection {
     fn shut(&self) {
@@ -75,6 +76,13 @@ impl Resident for Connection {
         let mut counts = self.view.borrow().nexuses.counts();
         counts.push((0, *self.past.borrow()));
         counts
+    }
+
+    fn slow(&self) -> Vec<Slow> {
+        let mut waiting = Vec::new();
+        self.pipeline.each(|command| waiting.push(command.start()));
+        let state = &self.inner.borrow().state;
+        self.timing.slow_now(waiting.into_iter(), |task| state.has(task))
     }
 
     fn recovered(&self) -> Option<Recovered> {

@@ -10,6 +10,7 @@ use iscsi::sn;
 use iscsi::target::{Abort, Completion, Data, ScsiCommand, TaskKey};
 
 use super::mover::Mover;
+use super::timing::{Measured, Start};
 use super::{Admitted, Connection, Inner};
 use crate::lun_map::Entry;
 use crate::remote::Victims;
@@ -37,7 +38,8 @@ impl Connection {
     /// Hands a command to its unit: the end of [`super::pipeline`].
     #[inline]
     pub(super) fn execute(self: &Rc<Self>, command: Admitted) {
-        let (scsi, view) = command.into_parts();
+        let (scsi, view, arrival) = command.into_parts();
+        let mut start = Start::new(&scsi, arrival);
         let ScsiCommand { task, itt, lun, cdb, attribute, expected_in, expected_out, .. } = scsi;
         let entry = view.luns().get(lun);
         let Some(cdb) = Cdb::from_bytes(cdb) else {
@@ -51,7 +53,8 @@ impl Connection {
             }
         };
         let (nexus, tally) = view.nexuses.of(entry);
-        let (class, began) = (qos::class(cdb.bytes()), tally.begin());
+        start.timed = tally.begin();
+        let (class, began) = (start.class, start.timed);
         let command = Command {
             cdb,
             attribute: router::attribute(attribute),
@@ -62,24 +65,46 @@ impl Connection {
         };
         match entry.unit.execute(command, Mover::new(self.clone(), task)) {
             Execution::Done(_, outcome) => {
-                qos::count(&tally, class, began, &outcome);
-                self.finish(task, lun, Some(entry), outcome);
+                let took = qos::count(&tally, class, began, &outcome);
+                let measured = self.timing.ended(&start, took);
+                self.finish_measured(task, lun, Some(entry), outcome, measured);
             }
             Execution::Running(future) => {
+                self.timing.goes_on(task, start);
                 let counted = self.backlog.begin(expected_in as usize);
                 let running = Running { connection: self.clone(), task, lun, counted };
                 runtime::spawn(async move {
                     let (_, outcome) = future.await;
-                    qos::count(&tally, class, began, &outcome);
-                    running.finish(outcome);
+                    let took = qos::count(&tally, class, began, &outcome);
+                    let measured = running.connection.timing.ended_later(task, took);
+                    running.finish(outcome, measured);
                 });
             }
         }
     }
 
+    /// Answers a command, and has its status watched until it is acknowledged.
+    #[inline]
+    fn finish_measured(
+        self: &Rc<Self>,
+        task: TaskKey,
+        lun: Lun,
+        entry: Option<&Entry>,
+        outcome: Outcome,
+        measured: Option<Measured>,
+    ) {
+        let Some(measured) = measured else { return self.finish(task, lun, entry, outcome) };
+        let stat_sn = self.inner.borrow().state.stat_sn();
+        self.finish(task, lun, entry, outcome);
+        let state = &self.inner.borrow().state;
+        let is_sent = state.stat_sn() != stat_sn && !state.has(task);
+        self.timing.sent(measured, is_sent.then_some(stat_sn));
+    }
+
     /// Answers a command.
     #[inline]
     pub(super) fn finish(self: &Rc<Self>, task: TaskKey, lun: Lun, entry: Option<&Entry>, outcome: Outcome) {
+        self.timing.account.ended(&outcome);
         let completion = Completion {
             status: outcome.status as u8,
             sense: outcome.sense.map(|sense| {
@@ -210,13 +235,13 @@ struct Running {
 }
 
 impl Running {
-    fn finish(&self, outcome: Outcome) {
+    fn finish(&self, outcome: Outcome, measured: Option<Measured>) {
         let connection = &self.connection;
         // Only the format of sense data depends on the unit.
         let view = outcome.sense.is_some().then(|| connection.view());
         let left = view.is_some() && connection.pipeline.order.borrow().left(self.task).is_some();
         let entry = view.as_ref().and_then(|view| view.luns().get(self.lun)).filter(|_| !left);
-        connection.finish(self.task, self.lun, entry, outcome);
+        connection.finish_measured(self.task, self.lun, entry, outcome, measured);
         connection.kick();
         connection.watch_backlog();
         connection.progress.notify();
@@ -237,7 +262,7 @@ impl Drop for Running {
             let Self { connection, task, lun, .. } = self;
             let running = Self { connection: connection.clone(), task: *task, lun: *lun, counted: 0 };
             runtime::spawn(async move {
-                running.finish(scsi::Sense::internal_target_failure().into());
+                running.finish(scsi::Sense::internal_target_failure().into(), None);
                 running.connection.room_moved();
             });
         }

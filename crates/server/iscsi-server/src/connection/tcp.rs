@@ -125,6 +125,7 @@ impl Incoming<'_> {
     fn note(&self, bhs: &Bhs) {
         if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
             self.tcp.exp_stat_sn.set(exp_stat_sn);
+            self.connection.acknowledged(exp_stat_sn);
         }
     }
 }

@@ -149,6 +149,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
     let mut payloads =
         Payloads { base: received.head.slice(accepted.body.min(received.head.len())..), data: received.data };
     let mut first = true;
+    let counts = &client.tallies.operations;
     loop {
         let arguments = match operations.head() {
             None => break,
@@ -158,6 +159,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
                     true => Unread { status: Status::OpNotInSession, ..unread },
                     false => unread,
                 });
+                counts.v4(unread.operation, reply.status());
                 break;
             }
             Some(Ok(arguments)) => arguments,
@@ -165,6 +167,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         let operation = arguments.operation();
         let Some(data) = payloads.of(&arguments, &mut operations, &received.rest) else {
             reply.push(&Results::failed(operation, Status::BadXdr));
+            counts.v4(operation.code(), reply.status());
             break;
         };
         let begin_at = reply.position();
@@ -213,13 +216,14 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
             reply.push(&Results::failed(operation, status));
         }
         // Operations that change something were checked before: their results fit.
-        if c.left(reply.position()).is_none() && operation != Operation::Sequence {
+        let too_long = c.left(reply.position()).is_none() && operation != Operation::Sequence;
+        if too_long {
             c.apart.retain(|apart| apart.at <= begin_at);
             reply.pop();
             reply.push(&Results::failed(operation, too_big));
-            break;
         }
-        if done.is_err() {
+        counts.v4(operation.code(), reply.status());
+        if too_long || done.is_err() {
             break;
         }
         c.reducible += usize::from(nfs::ddp::v4_result(operation));
