@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from lab import proc, wire
+from lab import nfs, proc, wire
 from lab.report import Failed, Skip, expect
 from lab.target import Stag, Unit
 
@@ -285,6 +285,59 @@ def served_units(target):
     return sum(len(one["units"]) for one in json.loads(told)["targets"]) if told.code == 0 else 0
 
 
+def disconnected(lab):
+    """QEMU is thrown out, refused for a while, and back by itself; another initiator comes in meanwhile."""
+    proc.need("qemu-io", "iscsi-inq")
+    with served(lab, Unit(mib=16, memory=True)) as target:
+        def sessions():
+            return json.loads(stag(target, "status", "--json"))["sessions"]
+
+        qemu = subprocess.Popen(["qemu-io", "-f", "raw", target.url()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            qemu.stdin.write("write -P 7 0 64k\n")
+            qemu.stdin.flush()
+            [session] = proc.wait_until(lambda: [one for one in sessions() if one["io"]["writes"] > 0], 60, "QEMU writes")
+            said = stag(target, "disconnect", str(session["tsih"]), "--refuse", "15")
+            expect("refused for 15 s" in said and session["initiator"] in said, said)
+            expect(not sessions(), f"it is still there: {sessions()}")
+            refused = proc.run("iscsi-inq", "-i", session["initiator"], target.url(), ok=None)
+            expect(refused.code != 0 and "Service unavailable" in refused, f"iscsi-inq as QEMU is let in: {refused}")
+            expect("DISK" in proc.run("iscsi-inq", "-i", "iqn.2026-01.example.lab:other", target.url()).upper(), "another initiator is refused")
+            log = target.log(100)
+            for line in (f'what="control" verb="disconnect" uid={os.geteuid()}', f'what="disconnected" initiator="{session["initiator"]}"'):
+                expect(line in log, f"{line} is not in the audit log:\n{log}")
+            printed, _ = qemu.communicate("read -P 7 0 64k\nquit\n", timeout=120)
+            expect("read 65536/65536" in printed and "failed" not in printed, f"QEMU is not back: {printed}")
+        finally:
+            qemu.kill()
+            qemu.wait()
+
+
+def disconnected_nfs(lab):
+    """An NFS client is thrown out and refused for a while; libnfs lists the export afterwards."""
+    proc.need("nfs-ls")
+    folder, port = lab.new_folder("export"), proc.free_port()
+    open(os.path.join(folder, "file"), "w", encoding="utf-8").close()
+    more = ["[nfs]", f'listen = "127.0.0.1:{port}"', "[[export]]", 'name = "/data"', f'path = "{folder}"']
+    with served(lab, Unit(mib=1, memory=True), more=more) as target:
+        client = nfs.Three("127.0.0.1", port)
+        client.mount("/data")
+        [shown] = json.loads(stag(target, "status", "--json"))["nfs"]["clients"]
+        said = json.loads(stag(target, "disconnect", "--json", shown["peer"], "--refuse", "10"))
+        expect(said == {"client": shown["peer"], "connections": 1, "refused_s": 10}, said)
+        for one in (client, nfs.Three("127.0.0.1", port)):
+            try:
+                one.mount("/data")
+            except (OSError, Failed):
+                continue
+            raise Failed("a client that is refused is served")
+        listed = proc.wait_until(lambda: (said := proc.run("nfs-ls", f"nfs://127.0.0.1/data?version=3&nfsport={port}&mountport={port}", ok=None)).code == 0 and said,
+                                 60, "libnfs is let in again")
+        expect("file" in listed, listed)
+        log = target.log(100)
+        expect(f'what="disconnected" address={shown["peer"]}' in log, f"the audit log does not tell it:\n{log}")
+
+
 CASES = [
     ("a unit grows and another comes and goes, by unit attention and in libiscsi's eyes", grown),
     ("qemu-io is not disturbed by changes around it", undisturbed),
@@ -294,5 +347,7 @@ CASES = [
     ("ten daemons after each other under qemu-io", upgraded),
     ("a reservation outlives the daemon that is replaced", fenced_over_upgrades),
     ("a service manager keeps the sockets of a daemon that was killed", supervised),
+    ("QEMU is disconnected, refused for a while, and back", disconnected),
+    ("an NFS client is disconnected, refused for a while, and back", disconnected_nfs),
     ("a daemon that fails to take over leaves the old one serving", failed_upgrade),
 ]

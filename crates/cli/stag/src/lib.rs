@@ -83,6 +83,7 @@ pub fn run() -> ExitCode {
         Command::CheckConfig(args) => check_config(&args),
         Command::Doctor(args) => doctor::command(&args),
         Command::Demo(args) => demo::demo(&args),
+        Command::Disconnect(args) => control::disconnect::command(&args),
         Command::Drain(args) => control::drain::command(&args),
         Command::Apply(args) => control::apply::command(&args),
         Command::Upgrade(args) => control::upgrade::command(&args),

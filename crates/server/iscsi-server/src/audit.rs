@@ -2,12 +2,14 @@
 //! others. [`server_core::audit`] has the other lines, and the rules for all.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use iscsi::login::target::Outcome;
 pub use server_core::audit::TARGET;
+use server_core::audit::Who;
 
 use crate::end::End;
-use crate::session::Session;
+use crate::session::{Member, Session};
 
 /// A connection has logged in.
 pub(crate) fn login(address: SocketAddr, outcome: &Outcome, tsih: u16, iser: bool) {
@@ -38,6 +40,17 @@ pub(crate) fn ended(address: SocketAddr, session: &Session, end: &End) {
         reason = end.to_string(),
         "connection ended"
     );
+}
+
+/// An administrator has disconnected a session.
+pub(crate) fn disconnected(session: &Session, members: &[Member], time: Duration) {
+    let who = Who {
+        initiator: Some(session.port.initiator.clone()),
+        target: Some(session.target_name().unwrap_or("(discovery)").to_owned()),
+        user: user(session).map(str::to_owned),
+    };
+    let addresses: Vec<_> = members.iter().map(|member| member.arrival.peer.to_string()).collect();
+    server_core::audit::disconnected(&who, &addresses.join(" "), time);
 }
 
 /// An initiator has taken registrations, or a reservation, from `others`.

@@ -95,6 +95,10 @@ impl Door<'_> {
 
     /// Whether an expected initiator may log in now, apart from authentication.
     fn admit_further(&self, claim: &Claim<'_>, grant: &mut Grant) -> Result<(), Refusal> {
+        let PortName { initiator, target, .. } = port_name(claim, self.group);
+        if self.shared.refusals.covers(&(initiator, target), runtime::now()) {
+            return Err(Refusal::Status(LoginStatus::ServiceUnavailable));
+        }
         drain::check(&self.shared.drains, claim, self.portal, grant)?;
         if claim.tsih != 0 {
             let session = self.shared.registry.find(claim.tsih);

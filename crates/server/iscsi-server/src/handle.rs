@@ -21,6 +21,7 @@ use crate::Unit;
 use crate::account::{Accounts, TargetCounts};
 use crate::config::{Redirect, ServerConfig};
 use crate::model::Model;
+use crate::notices;
 use crate::qos;
 use crate::remote;
 use crate::session::Standing;
@@ -116,6 +117,17 @@ pub struct Flow {
     pub lun: u16,
     /// Counts of the work.
     pub counts: Counts,
+}
+
+/// A session that was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnected {
+    /// The initiator's name.
+    pub initiator: String,
+    /// The target's name; `None` in a discovery session.
+    pub target: Option<String>,
+    /// How many connections it had.
+    pub connections: usize,
 }
 
 /// Reason for which a target port group's state was not changed.
@@ -280,6 +292,26 @@ impl Handle {
         let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
         let changed = self.shared.hub.wait_for(move || async move { ports.change(group, state).await });
         Ok(changed.map_err(|_| SetAccessError::Ended)??)
+    }
+
+    /// Drops a session, with notice, and refuses its initiator's logins to the target for `time`.
+    /// Blocks until the session has ended, and must not be called on a core. `None` if there is no
+    /// such session.
+    pub fn disconnect(&self, tsih: u16, time: Duration) -> Option<Disconnected> {
+        let session = self.shared.registry.find(tsih)?;
+        let names = (session.port.initiator.clone(), session.port.target.clone());
+        self.shared.refusals.refuse(names, runtime::clock(), time);
+        let members = notices::drop_session(&session);
+        let gone = Disconnected {
+            initiator: session.port.initiator.clone(),
+            target: session.target_name().map(str::to_owned),
+            connections: members.len(),
+        };
+        crate::audit::disconnected(&session, &members, time);
+        let registry = self.shared.registry.clone();
+        // If the core has stopped, so has the session.
+        let _ = self.shared.hub.wait_for(move || async move { registry.end(&session).await });
+        Some(gone)
     }
 
     /// Begins to drain `scope`; [`Self::drains`] shows the progress.

@@ -51,7 +51,9 @@ mod wire;
 pub use iscsi::target::recovery::Recovered;
 
 pub use account::{OUTCOMES, TargetCounts};
-pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
+pub use handle::{
+    Activity, ConnectionStatus, Disconnected, Flow, Handle, SessionStatus, SetAccessError, TargetStatus,
+};
 pub use principal::recognize_principals_by;
 pub use server::{Server, begin, prepare};
 pub use server_core::drain::{Error as DrainError, Scope as DrainScope, State as DrainState};

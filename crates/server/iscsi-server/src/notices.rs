@@ -6,7 +6,7 @@ use std::time::Duration;
 use iscsi::pdu::AsyncEvent;
 
 use crate::remote::Remote;
-use crate::session::Session;
+use crate::session::{Member, Session};
 use crate::shared::Shared;
 
 /// Time2Retain of connections that are dropped with notice: their tasks end with them, so that none
@@ -40,6 +40,17 @@ impl Remote {
     pub(crate) fn ask_to_negotiate(&self, time: Duration) {
         self.announce(AsyncEvent::NegotiationRequest, [0, 0, seconds(time)]);
     }
+}
+
+/// Ends a session with notice: it takes no new connection, and its connections, which are returned,
+/// close.
+pub(crate) fn drop_session(session: &Session) -> Vec<Member> {
+    let members = session.end();
+    for member in &members {
+        member.remote.announce_session_drop(session);
+        member.remote.shut();
+    }
+    members
 }
 
 /// Asks the initiators of a target, or of all, to negotiate anew within `time`, so that they learn

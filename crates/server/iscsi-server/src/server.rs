@@ -199,10 +199,7 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
     }
     let left = shared.registry.all();
     for session in &left {
-        for member in session.end() {
-            member.remote.announce_session_drop(session);
-            member.remote.shut();
-        }
+        notices::drop_session(session);
     }
     for session in left {
         shared.registry.end(&session).await;

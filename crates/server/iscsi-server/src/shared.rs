@@ -11,6 +11,7 @@ use iscsi::target::recovery::Recovered;
 use iscsi::text::TextBuf;
 use server_core::admission::Rules;
 use server_core::drain::Drains;
+use server_core::refusals::Refusals;
 use server_core::{Hub, Served};
 
 use crate::config::{Auth, Limits, Portal, Redirect, Transports};
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub registry: Arc<Registry>,
     pub drains: Drains<Redirect>,
     pub initiators: Initiators,
+    /// Initiators that were disconnected from targets, by both names.
+    pub refusals: Refusals<(String, String)>,
     /// Hashes names to numbers that others cannot predict.
     pub names: RandomState,
     /// Counts of recovery on connections that have ended.
@@ -61,6 +64,7 @@ impl Shared {
             registry: Arc::default(),
             drains: Drains::default(),
             initiators: Initiators::default(),
+            refusals: Refusals::default(),
             names: RandomState::new(),
             recovered: Mutex::default(),
         })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use iscsi::discovery::TargetAddress;
 use iscsi::pdu::{AsyncEvent, LogoutReason, LogoutRequest, Opcode};
 use iscsi_server::config::{Portal, Redirect};
-use iscsi_server::{DrainError, DrainOptions, DrainScope, DrainState, DrainStatus, Server};
+use iscsi_server::{Disconnected, DrainError, DrainOptions, DrainScope, DrainState, DrainStatus, Server};
 use support::{Client, IQN, PATIENCE, address, server};
 
 fn options(timeout: Duration) -> DrainOptions {
@@ -136,5 +136,34 @@ fn a_drained_portal_takes_its_connections_along_and_leaves_the_session_the_other
     first.settle(0);
     assert!(Client::connect(there).log_in(Client::config(2)).is_err(), "the portal lets nobody in");
     Client::login(here, Client::config(2)).settle(0);
+    stop(server);
+}
+
+#[test]
+fn a_disconnected_initiator_is_refused_for_a_while_and_others_are_not_disturbed() {
+    let server = server(|_| ());
+    let handle = server.handle();
+    let [mut gone, mut other] = [1, 2].map(|number| Client::login(address(&server), Client::config(number)));
+    other.settle(0);
+    let tsih = |number: u8| {
+        let name = Client::config(number).initiator;
+        let session = handle.sessions().into_iter().find(|session| session.initiator == name);
+        session.expect("it is there").tsih
+    };
+    let first = tsih(1);
+    let done = handle.disconnect(first, Duration::from_secs(3600)).expect("the session is there");
+    let initiator = Client::config(1).initiator;
+    assert_eq!(done, Disconnected { initiator, target: Some(IQN.into()), connections: 1 });
+    assert_eq!(notice(&mut gone).0, AsyncEvent::DropSession);
+    assert!(gone.receive().is_none(), "its connection is closed");
+    assert_eq!(handle.disconnect(first, Duration::ZERO), None, "it has gone");
+    let refused = refusal(&server, 1);
+    assert!(refused.contains("Service unavailable"), "{refused}");
+    other.settle(3);
+    Client::login(address(&server), Client::config(3)).settle(0);
+    // Without a time it may come back at once.
+    handle.disconnect(tsih(2), Duration::ZERO).expect("the session is there");
+    assert_eq!(notice(&mut other).0, AsyncEvent::DropSession);
+    Client::login(address(&server), Client::config(2)).settle(0);
     stop(server);
 }

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use nfs::v4::state::Callback;
 use runtime::TcpStream;
 use server_core::admission::Rules;
+use server_core::audit::{self, Who};
 use server_core::{
     Arrival, Change, Changing, ConnectionId, Core, FrontEnd, Hub, Link, Portals, Served, Service, Services,
     Sniff,
@@ -198,6 +200,37 @@ impl Handle {
         (exports, tally::named(operations.into_iter()))
     }
 
+    /// Ends the connections of a host at once, or the one with this port, and refuses the host for
+    /// `time`. What the clients have open stays theirs. Returns the number of connections, `None`
+    /// if there is none. Leaves out cores that do not answer within `patience`. Blocks, and must
+    /// not be called on a core.
+    pub fn disconnect(
+        &self,
+        host: IpAddr,
+        port: Option<u16>,
+        time: Duration,
+        patience: Duration,
+    ) -> Option<NonZeroUsize> {
+        let host = host.to_canonical();
+        let is_it = move |peer: SocketAddr| {
+            peer.ip().to_canonical() == host && port.is_none_or(|port| peer.port() == port)
+        };
+        if !self.clients(patience).iter().any(|client| is_it(client.peer)) {
+            return None;
+        }
+        // Before its connections end: it would come back at once.
+        self.shared.refusals.refuse(host, runtime::clock(), time);
+        let ended = self.shared.hub.on_each_core(patience, move |core| {
+            let all: Vec<_> = core.own::<Own>().0.borrow().values().cloned().collect();
+            let found: Vec<_> = all.into_iter().filter(|one| is_it(one.client().peer)).collect();
+            found.iter().for_each(|one| one.cut());
+            found.len()
+        });
+        let place = port.map_or_else(|| host.to_string(), |port| SocketAddr::new(host, port).to_string());
+        audit::disconnected(&Who::default(), &place, time);
+        NonZeroUsize::new(ended.into_iter().flatten().sum())
+    }
+
     /// The connections of clients. Cores that do not answer within `patience` are left out. Blocks,
     /// and must not be called on a core.
     pub fn clients(&self, patience: Duration) -> Vec<ClientStatus> {
@@ -331,6 +364,9 @@ impl Service for AtPortal {
 /// One connection, from its first bytes to its end.
 async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
     let Arrival { link, peer, core, mut place, deadline } = arrival;
+    if shared.refusals.covers(&peer.ip().to_canonical(), runtime::now()) {
+        return audit::refused(&shared.hub, peer, &Who::default(), &"an administrator has disconnected it");
+    }
     let begun = || place.logged_in();
     let end = match link {
         Link::Stream(stream, first) => {

@@ -1,9 +1,11 @@
 //! [`Shared`]: the state that all cores of an NFS server share. Changed by atomics, or behind
 //! mutexes off the data path.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use server_core::refusals::Refusals;
 use server_core::{Hub, Served};
 
 use crate::config::NfsPortal;
@@ -27,6 +29,8 @@ pub(crate) struct Shared {
     pub state: State,
     /// Groups of users, where the machine's own count.
     pub groups: Groups,
+    /// Hosts that were disconnected.
+    pub refusals: Refusals<IpAddr>,
     /// Connections that there are.
     pub clients: AtomicUsize,
 }
@@ -42,6 +46,7 @@ impl Shared {
             paces: Paces::default(),
             state,
             groups: Groups::default(),
+            refusals: Refusals::default(),
             clients: AtomicUsize::new(0),
         })
     }

@@ -1,8 +1,10 @@
-//! Limits of service: the calls that wait, and those that do not wait with them.
+//! Limits of service: the calls that wait, and those that do not wait with them. Clients that an
+//! administrator disconnects.
 
 mod support;
 
 use std::net::Ipv4Addr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use nfs::v3::{Arguments, Outcome, Procedure, Results, Stable, Write};
 use nfs::v4::{self, Stateid};
 use nfs_server::config::{NfsConfig, QosLimits};
 use server_core::qos::Rates;
-use support::{Client, config, fragment, handle, nfs3, of, results, serving, v4::status};
+use support::{Client, PATIENCE, config, fragment, handle, nfs3, of, results, serving, v4::status};
 
 /// A limit of `writes` per second for each client, without a burst.
 fn limited(writes: u64) -> NfsConfig {
@@ -107,5 +109,31 @@ fn version_4_is_limited_as_well() {
     }
     // Each but the first waits for 5 ms.
     assert!(begun.elapsed() >= Duration::from_millis(90), "{:?}", begun.elapsed());
+    served.stop();
+}
+
+#[test]
+fn a_disconnected_client_is_refused_for_a_while_and_others_are_not_disturbed() {
+    let served = serving(config());
+    let host = Ipv4Addr::new(127, 0, 0, 2);
+    let mut client = served.connect_from(host);
+    let mut second = served.connect_from(host);
+    let mut other = served.connect();
+    for one in [&mut client, &mut second, &mut other] {
+        one.mount();
+    }
+    let port = client.stream.local_addr().expect("an address").port();
+    let disconnect = |port, time| served.nfs.disconnect(host.into(), port, time, PATIENCE);
+    assert_eq!(disconnect(Some(1), Duration::ZERO), None, "there is no such connection");
+    assert_eq!(disconnect(Some(port), Duration::from_secs(3600)), NonZeroUsize::new(1));
+    assert!(client.is_closed());
+    // Its host is refused; what it has else stays.
+    assert!(served.connect_from(host).is_closed());
+    second.mount();
+    served.connect().mount();
+    assert_eq!(disconnect(None, Duration::ZERO), NonZeroUsize::new(1));
+    assert!(second.is_closed());
+    served.connect_from(host).mount();
+    other.mount();
     served.stop();
 }

@@ -7,6 +7,7 @@
 //! counted beyond it. The audit log contains no secrets and no line for an I/O.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::Hub;
 use crate::admission::{Dropped, Source};
@@ -39,6 +40,20 @@ pub fn refused(hub: &Hub, address: SocketAddr, who: &Who, why: &dyn std::fmt::Di
         %address,
         reason = why.to_string(),
         "no login"
+    );
+}
+
+/// An administrator has disconnected a client, which is refused for `time` from now on.
+pub fn disconnected(who: &Who, address: &dyn std::fmt::Display, time: Duration) {
+    tracing::warn!(
+        target: TARGET,
+        what = "disconnected",
+        initiator = who.initiator.as_deref(),
+        target = who.target.as_deref(),
+        user = who.user.as_deref(),
+        %address,
+        refused_s = time.as_secs(),
+        "an administrator has disconnected it"
     );
 }
 

@@ -25,6 +25,7 @@ pub mod listen;
 pub mod pings;
 pub mod portals;
 pub mod qos;
+pub mod refusals;
 pub mod retention;
 mod served;
 mod server;

@@ -183,6 +183,39 @@ pub struct Drain {
     pub json: bool,
 }
 
+/// Throw one iSCSI session or NFS client out
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Throw one iSCSI session or NFS client out.\n\n\
+    Names the session by its number, or the NFS client by its address, as stag status shows them; an address without a port means all connections of \
+    that host. A session's initiator gets notice (RFC 7143 §11.9, event 3) and its outstanding commands end. For --refuse seconds the initiator's logins to that target, \
+    or new connections of the host, are refused; after that they may come back, and most do by themselves. What an NFS client has open stays open until its lease \
+    is over. To keep somebody out for good, change the configuration.")]
+#[command(
+    after_long_help = "Examples:\n  stag disconnect 4711\n  stag disconnect 192.0.2.7:901 --refuse 60\n  stag disconnect 192.0.2.7"
+)]
+pub struct Disconnect {
+    #[command(flatten)]
+    pub at: At,
+    /// The number of a session, or the address of an NFS client
+    #[arg(value_name = "SESSION|ADDR[:PORT]", value_parser = a_client)]
+    pub client: String,
+    /// Seconds for which it is refused
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=3600))]
+    pub refuse: u16,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn a_client(text: &str) -> Result<String, String> {
+    let known = text.parse::<u16>().is_ok() || crate::control::disconnect::place(text).is_some();
+    match known {
+        true => Ok(text.to_owned()),
+        false => Err("write what stag status shows: the number of a session, or 192.0.2.7:901".into()),
+    }
+}
+
 /// Replace a running daemon with this program, without refusing a client
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Replace a running daemon with this program, without refusing a client.\n\n\

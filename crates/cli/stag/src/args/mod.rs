@@ -29,7 +29,7 @@ pub use client::{
     Write,
 };
 pub use conform::Conform;
-pub use control::{Acknowledge, Alua, Apply, Drain, Slow, Status, Top, Upgrade};
+pub use control::{Acknowledge, Alua, Apply, Disconnect, Drain, Slow, Status, Top, Upgrade};
 pub use doctor::Doctor;
 pub use identity::Identity;
 #[cfg(feature = "lab")]
@@ -84,6 +84,7 @@ pub enum Command {
     Slow(Slow),
     Alua(Alua),
     Drain(Drain),
+    Disconnect(Disconnect),
     Apply(Apply),
     Upgrade(Upgrade),
     Identity(Identity),

@@ -13,6 +13,7 @@ pub mod apply;
 pub mod client;
 mod clients;
 pub mod daemon;
+pub mod disconnect;
 pub mod drain;
 mod exports;
 pub mod handover;

@@ -19,7 +19,7 @@ pub const GROUP: &str = "stag";
 /// Rights of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rights {
-    /// Read state, and move initiators: `status`, `drain`, `alua`.
+    /// Read state, and move clients: `status`, `drain`, `disconnect`, `alua`.
     Operate,
     /// Everything. A configuration names files that the daemon opens with its own rights, so
     /// `apply` needs the same rights.

@@ -15,7 +15,7 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
 };
 use super::socket::ControlSocket;
-use super::{acknowledge, apply, handover, upgrade, verbs};
+use super::{acknowledge, apply, disconnect, handover, upgrade, verbs};
 
 /// Timeout of a read from a client.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -125,7 +125,7 @@ fn wanted(request: &Request) -> Rights {
 fn is_change(request: &Request) -> bool {
     matches!(
         request.verb.as_str(),
-        apply::VERB | handover::VERB | acknowledge::VERB | "alua" | "drain" | "undrain"
+        apply::VERB | handover::VERB | acknowledge::VERB | disconnect::VERB | "alua" | "drain" | "undrain"
     )
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Progress, Request, json};
-use super::{acknowledge, alua, apply, drain, slow, status, upgrade};
+use super::{acknowledge, alua, apply, disconnect, drain, slow, status, upgrade};
 use crate::config::Text;
 
 /// Executes `request`, on its client's thread.
@@ -22,6 +22,7 @@ pub fn answer(
         slow::VERB => request.arguments::<NoArguments>().and_then(|_| slow::answer(daemon)),
         acknowledge::VERB => acknowledge::answer(daemon, request),
         "alua" => request.arguments().and_then(|wanted| alua::answer(daemon, wanted)),
+        disconnect::VERB => disconnect::answer(daemon, request),
         "drain" => drain::drain(daemon, request, progress),
         "undrain" => drain::undrain(daemon, request),
         "drains" => request.arguments::<NoArguments>().and_then(|_| drain::drains(daemon)),
