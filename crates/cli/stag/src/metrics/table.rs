@@ -402,7 +402,7 @@ mod tests {
              Times are seconds, sizes bytes; counters begin at 0 with the daemon, also with one that takes over. Labels:\n\n\
              | label | value |\n|---|---|\n\
              | `target`, `lun` | the iSCSI name of the target, the number of the unit in it |\n\
-             | `operation` | `read`, `write`, `other` |\n\
+             | `operation` | `read`, `write`, `other`; of NFS, the name of the procedure (RFC 1813) or operation (RFC 8881) in small letters |\n\
              | `stage` | `order`: from its turn by CmdSN until its unit gets it (older commands, a limit of service, data that the initiator has to \
              take first); `data`: its unit waits for the initiator's data, or until it takes some; `medium`: the rest of the time until its status \
              is ready; `send`: from then until the initiator acknowledges it (ExpStatSN), unless it had no other command and took more than 100 ms |\n\
