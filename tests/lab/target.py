@@ -293,6 +293,7 @@ class Lab:
     def __init__(self, report, folder, kind):
         self.report, self.folder, self.kind = report, folder, kind
         self.count = 0
+        self.ends = contextlib.ExitStack()  # What ends with the run.
         self.running = []  # Targets that go on after a case.
 
     @property
