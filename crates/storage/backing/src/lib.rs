@@ -49,6 +49,12 @@ pub enum StoreError {
     /// No buffer was available.
     #[error("out of buffers")]
     NoMemory,
+    /// The operation did not end in time: it may have been carried out, or still be.
+    #[error("the outcome is unknown")]
+    Unknown,
+    /// The medium no longer takes anything from this daemon, since another one has taken it over.
+    #[error("the medium refuses this daemon")]
+    Fenced,
     /// Any other failure, with its errno.
     #[error("input/output error (errno {0})")]
     Io(i32),

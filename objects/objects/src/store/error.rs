@@ -65,7 +65,9 @@ impl From<StoreError> for Error {
             StoreError::NoSpace => Self::NoSpace,
             StoreError::ReadOnly => Self::ReadOnly,
             StoreError::NoMemory => Self::NoMemory,
-            StoreError::OutOfRange | StoreError::Unsupported => Self::Io(libc::EIO),
+            StoreError::OutOfRange | StoreError::Unsupported | StoreError::Unknown | StoreError::Fenced => {
+                Self::Io(libc::EIO)
+            }
             StoreError::Io(errno) => Self::Io(errno),
         }
     }

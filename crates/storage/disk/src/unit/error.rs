@@ -13,6 +13,7 @@ pub(super) fn read_error(error: StoreError, lba: u64) -> Sense {
         StoreError::OutOfRange => Sense::medium_error(AdditionalSense::UNRECOVERED_READ_ERROR, lba),
         StoreError::Io(_) | StoreError::NoSpace | StoreError::ReadOnly => Sense::unrecovered_read_error(lba),
         StoreError::Unsupported => Sense::internal_target_failure(),
+        StoreError::Unknown | StoreError::Fenced => out_of_reach(),
     }
 }
 
@@ -24,7 +25,15 @@ pub(super) fn write_error(error: StoreError, lba: u64) -> Sense {
         StoreError::NoMemory => out_of_buffers(),
         StoreError::OutOfRange | StoreError::Io(_) => Sense::write_error(lba),
         StoreError::Unsupported => Sense::internal_target_failure(),
+        StoreError::Unknown | StoreError::Fenced => out_of_reach(),
     }
+}
+
+/// The medium is intact, but not to be reached from here: another path may reach it. An initiator
+/// does not change the path after a MEDIUM ERROR, and retries on the same path after ABORTED
+/// COMMAND.
+fn out_of_reach() -> Sense {
+    Sense::not_ready(AdditionalSense::TARGET_PORT_IN_UNAVAILABLE_STATE)
 }
 
 /// The command had no effect; the initiator may retry.

@@ -178,6 +178,13 @@ fn what_a_store_fails_at_becomes_sense_data() {
         .fails(SenseKey::DataProtect, A::SPACE_ALLOCATION_FAILED_WRITE_PROTECT);
     fail(StoreError::NoMemory);
     it.read(0, 1).fails(SenseKey::AbortedCommand, A::INSUFFICIENT_RESOURCES);
+    // Another path may reach the medium, and initiators change the path for these only.
+    for error in [StoreError::Unknown, StoreError::Fenced] {
+        fail(error);
+        it.read(0, 1).fails(SenseKey::NotReady, A::TARGET_PORT_IN_UNAVAILABLE_STATE);
+        it.write(7, &[0; 512]).fails(SenseKey::NotReady, A::TARGET_PORT_IN_UNAVAILABLE_STATE);
+        it.run(&cdb10(0x35, 0, 0)).fails(SenseKey::NotReady, A::TARGET_PORT_IN_UNAVAILABLE_STATE);
+    }
     *store.fails.lock().unwrap() = None;
     it.write(7, &[1; 512]).good();
 }
