@@ -1,8 +1,8 @@
 //! One io_uring a core: sockets, files, timers, and buffers that operations own.
 //!
-//! This crate and `verbs` are the only ones with `unsafe`; each block states why it is sound.
-//! Everything here belongs to the thread that made it, unless its documentation states that it is
-//! `Send`.
+//! This crate, `verbs` and `rados` are the only ones with `unsafe`; each block states why it is
+//! sound. Everything here belongs to the thread that made it, unless its documentation states that
+//! it is `Send`.
 //!
 //! - [`Buf`], [`BufMut`], [`Chain`], [`Region`], [`pool`]: bytes that operations own.
 //! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores.
@@ -13,8 +13,8 @@
 //! - [`BlockingStream`], [`channel`], [`nap`]: what threads that are not cores wait with.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have.
-//!   [`Signals`]. [`Readable`]: descriptors that belong to another library. [`Notify`]: a signal
-//!   from other code of the core.
+//!   [`Signals`]. [`Readable`]: descriptors that belong to another library. [`Foreign`]: operations
+//!   that another library's threads complete. [`Notify`]: a signal from other code of the core.
 //! - [`be_urgent`]: for threads that must run on time; [`be_patient`]: for those that need not.
 //!
 //! Dropping the future of any operation cancels it. The operation's buffers stay alive until the
@@ -62,6 +62,7 @@ pub use net::{
     TcpInfo, TcpListener, TcpStream, handed_sockets, peer_groups,
 };
 pub use notify::Notify;
+pub use op::{Completer, Foreign};
 pub use outside::{Receiver, RecvError, RecvTimeoutError, SendError, Sender, channel, nap};
 pub use pooled::Pooled;
 pub use random::random;

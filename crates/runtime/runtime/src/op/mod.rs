@@ -8,6 +8,7 @@
 //! the descriptor's number cannot be given to another file in between.
 
 mod driver;
+mod foreign;
 mod provided;
 mod restrictions;
 mod table;
@@ -23,6 +24,7 @@ use io_uring::squeue::Entry;
 use io_uring::{cqueue, opcode, squeue};
 
 pub(crate) use driver::Driver;
+pub use foreign::{Completer, Foreign};
 pub(crate) use provided::{Provided, RECV_BUFFER};
 pub(crate) use table::{Completed, Key, Table};
 use uring::Uring;
@@ -127,6 +129,15 @@ impl<T: 'static> Op<T> {
         op
     }
 
+    /// A place in the table for an operation that the ring does not carry out.
+    fn reserve(core: &Core) -> Key {
+        let mut table = core.table.borrow_mut();
+        let key = table.insert(false);
+        // Number 0: the ring has nothing to submit for it.
+        table.set_number(key, 0);
+        key
+    }
+
     /// Starts an operation that a thread of this core carries out.
     ///
     /// # Safety
@@ -134,13 +145,7 @@ impl<T: 'static> Op<T> {
     /// while `data` is alive, and do not move when `data` does.
     pub(crate) unsafe fn start_call(mut call: Call, data: T) -> Self {
         let core = Core::current();
-        // Number 0: the ring has nothing to submit for it.
-        let key = {
-            let mut table = core.table.borrow_mut();
-            let key = table.insert(false);
-            table.set_number(key, 0);
-            key
-        };
+        let key = Self::reserve(&core);
         call.user_data = key.user_data();
         core.calls.borrow_mut().push(call);
         Self { core, key, data: Some(data) }
