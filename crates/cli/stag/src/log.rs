@@ -48,7 +48,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// Targets of log lines: the crates that log.
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 16] = [
     "stag",
     "admin_http",
     "backing",
@@ -60,6 +60,7 @@ const TARGETS: [&str; 15] = [
     "nfs_client",
     "nfs_server",
     "objects",
+    "rados",
     "rdma",
     "runtime",
     "server_core",

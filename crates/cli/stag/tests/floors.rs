@@ -11,7 +11,7 @@ mod workspace;
 use workspace::{crates, workspace};
 
 /// The crates that may contain `unsafe`.
-const UNSAFE_CRATES: &[&str] = &["runtime", "verbs"];
+const UNSAFE_CRATES: &[&str] = &["runtime", "verbs", "rados"];
 
 /// Names of std that do I/O, read a clock or start a thread: floors 0 and 1 use none of them
 /// outside of their tests. An address or an instant that is passed in is a value like any other.

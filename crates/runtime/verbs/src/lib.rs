@@ -1,5 +1,4 @@
-//! rdma-core verbs and its connection manager, loaded at run time, behind a safe interface. Only
-//! this crate and `runtime` use `unsafe`.
+//! rdma-core verbs and its connection manager, loaded at run time, behind a safe interface.
 //!
 //! libibverbs.so.1 and librdmacm.so.1 are opened at their first use. A program with this crate
 //! builds and runs without them, and reports what to install when RDMA is requested. Their ABI is

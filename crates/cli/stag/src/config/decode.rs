@@ -1,6 +1,7 @@
 //! The document and its targets, units and ACLs.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::Range;
 use std::path::Path;
@@ -292,7 +293,9 @@ fn unit(
         places.insert(key.value, value.span());
     }
     let path = path?;
-    options.aptpl = options.aptpl.map(|aptpl| directory.join(aptpl));
+    for path in [&mut options.aptpl, &mut options.ceph_conf].into_iter().flatten() {
+        *path = directory.join(&*path);
+    }
     match UnitSpec::new(&from(directory, &path.value), options) {
         Ok(spec) => Some((number, spec)),
         Err(contradictions) => {
@@ -313,7 +316,9 @@ fn from(directory: &Path, path: &str) -> String {
         None => ("", path),
     };
     // A path that names no file is reported when the unit is parsed.
-    if rest.starts_with("mem:") || ["", "mem", "memory", "ram", "osd"].contains(&rest) {
+    if ["mem:", "rbd:"].iter().any(|kind| rest.starts_with(kind))
+        || ["", "mem", "memory", "ram", "osd"].contains(&rest)
+    {
         return path.to_owned();
     }
     format!("{kind}{}", directory.join(rest).display())
@@ -439,15 +444,15 @@ fn acl_lun(
 
 /// Two units that write to one file destroy each other's data.
 fn one_use_of_each_path(config: &Config, span: Range<usize>, problems: &mut Problems) {
-    let mut used: HashMap<&std::path::Path, bool> = HashMap::new();
+    let mut used: HashMap<OsString, bool> = HashMap::new();
     for unit in config.targets.iter().flat_map(|target| &target.units) {
-        let Some(path) = unit.spec.backing.path() else { continue };
+        let Some(medium) = unit.spec.backing.medium() else { continue };
         let writes = unit.spec.options.ro != Some(true);
-        let both = used.get(path).is_some_and(|other| *other || writes);
+        let both = used.get(&medium).is_some_and(|other| *other || writes);
         if both {
-            let what = format!("two units use {}", path.display());
+            let what = format!("two units use {}", medium.display());
             problems.error(&span, what, "give each its own file, or make both read-only with ro = true");
         }
-        *used.entry(path).or_default() |= writes;
+        *used.entry(medium).or_default() |= writes;
     }
 }

@@ -403,9 +403,9 @@ sections! {
     "[[target.unit]]", AtOnce {
         /// Its number.
         "lun" number(0, LUNS.end - 1).required("lun = 0");
-        /// A file, a block device, memory (`mem:1G`), or objects in a directory
-        /// (`osd:/srv/objects`).
-        "path" text("a path, mem:SIZE or osd:DIR")
+        /// A file, a block device, memory (`mem:1G`), objects in a directory (`osd:/srv/objects`),
+        /// or an RBD image of a Ceph cluster (`rbd:POOL/IMAGE`).
+        "path" text("a path, mem:SIZE, osd:DIR or rbd:POOL/IMAGE")
             .required("path = \"/srv/disk.img\", path = \"mem:1G\" or path = \"osd:/srv/objects\"");
     }
     /// CHAP names, secrets and hashes.

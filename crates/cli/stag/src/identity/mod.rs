@@ -16,8 +16,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use device::{Identity, Names};
+use ceph::RbdStore;
+use device::{Identity, Names, Persist};
 use objects::store::embedded::{self, UNFINISHED};
+use sha2::{Digest, Sha256};
 
 use crate::block_device;
 use crate::image;
@@ -32,13 +34,21 @@ use record::{Home, Kept, Origin, Record};
 /// Serial numbers of units that the daemon which this one replaces has served.
 pub type Carried = HashSet<String>;
 
+/// Where persistent reservations are kept.
+#[derive(Clone)]
+pub enum Reservations {
+    File(PathBuf),
+    /// In the metadata of the image itself.
+    Image(Arc<dyn Persist>),
+}
+
 /// Identity of a unit, as settled when it was opened.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settled {
     /// Its names, unless others are configured.
     pub names: Names,
-    /// File of its persistent reservations, unless another place is configured.
-    pub reservations: Option<PathBuf>,
+    /// Its persistent reservations, unless another place is configured.
+    pub reservations: Option<Reservations>,
     /// Claim of a memory unit's key, held as long as the unit is open.
     claim: Option<Arc<Claim>>,
 }
@@ -68,9 +78,9 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
             }
         }
         Backing::Path(path) if is_device(path) => (Some(device_key(path)), None),
-        Backing::Path(_) | Backing::Objects(_) => (None, None),
+        Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) => (None, None),
     };
-    let reservations = reservations(spec, key.as_deref());
+    let reservations = reservations(spec, key.as_deref()).map(Reservations::File);
     let settled = |names| Settled { names, reservations, claim };
     if spec.options.identity == Some(Choice::Derived) {
         // It may have been served before, and a client may have written what looks like an image:
@@ -96,13 +106,22 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
     }
 }
 
+/// The identity of an RBD image: it is the same wherever the image is served, and goes with it.
+pub fn of_image(store: &RbdStore) -> Settled {
+    let digest: [u8; 32] = Sha256::digest(format!("rbd:{}", store.seed())).into();
+    let number = digest.first_chunk::<16>().map_or(0, |bytes| u128::from_be_bytes(*bytes));
+    let reservations = store.persist().map(Reservations::Image);
+    Settled { names: Names::random(number), reservations, claim: None }
+}
+
 /// The same unit with the changed `spec`.
 ///
 /// # Errors
 /// It cannot be served under the identity that `spec` asks for.
 pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -> Result<Settled, String> {
     let choice = |spec: &UnitSpec| spec.options.identity.unwrap_or(Choice::Own);
-    if choice(was) == choice(spec) {
+    // An image has only one.
+    if choice(was) == choice(spec) || matches!(spec.backing, Backing::Rbd(_)) {
         return Ok(before.clone());
     }
     let derived = Names::derived(&seed(spec, place));
@@ -114,7 +133,7 @@ pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -
         (Choice::Own, backing) => {
             let key = match backing {
                 Backing::Path(path) if is_device(path) => Some(device_key(path)),
-                Backing::Path(_) | Backing::Objects(_) => None,
+                Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) => None,
                 Backing::Memory(_) | Backing::ObjectMemory(_) => Some(memory_key(place)),
             };
             own(spec, key.as_deref(), &derived, &Carried::new()).map_err(Refusal::text)?

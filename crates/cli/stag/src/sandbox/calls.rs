@@ -74,7 +74,7 @@ const ANY: &[c_long] = &[
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OLDER: &[c_long] = &[
-    SYS_open, SYS_stat, SYS_lstat, SYS_access, SYS_readlink, SYS_mkdir, SYS_rmdir, SYS_unlink,
+    SYS_open, SYS_stat, SYS_lstat, SYS_access, SYS_epoll_create, SYS_readlink, SYS_mkdir, SYS_rmdir, SYS_unlink,
     SYS_rename, SYS_link, SYS_chmod, SYS_poll, SYS_select, SYS_epoll_wait, SYS_dup2, SYS_time,
     SYS_getdents,
 ];

@@ -14,8 +14,8 @@ use crate::unit::Backing;
 const RIGHTS: ABI = ABI::V5;
 
 /// Paths that the daemon reads besides its configuration: libraries (RDMA's are loaded on demand),
-/// names of hosts and users, time zones, and sysfs and procfs.
-const READ: [&str; 19] = [
+/// names of hosts and users, time zones, Ceph's configuration and keyrings, and sysfs and procfs.
+const READ: [&str; 20] = [
     "/usr",
     "/lib",
     "/lib64",
@@ -23,6 +23,7 @@ const READ: [&str; 19] = [
     "/sys",
     "/etc/ld.so.cache",
     "/etc/libibverbs.d",
+    "/etc/ceph",
     "/etc/group",
     "/etc/passwd",
     "/etc/hosts",
@@ -69,6 +70,8 @@ impl Directories {
         let mut read: Vec<PathBuf> = READ.map(PathBuf::from).to_vec();
         read.extend_from_slice(own_read);
         read.extend(config.secret_files.iter().map(|path| room(path)));
+        let units = config.targets.iter().flat_map(|target| &target.units);
+        read.extend(units.filter_map(|unit| unit.spec.options.ceph_conf.as_deref()).map(room));
         for list in [&mut write, &mut read] {
             list.sort();
             list.dedup();
@@ -128,7 +131,7 @@ fn paths(config: &Config) -> impl Iterator<Item = &Path> {
     let units = config.targets.iter().flat_map(|target| &target.units).flat_map(|unit| {
         let medium = match &unit.spec.backing {
             Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
-            Backing::Memory(_) | Backing::ObjectMemory(_) => None,
+            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) => None,
         };
         medium.into_iter().chain(unit.spec.options.aptpl.as_deref())
     });

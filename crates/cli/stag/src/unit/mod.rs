@@ -7,9 +7,11 @@ pub(crate) mod limits;
 pub(crate) mod options;
 mod parse;
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use backing::size::{Size, parse_size};
+use ceph::{ImageName, NameError};
 
 use crate::config::settings::{Group, Media};
 
@@ -26,6 +28,8 @@ pub enum Backing {
     Memory(u64),
     /// In a file or on a block device.
     Path(PathBuf),
+    /// An RBD image of a Ceph cluster.
+    Rbd(ImageName),
     /// Objects, in a directory: an object-based storage device.
     Objects(PathBuf),
     /// Objects in memory, this many bytes of them; gone when the daemon ends.
@@ -33,11 +37,19 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Its path, unless it is in memory.
+    /// Its path, if it is in a file, on a device or in a directory.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory(_) | Self::ObjectMemory(_) => None,
+            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) => None,
             Self::Path(path) | Self::Objects(path) => Some(path),
+        }
+    }
+
+    /// What no other unit may write at the same time, as it is written; `None` in memory.
+    pub fn medium(&self) -> Option<OsString> {
+        match self {
+            Self::Rbd(_) => Some(self.to_string().into()),
+            _ => self.path().map(|path| OsStr::new(path).to_owned()),
         }
     }
 }
@@ -48,6 +60,7 @@ impl std::fmt::Display for Backing {
         match self {
             Self::Memory(bytes) => write!(f, "mem:{}", Size(*bytes)),
             Self::Path(path) => path.display().fmt(f),
+            Self::Rbd(name) => write!(f, "rbd:{name}"),
             Self::Objects(path) => write!(f, "osd:{}", path.display()),
             Self::ObjectMemory(bytes) => write!(f, "osd:mem:{}", Size(*bytes)),
         }
@@ -74,8 +87,8 @@ pub struct Contradiction {
 }
 
 impl UnitSpec {
-    /// Reads `path` (a file's or device's path, `mem:SIZE` or `osd:DIR`) and combines it with
-    /// `options`.
+    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE` or `osd:DIR`) and
+    /// combines it with `options`.
     ///
     /// # Errors
     /// Every contradiction that can be seen without opening anything.
@@ -153,7 +166,15 @@ impl UnitSpec {
             found.push(Contradiction { option, what, instead: instead.to_owned() });
         };
         let (backing, size) = match path.strip_prefix("mem:").map(parse_size) {
-            None => (Backing::Path(path.into()), options.size),
+            None => match path.strip_prefix("rbd:").map(str::parse) {
+                None => (Backing::Path(path.into()), options.size),
+                Some(Ok(name)) => (Backing::Rbd(name), None),
+                Some(Err(error)) => {
+                    let error: NameError = error;
+                    wrong("path", error.to_string(), NameError::INSTEAD);
+                    (Backing::Path(path.into()), None)
+                }
+            },
             Some(Ok(bytes)) => (Backing::Memory(bytes), Some(bytes)),
             Some(Err(error)) => {
                 wrong("path", error.to_string(), "write how large the memory is, as in mem:1G");
@@ -165,6 +186,31 @@ impl UnitSpec {
             wrong(option.name, what, "write osd:DIR as the path, or leave it out");
         }
         let in_memory = matches!(backing, Backing::Memory(_));
+        let on_ceph = matches!(backing, Backing::Rbd(_));
+        let own: [(&str, bool, &str); 5] = [
+            ("size", options.size.is_some(), "size: rbd resize changes it"),
+            ("cache", options.cache.is_some(), "cache: each write is on all replicas"),
+            ("engine", options.engine.is_some(), "engine: librbd reads and writes it"),
+            ("format", options.format.is_some(), "format of a file"),
+            ("prefault", options.prefault == Some(true), "blocks of a file to take"),
+        ];
+        for (option, _, what) in own.into_iter().filter(|(_, given, _)| on_ceph && *given) {
+            wrong(option, format!("an RBD image has no {what}"), "leave it out");
+        }
+        for (option, given) in
+            [("ceph-user", options.ceph_user.is_some()), ("ceph-conf", options.ceph_conf.is_some())]
+        {
+            if given && !on_ceph {
+                wrong(
+                    option,
+                    format!("{option} is for RBD images"),
+                    "write rbd:POOL/IMAGE as the path, or leave it out",
+                );
+            }
+        }
+        if let (Backing::Rbd(ImageName { snapshot: Some(_), .. }), Some(false)) = (&backing, options.ro) {
+            wrong("ro", "a snapshot cannot be written".into(), "leave ro out, or serve the image itself");
+        }
         if path.is_empty() {
             wrong("path", "the path is empty".into(), "write a file, a block device, or mem:1G");
         }
@@ -236,6 +282,7 @@ impl UnitSpec {
         let mut words = match &self.backing {
             Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
             Backing::Path(path) => vec![path.display().to_string()],
+            Backing::Rbd(name) => vec![format!("Ceph's image {name}")],
             Backing::Objects(path) => return self.describe_objects(format!("objects in {}", path.display())),
             Backing::ObjectMemory(bytes) => {
                 return self.describe_objects(format!("objects in memory, {}", Size(*bytes)));
@@ -300,6 +347,11 @@ mod tests {
         assert_eq!(wrong("mem", &[]), ["path"]);
         assert_eq!(wrong("osd", &[]), ["path"]);
         assert_eq!(wrong("osd:", &[]), ["path"]);
+        assert_eq!(wrong("rbd:disk", &[]), ["path"]);
+        assert_eq!(wrong("rbd:pool/disk", &[("size", "1G"), ("cache", "direct")]), ["size", "cache"]);
+        assert_eq!(wrong("rbd:pool/disk", &[("engine", "uring"), ("format", "raw")]), ["engine", "format"]);
+        assert_eq!(wrong("rbd:pool/disk@noon", &[("ro", "no")]), ["ro"]);
+        assert_eq!(wrong("/x", &[("ceph-user", "stag"), ("ceph-conf", "/x")]), ["ceph-user", "ceph-conf"]);
         assert_eq!(wrong("osd:/x", &[("bs", "512"), ("thin", "")]), ["bs", "thin"]);
         assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
         assert_eq!(wrong("osd:mem:4K", &[]), ["path"]);

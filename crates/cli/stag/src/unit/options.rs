@@ -88,6 +88,12 @@ settings! {
         "aptpl" aptpl: Option<PathBuf> = None,
             text("a path").otherwise("beside a file, else in the state directory")
                 .hint("write the path of the file that keeps persistent reservations");
+        /// As which client of Ceph an RBD image is opened, without `client.`.
+        "ceph-user" ceph_user: Option<String> = None, printable(64).otherwise("admin");
+        /// The cluster's configuration file, for an RBD image.
+        "ceph-conf" ceph_conf: Option<PathBuf> = None,
+            text("a path").otherwise("$CEPH_CONF, else /etc/ceph/ceph.conf")
+                .hint("write the path of the cluster's ceph.conf");
         /// The most bytes a second that SANITIZE writes.
         "sanitize-rate" sanitize_rate: Option<u64> = None,
             size(1, u64::MAX).otherwise("no limit").hint("write how many bytes a second, as in 100M");
@@ -262,6 +268,8 @@ mod tests {
             ("format", "qcow2"),
             ("prefault", "later"),
             ("aptpl", ""),
+            ("ceph-user", ""),
+            ("ceph-conf", ""),
             ("sanitize-rate", "0"),
             ("quota", "0"),
             ("warn-used", "much"),

@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use backing::spec::{Opened, Source, StoreSpec};
+use backing::BlockStore;
+use backing::spec::{CacheMode, Opened, Source, StoreSpec};
+use ceph::{ImageName, Login, RbdStore};
 use device::Identity;
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
 
@@ -12,7 +15,7 @@ use super::objects;
 use super::open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened};
 use super::prefault::prefault;
 use crate::health;
-use crate::identity::{self, Carried, Settled};
+use crate::identity::{self, Carried, Reservations, Settled};
 use crate::unit::{Backing, UnitSpec};
 
 /// Opens one unit. Blocks on its medium.
@@ -39,6 +42,7 @@ fn open_kind(
     let (kind, settled) = match &spec.backing {
         Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, registry, carried)?,
         Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
+        Backing::Rbd(name) => open_image(name, spec, registry)?,
         Backing::Objects(_) | Backing::ObjectMemory(_) => {
             identity::prepare_store(spec, carried, place)?;
             let store = objects::open(spec)?;
@@ -78,6 +82,24 @@ fn open_disk(
         prefault(spec, &disk)?;
     }
     Ok((OpenKind::Disk(disk), settled))
+}
+
+fn open_image(
+    name: &ImageName,
+    spec: &UnitSpec,
+    registry: &Registry,
+) -> Result<(OpenKind, Settled), Unopened> {
+    let options = &spec.options;
+    let login = Login { user: options.ceph_user.clone(), conf: options.ceph_conf.clone() };
+    let store = RbdStore::open(name, login, options.ro == Some(true))?;
+    let settled = identity::of_image(&store);
+    let geometry = store.geometry();
+    // A write is on all replicas before it is answered: nothing is left to flush.
+    let (block_size, cache) = (options.block_bytes(), CacheMode::WriteThrough);
+    let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
+    let disk = disk_options(spec, &opened, &settled);
+    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    Ok((OpenKind::Disk(OpenDisk { opened, unit }), settled))
 }
 
 /// Warns of bytes behind the last whole block, which are not served.
@@ -135,8 +157,11 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, settled: &Settled) -> DiskOpti
     }
 }
 
-/// The store of persistent reservations: the file `aptpl`, else the one of the unit's identity.
+/// The store of persistent reservations: the file `aptpl`, else where the unit's identity says.
 fn persist(spec: &UnitSpec, settled: &Settled) -> Option<Arc<dyn Persist>> {
-    let path = spec.options.aptpl.as_ref().or(settled.reservations.as_ref())?;
-    Some(Arc::new(FilePersist::new(path)))
+    let file = |path: &PathBuf| Reservations::File(path.clone());
+    match spec.options.aptpl.as_ref().map(file).or_else(|| settled.reservations.clone())? {
+        Reservations::File(path) => Some(Arc::new(FilePersist::new(path))),
+        Reservations::Image(image) => Some(image),
+    }
 }

@@ -8,6 +8,7 @@ mod ports;
 mod prefault;
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -90,24 +91,30 @@ impl Grown {
 impl Units {
     /// The fate of each unit of `config`, given the open units.
     pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
-        let mut by_path: HashMap<&Path, &Place> = HashMap::new();
+        let mut by_medium: HashMap<OsString, &Place> = HashMap::new();
         for (place, unit) in &self.open {
-            if let Some(path) = unit.spec.backing.path() {
-                by_path.insert(path, place);
+            if let Some(medium) = unit.spec.backing.medium() {
+                by_medium.insert(medium, place);
             }
         }
         let mut fates = HashMap::new();
         for target in &config.targets {
             for lun in &target.units {
                 let place = place(&target.iqn, lun.lun);
-                let fate = self.fate(&place, &lun.spec, &by_path, force);
+                let fate = self.fate(&place, &lun.spec, &by_medium, force);
                 fates.insert(place, fate);
             }
         }
         fates
     }
 
-    fn fate(&self, place: &Place, spec: &UnitSpec, by_path: &HashMap<&Path, &Place>, force: bool) -> Fate {
+    fn fate(
+        &self,
+        place: &Place,
+        spec: &UnitSpec,
+        by_medium: &HashMap<OsString, &Place>,
+        force: bool,
+    ) -> Fate {
         let here = self.open.get(place);
         if let Some(open) = here.filter(|open| open.spec == *spec) {
             // Another program may have changed the file's length.
@@ -116,17 +123,17 @@ impl Units {
                 _ => Fate::Same(place.clone()),
             };
         }
-        let Some(path) = spec.backing.path() else {
+        let Some(medium) = spec.backing.medium() else {
             // Memory is identified by target and number.
             return match here {
                 Some(open) if open.spec.backing == spec.backing => changed(open, spec, force),
-                Some(open) if open.spec.backing.path().is_none() => Fate::Refused(
+                Some(open) if open.spec.backing.medium().is_none() => Fate::Refused(
                     "memory has the size that it was made with: give it another number, and take the old one out".into(),
                 ),
                 _ => Fate::Opened,
             };
         };
-        match by_path.get(path).map(|at| (*at, &self.open[*at])) {
+        match by_medium.get(&medium).map(|at| (*at, &self.open[*at])) {
             None => Fate::Opened,
             Some((at, open)) if at == place && open.spec.backing == spec.backing => {
                 changed(open, spec, force)
@@ -138,7 +145,7 @@ impl Units {
             }
             Some(((iqn, lun), _)) => Fate::Refused(format!(
                 "{} is served as LUN {lun} of {iqn} in another way: take that out first",
-                path.display()
+                medium.display()
             )),
         }
     }
@@ -364,11 +371,13 @@ fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -
         return Fate::Limited;
     }
     let reads_only = |options: &Options| options.ro == Some(true);
-    let opening =
-        |options: &Options| (options.cache, options.engine, options.bs, options.thin, options.prefault);
+    let opening = |options: &Options| {
+        let Options { cache, engine, bs, thin, prefault, ceph_user, ceph_conf, .. } = options.clone();
+        (cache, engine, bs, thin, prefault, ceph_user, ceph_conf)
+    };
     if opening(before) != opening(now) || (reads_only(before) && !reads_only(now) && !store.writable()) {
         return Fate::Refused(
-            "cache, engine, bs, thin, prefault, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
+            "cache, engine, bs, thin, prefault, ceph-user, ceph-conf, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
                 .into(),
         );
     }

@@ -37,6 +37,12 @@ impl From<backing::OpenError> for Unopened {
     }
 }
 
+impl From<ceph::Error> for Unopened {
+    fn from(error: ceph::Error) -> Self {
+        Self { reason: error.to_string(), in_use: matches!(error, ceph::Error::Held { .. }) }
+    }
+}
+
 #[derive(Clone)]
 pub struct OpenUnit {
     /// As configured.

@@ -92,11 +92,10 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                 "luns" => ("[]", "[0]"),
                 "redirect" => ("\"192.0.2.20:1\"", "\"192.0.2.20:2\""),
                 "naa" => ("\"3000000000000001\"", "\"3000000000000002\""),
-                "aptpl" | "keep" => ("\"/srv/a\"", "\"/srv/b\""),
+                "aptpl" | "keep" | "ceph-conf" => ("\"/srv/a\"", "\"/srv/b\""),
                 "states" => ("[\"active/optimized\"]", "[\"active/optimized\", \"standby\"]"),
-                "alias" | "entity" | "serial" | "vendor" | "product" | "revision" | "name" | "user" => {
-                    ("\"a\"", "\"b\"")
-                }
+                "alias" | "entity" | "serial" | "vendor" | "product" | "revision" | "name" | "user"
+                | "ceph-user" => ("\"a\"", "\"b\""),
                 _ => return None,
             };
             (a.to_owned(), b.to_owned())
@@ -104,6 +103,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
     };
     let more: &[(&str, &str)] = match (header, setting.name) {
         ("[[target.unit]]", "name" | "capacity") => &[("path", "\"osd:/srv/objects\"")],
+        ("[[target.unit]]", "ceph-user" | "ceph-conf") => &[("path", "\"rbd:pool/disk\"")],
         ("[[target.unit]]", "quota") => &[("path", "\"mem:1G\""), ("thin", "true")],
         ("[[target.unit]]", "warn-used" | "warn-available") => &[("thin", "true")],
         (_, "burst") => &[("iops", "100")],

@@ -1,0 +1,416 @@
+//! An open RBD image: its exclusive lock from opening to closing, its metadata, and its I/O.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::future::Future;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use runtime::{BufMut, Bytes, Foreign};
+use smallvec::SmallVec;
+
+use crate::bound::Bound;
+use crate::connection::{Connection, Login, Pool, c_string, text};
+use crate::error::Error;
+use crate::library::{EXCLUSIVE, FEATURE_LOCK, ImageInfo, Library, RbdImage, THICK, Watcher, library};
+use crate::operation::{Vectors, call};
+use crate::unpinned;
+
+/// How long a client without a connection counts as a living one: `osd_client_watch_timeout` is
+/// 30 s, and the OSD looks every few seconds.
+const WATCH: Duration = Duration::from_secs(40);
+/// Time for an image to be opened, besides waiting for a lock.
+const OPEN: Duration = Duration::from_secs(60);
+/// Time for a thread that is no core to wait for the end of closing.
+const CLOSE: Duration = Duration::from_secs(10);
+/// Interval between two looks at a lock.
+const LOOK: Duration = Duration::from_millis(250);
+/// Bytes in flight to one image. librbd itself would hold 100 MiB, and block its caller then.
+const IN_FLIGHT: u64 = 64 << 20;
+/// What an operation counts at least, since librbd bounds their number too: 1,024.
+const LEAST: u64 = IN_FLIGHT / 1024;
+
+/// Which image to open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    pub login: Login,
+    pub pool: String,
+    pub namespace: Option<String>,
+    pub image: String,
+    pub snapshot: Option<String>,
+    pub read_only: bool,
+}
+
+/// What an image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The cluster's id.
+    pub fsid: String,
+    pub pool_id: i64,
+    /// The image's id, unique in its pool; a new image of an old name has another one.
+    pub id: String,
+    pub snapshot_id: Option<u64>,
+    /// Bytes, when it was opened.
+    pub size: u64,
+    /// Bytes of one object, in which space is given back.
+    pub object_size: u64,
+}
+
+/// An open image. Clones share it; the last one closes it.
+#[derive(Clone)]
+pub struct Image(Arc<Opened>);
+
+struct Opened {
+    handle: Handle,
+    about: About,
+    bound: Bound,
+}
+
+/// An open `rbd_image_t`, which closes when it is dropped: on a thread, since that may take time.
+struct Handle {
+    library: &'static Library,
+    image: RbdImage,
+    locked: bool,
+    /// Outlives the image.
+    pool: ManuallyDrop<Pool>,
+}
+
+// SAFETY: librbd allows calls from any thread, several at a time.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Image {
+    /// Opens an image and, unless it is read-only, takes its exclusive lock. Blocks. A lock whose
+    /// owner is dead is broken, and the owner kept from the cluster; a living owner keeps it.
+    ///
+    /// # Errors
+    /// An [`Error`]. [`Error::Held`] comes after the time that it takes to see that an owner is
+    /// dead.
+    pub fn open(source: &Source) -> Result<Self, Error> {
+        let library = library()?;
+        let source = source.clone();
+        unpinned::run("opening the image", OPEN + WATCH, move || Opened::open(library, &source))?
+            .map(|open| Self(Arc::new(open)))
+    }
+
+    pub fn about(&self) -> &About {
+        &self.0.about
+    }
+
+    /// Reads at `at` into all of `memory`. Gives the number of bytes that there were.
+    pub async fn read(
+        &self,
+        at: u64,
+        memory: SmallVec<[BufMut; 2]>,
+    ) -> (io::Result<usize>, SmallVec<[BufMut; 2]>) {
+        let bytes = memory.iter().map(BufMut::len).sum::<usize>() as u64;
+        let (library, image) = self.parts();
+        let permit = self.0.bound.take(bytes.max(LEAST)).await;
+        call(library, self.clone(), permit, memory, |vectors, memory, completion| {
+            let vector =
+                |buf: &mut BufMut| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+            vectors.extend(memory.iter_mut().map(vector));
+            // SAFETY: the vectors and the buffers that they name live until the completion.
+            unsafe { (library.rbd_aio_readv)(image, vectors.as_ptr(), count(vectors), at, completion) }
+        })
+        .await
+    }
+
+    /// Writes `memory` at `at`. It is on all replicas when this ends.
+    ///
+    /// # Errors
+    /// Those of librbd: the write may have been done in part.
+    pub async fn write(&self, at: u64, memory: SmallVec<[Bytes; 2]>) -> io::Result<()> {
+        let bytes = memory.iter().map(|piece| piece.len()).sum::<usize>() as u64;
+        let (library, image) = self.parts();
+        let permit = self.0.bound.take(bytes.max(LEAST)).await;
+        let (result, _) = call(library, self.clone(), permit, memory, |vectors, memory, completion| {
+            let vector = |piece: &Bytes| libc::iovec {
+                iov_base: piece.as_ptr().cast_mut().cast(),
+                iov_len: piece.len(),
+            };
+            vectors.extend(memory.iter().map(vector));
+            // SAFETY: the vectors and the bytes that they name live until the completion; librbd
+            // does not write to them.
+            unsafe { (library.rbd_aio_writev)(image, vectors.as_ptr(), count(vectors), at, completion) }
+        })
+        .await;
+        result.map(drop)
+    }
+
+    /// Makes `len` bytes at `at` zeros. Whole objects give their space back, unless they shall
+    /// `take_room`. (A discard would leave the ends of a range as they are.)
+    ///
+    /// # Errors
+    /// Those of librbd: it may have been done in part.
+    pub async fn write_zeros(&self, at: u64, len: u64, take_room: bool) -> io::Result<()> {
+        let (library, image) = self.parts();
+        let flags = if take_room { THICK } else { 0 };
+        let pieces = len.div_ceil(self.0.about.object_size.max(1));
+        // Zeros that take room are sent as data.
+        let bytes = if take_room { len } else { pieces.saturating_mul(LEAST) };
+        let permit = self.0.bound.take(bytes.max(LEAST)).await;
+        let (result, ()) = call(library, self.clone(), permit, (), |_, (), completion| {
+            // SAFETY: it takes numbers.
+            unsafe { (library.rbd_aio_write_zeroes)(image, at, len as usize, completion, flags, 0) }
+        })
+        .await;
+        result.map(drop)
+    }
+
+    /// Waits for the writes in flight.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub async fn flush(&self) -> io::Result<()> {
+        let (library, image) = self.parts();
+        let permit = self.0.bound.take(LEAST).await;
+        let (result, ()) = call(library, self.clone(), permit, (), |_, (), completion| {
+            // SAFETY: it takes nothing else.
+            unsafe { (library.rbd_aio_flush)(image, completion) }
+        })
+        .await;
+        result.map(drop)
+    }
+
+    /// The value of a key of the image's metadata, at most `max` bytes; `None` if it has none.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// Those of librbd; ERANGE if it is longer.
+    pub fn metadata(&self, key: &str, max: usize) -> Result<Option<String>, Error> {
+        let (this, c_key) = (self.clone(), c_string(key)?);
+        let (code, value) = unpinned::run("reading the image's metadata", OPEN, move || {
+            let mut value = vec![0u8; max + 1];
+            let mut len = value.len();
+            let (library, image) = this.parts();
+            // SAFETY: the key ends with a zero, and the length is the buffer's.
+            let code = unsafe {
+                (library.rbd_metadata_get)(image, c_key.as_ptr(), value.as_mut_ptr().cast(), &raw mut len)
+            };
+            (code, value)
+        })?;
+        if code == -libc::ENOENT {
+            return Ok(None);
+        }
+        Error::check(code, || format!("the image's metadata {key} cannot be read"))?;
+        Ok(Some(text(&value)))
+    }
+
+    /// Sets a key of the image's metadata. It is on all replicas when this ends. On a core it waits
+    /// without blocking.
+    pub fn set_metadata(&self, key: &str, value: &str) -> impl Future<Output = io::Result<()>> + use<> {
+        let (this, named) = (self.clone(), c_string(key).and_then(|key| Ok((key, c_string(value)?))));
+        async move {
+            let Ok((key, value)) = named else { return Err(io::ErrorKind::InvalidInput.into()) };
+            let set = move || {
+                let (library, image) = this.parts();
+                // SAFETY: both end with zeros.
+                unsafe { (library.rbd_metadata_set)(image, key.as_ptr(), value.as_ptr()) }
+            };
+            let code = if runtime::is_running() {
+                let on_thread = |(): &mut (), completer: runtime::Completer| {
+                    // Without a thread the completer is dropped, and says so.
+                    unpinned::start(move || completer.complete(set()));
+                };
+                Foreign::start((), on_thread).await.0
+            } else {
+                set()
+            };
+            if code < 0 { Err(io::Error::from_raw_os_error(code.saturating_neg())) } else { Ok(()) }
+        }
+    }
+
+    fn parts(&self) -> (&'static Library, RbdImage) {
+        (self.0.handle.library, self.0.handle.image)
+    }
+}
+
+fn count(vectors: &Vectors) -> c_int {
+    vectors.len() as c_int
+}
+
+impl Opened {
+    /// Blocks.
+    fn open(library: &'static Library, source: &Source) -> Result<Self, Error> {
+        let pool =
+            Pool::open(Connection::open(library, &source.login)?, &source.pool, source.namespace.as_deref())?;
+        let mut handle = Handle::open(library, pool, source)?;
+        if !source.read_only && source.snapshot.is_none() {
+            handle.lock()?;
+        }
+        let about = handle.about(source.snapshot.as_deref())?;
+        Ok(Self { handle, about, bound: Bound::new(IN_FLIGHT) })
+    }
+}
+
+impl Handle {
+    fn open(library: &'static Library, pool: Pool, source: &Source) -> Result<Self, Error> {
+        let (name, snapshot) =
+            (c_string(&source.image)?, source.snapshot.as_deref().map(c_string).transpose()?);
+        let open = match source.read_only || snapshot.is_some() {
+            true => library.rbd_open_read_only,
+            false => library.rbd_open,
+        };
+        let snapshot = snapshot.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+        let mut image = std::ptr::null_mut();
+        // SAFETY: the names end with zeros, or null says that there is none.
+        let opened = unsafe { open(pool.handle, name.as_ptr(), &raw mut image, snapshot) };
+        Error::check(opened, || {
+            let at = source.snapshot.as_ref().map_or(String::new(), |name| format!("@{name}"));
+            format!("image {}{at} of pool {} cannot be opened", source.image, source.pool)
+        })?;
+        Ok(Self { library, image, locked: false, pool: ManuallyDrop::new(pool) })
+    }
+
+    fn about(&self, snapshot: Option<&str>) -> Result<About, Error> {
+        let mut info = ImageInfo::EMPTY;
+        // SAFETY: the size is the structure's.
+        let code = unsafe { (self.library.rbd_stat)(self.image, &raw mut info, size_of::<ImageInfo>()) };
+        Error::check(code, || "the image's size cannot be read".into())?;
+        let mut id = [0u8; 256];
+        // SAFETY: the length is the buffer's.
+        let code = unsafe { (self.library.rbd_get_id)(self.image, id.as_mut_ptr().cast(), id.len()) };
+        Error::check(code, || "the image has no id (format 1 is not served)".into())?;
+        let snapshot_id = match snapshot {
+            None => None,
+            Some(name) => {
+                let (c_name, mut number) = (c_string(name)?, 0);
+                // SAFETY: the name ends with a zero.
+                let code =
+                    unsafe { (self.library.rbd_snap_get_id)(self.image, c_name.as_ptr(), &raw mut number) };
+                Error::check(code, || format!("the image has no snapshot {name}"))?;
+                Some(number)
+            }
+        };
+        Ok(About {
+            fsid: self.pool.connection.fsid()?,
+            pool_id: self.pool.id(),
+            id: text(&id),
+            snapshot_id,
+            size: info.size,
+            object_size: info.object_size,
+        })
+    }
+
+    /// Takes the lock, so that librbd does not give it away when another client asks.
+    fn lock(&mut self) -> Result<(), Error> {
+        let mut features = 0;
+        // SAFETY: it fills the number.
+        let code = unsafe { (self.library.rbd_get_features)(self.image, &raw mut features) };
+        Error::check(code, || "the image's features cannot be read".into())?;
+        if features & FEATURE_LOCK == 0 {
+            return Err(Error::NoLock);
+        }
+        let end = Instant::now() + WATCH;
+        let mut told = false;
+        // Taking the lock asks an owner that lives for it, and a virtual machine would give it.
+        while let Some(owner) = self.owner()? {
+            if !self.is_watching(&owner)? {
+                tracing::warn!(owner, "the owner of the image's lock is dead: its lock is broken");
+                break;
+            }
+            if Instant::now() >= end {
+                return Err(Error::Held { owner });
+            }
+            if !std::mem::replace(&mut told, true) {
+                let seconds = WATCH.as_secs();
+                tracing::warn!(
+                    owner,
+                    seconds,
+                    "another client has the image's lock: waiting so long for its end"
+                );
+            }
+            std::thread::sleep(LOOK);
+        }
+        // SAFETY: the image is open. librbd breaks a lock whose owner does not watch the image.
+        let code = unsafe { (self.library.rbd_lock_acquire)(self.image, EXCLUSIVE) };
+        if code == -libc::EROFS {
+            return Err(Error::Held { owner: self.owner()?.unwrap_or_default() });
+        }
+        Error::check(code, || "the image's exclusive lock cannot be taken".into())?;
+        self.locked = true;
+        Ok(())
+    }
+
+    /// The address of the client that has the lock.
+    fn owner(&self) -> Result<Option<String>, Error> {
+        let (mut mode, mut count) = (0, 1);
+        let mut owners: [*mut c_char; 1] = [std::ptr::null_mut()];
+        // SAFETY: the list has room for so many.
+        let code = unsafe {
+            (self.library.rbd_lock_get_owners)(self.image, &raw mut mode, owners.as_mut_ptr(), &raw mut count)
+        };
+        if code == -libc::ENOENT {
+            return Ok(None);
+        }
+        Error::check(code, || "the owner of the image's lock cannot be read".into())?;
+        let owner = owners.iter().take(count).find(|owner| !owner.is_null()).map(|owner| {
+            // SAFETY: it is a string that librbd has allocated.
+            unsafe { CStr::from_ptr(*owner) }.to_string_lossy().into_owned()
+        });
+        // SAFETY: it frees what the call before has filled.
+        unsafe { (self.library.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
+        Ok(owner)
+    }
+
+    /// Whether a client watches the image: it lives, or has died less than half a minute ago.
+    fn is_watching(&self, client: &str) -> Result<bool, Error> {
+        let mut watchers = vec![Watcher::EMPTY; 16];
+        loop {
+            let mut count = watchers.len();
+            // SAFETY: the list has room for so many.
+            let code = unsafe {
+                (self.library.rbd_watchers_list)(self.image, watchers.as_mut_ptr(), &raw mut count)
+            };
+            if code == -libc::ERANGE && count > watchers.len() {
+                watchers.resize(count, Watcher::EMPTY);
+                continue;
+            }
+            Error::check(code, || "the image's watchers cannot be read".into())?;
+            let found = watchers.iter().take(count).any(|watcher| {
+                // SAFETY: it is a string that librbd has allocated.
+                let address = unsafe { CStr::from_ptr(watcher.address) }.to_string_lossy();
+                plain(&address) == plain(client)
+            });
+            // SAFETY: it frees what the call before has filled.
+            unsafe { (self.library.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), count) };
+            return Ok(found);
+        }
+    }
+
+    /// Closes it. Blocks; with OSDs that do not answer, for ever.
+    fn close(self) {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: nothing uses the image afterwards, and the pool is dropped once, after it.
+        unsafe {
+            if this.locked {
+                (this.library.rbd_lock_release)(this.image);
+            }
+            (this.library.rbd_close)(this.image);
+            ManuallyDrop::drop(&mut this.pool);
+        }
+    }
+}
+
+/// An address without the version of its protocol.
+fn plain(address: &str) -> &str {
+    ["v1:", "v2:", "any:"].iter().find_map(|version| address.strip_prefix(version)).unwrap_or(address)
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let Self { library, image, locked, .. } = *self;
+        // SAFETY: the pool is taken once.
+        let pool = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.pool) });
+        let closing = ManuallyDrop::new(Self { library, image, locked, pool });
+        let close = move || ManuallyDrop::into_inner(closing).close();
+        if runtime::is_running() {
+            unpinned::start(close);
+        } else if let Err(error) = unpinned::run("closing the image", CLOSE, close) {
+            tracing::warn!(%error, "an image stays open until the process ends");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! RBD images of a Ceph cluster as stores of units.
+//!
+//! - `name`: how an image is written, `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+//! - `store`: its bytes, a `backing::BlockStore`.
+//! - `persist`: reservations in the image's metadata.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
+
+mod name;
+mod persist;
+mod store;
+
+pub use name::{ImageName, NameError};
+pub use persist::ImagePersist;
+pub use rados::{Error, Login};
+pub use store::RbdStore;

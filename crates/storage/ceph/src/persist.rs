@@ -1,0 +1,46 @@
+//! Reservations in the metadata of an image: they are where the image is, whichever gateway serves
+//! it. Knows nothing of their content.
+
+use std::io;
+
+use device::Persist;
+use rados::Image;
+use runtime::Pooled;
+
+/// The key of the image's metadata.
+const KEY: &str = "stag.reservations";
+
+/// Keeps bytes as hexadecimal digits, since a value is a string.
+pub struct ImagePersist(pub(crate) Image);
+
+impl Persist for ImagePersist {
+    fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Pooled::new(self.0.set_metadata(KEY, &digits))
+    }
+
+    fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>> {
+        let found = self.0.metadata(KEY, max.saturating_mul(2)).map_err(io::Error::other)?;
+        found.map(|digits| bytes(&digits).ok_or_else(|| io::ErrorKind::InvalidData.into())).transpose()
+    }
+}
+
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let whole = digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    whole.then(|| digits.as_bytes().chunks(2).map(pair).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pairs_of_digits_are_bytes() {
+        assert_eq!(bytes(""), Some(vec![]));
+        assert_eq!(bytes("00fF10"), Some(vec![0, 255, 16]));
+        for text in ["0", "0g", "+1", "é", "0x"] {
+            assert_eq!(bytes(text), None, "{text}");
+        }
+    }
+}
