@@ -26,6 +26,7 @@ mod exports;
 mod health;
 mod identity;
 mod image;
+mod import;
 mod interrupt;
 mod iqn;
 mod key;
@@ -82,6 +83,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::serve(args, filter, cli.log_format),
         Command::CheckConfig(args) => check_config(&args),
         Command::Doctor(args) => doctor::command(&args),
+        Command::Import(args) => import::command(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Disconnect(args) => control::disconnect::command(&args),
         Command::Drain(args) => control::drain::command(&args),

@@ -6,6 +6,7 @@ mod conform;
 mod control;
 mod doctor;
 mod identity;
+mod import;
 #[cfg(feature = "lab")]
 pub mod lab;
 #[cfg(feature = "lab")]
@@ -32,6 +33,7 @@ pub use conform::Conform;
 pub use control::{Acknowledge, Alua, Apply, Disconnect, Drain, Slow, Status, Top, Upgrade};
 pub use doctor::Doctor;
 pub use identity::Identity;
+pub use import::Import;
 #[cfg(feature = "lab")]
 pub use lab::Lab;
 pub use osd::Osd;
@@ -77,6 +79,7 @@ pub enum Command {
     Serve(Serve),
     CheckConfig(CheckConfig),
     Doctor(Doctor),
+    Import(Import),
     Demo(Demo),
     Status(Status),
     Acknowledge(Acknowledge),

@@ -1,0 +1,385 @@
+//! Reads what targetcli and targetctl save of LIO: JSON with storage objects and the targets that map
+//! them.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Acl, Chap, Imported, Target, Unit};
+
+/// IEEE company of LIO's worldwide names, behind NAA 6.
+const COMPANY: &str = "6001405";
+/// Hexadecimal digits of the unit's serial number in its worldwide name.
+const DIGITS: usize = 25;
+
+#[derive(Deserialize)]
+struct Saved {
+    #[serde(default)]
+    fabric_modules: Vec<Fabric>,
+    #[serde(default)]
+    storage_objects: Vec<Object>,
+    #[serde(default)]
+    targets: Vec<Served>,
+}
+
+/// CHAP as LIO names it, with or without the prefix of discovery.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Keys {
+    #[serde(alias = "discovery_userid")]
+    chap_userid: String,
+    #[serde(alias = "discovery_password")]
+    chap_password: String,
+    #[serde(alias = "discovery_mutual_userid")]
+    chap_mutual_userid: String,
+    #[serde(alias = "discovery_mutual_password")]
+    chap_mutual_password: String,
+}
+
+#[derive(Deserialize)]
+struct Fabric {
+    #[serde(default)]
+    name: String,
+    /// A truth value or a number.
+    #[serde(default)]
+    discovery_enable_auth: Value,
+    #[serde(flatten)]
+    keys: Keys,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Object {
+    plugin: String,
+    name: String,
+    dev: String,
+    size: u64,
+    write_back: bool,
+    readonly: bool,
+    /// Its unit serial number.
+    wwn: String,
+    attributes: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Served {
+    #[serde(default)]
+    fabric: String,
+    wwn: String,
+    #[serde(default)]
+    tpgs: Vec<Group>,
+}
+
+/// A target portal group.
+#[derive(Deserialize)]
+struct Group {
+    #[serde(default)]
+    tag: u16,
+    #[serde(default)]
+    enable: bool,
+    #[serde(default)]
+    attributes: Map<String, Value>,
+    #[serde(default)]
+    luns: Vec<Lun>,
+    #[serde(default)]
+    node_acls: Vec<Node>,
+    #[serde(default)]
+    portals: Vec<Portal>,
+    #[serde(flatten)]
+    keys: Keys,
+}
+
+#[derive(Deserialize)]
+struct Lun {
+    index: u16,
+    /// `/backstores/PLUGIN/NAME`.
+    storage_object: String,
+    #[serde(default)]
+    alua_tg_pt_gp_name: String,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    node_wwn: String,
+    #[serde(default)]
+    mapped_luns: Vec<Mapped>,
+    #[serde(flatten)]
+    keys: Keys,
+}
+
+#[derive(Deserialize)]
+struct Mapped {
+    index: u16,
+    tpg_lun: u16,
+    #[serde(default)]
+    write_protect: bool,
+}
+
+#[derive(Deserialize)]
+struct Portal {
+    ip_address: String,
+    port: u16,
+}
+
+impl Keys {
+    /// `None` without a user.
+    fn chap(&self) -> Option<Chap> {
+        let pair =
+            |name: &String, secret: &String| (!name.is_empty()).then(|| (name.clone(), secret.clone()));
+        let user = pair(&self.chap_userid, &self.chap_password)?;
+        Some(Chap { users: vec![user], mutual: pair(&self.chap_mutual_userid, &self.chap_mutual_password) })
+    }
+}
+
+/// A number of LIO's attributes, which older versions save as text.
+fn number(attributes: &Map<String, Value>, name: &str) -> u64 {
+    let value = attributes.get(name);
+    value.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok())).unwrap_or(0)
+}
+
+fn is_set(value: &Value) -> bool {
+    value.as_bool().unwrap_or_else(|| value.as_u64().unwrap_or(0) != 0)
+}
+
+pub(super) fn read(text: &str) -> Result<Imported, String> {
+    let saved: Saved = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut imported = Imported::default();
+    for fabric in &saved.fabric_modules {
+        if fabric.name == "iscsi" && is_set(&fabric.discovery_enable_auth) {
+            imported.discovery = fabric.keys.chap();
+        }
+    }
+    for served in &saved.targets {
+        if served.fabric != "iscsi" {
+            imported.note(format!("{} of the fabric {}: Stag serves iSCSI", served.wwn, served.fabric));
+            continue;
+        }
+        let mut groups = served.tpgs.iter().filter(|group| group.enable);
+        let Some(group) = groups.next() else {
+            imported.note(format!("{}: it is disabled", served.wwn));
+            continue;
+        };
+        if let Some(target) = target(&served.wwn, group, &saved.storage_objects, &mut imported) {
+            imported.targets.push(target);
+        }
+        groups.for_each(|other| {
+            imported.note(format!(
+                "{}: its portal group {}; Stag's portal groups share units and ACLs",
+                served.wwn, other.tag
+            ));
+        });
+    }
+    Ok(imported)
+}
+
+fn target(iqn: &str, group: &Group, objects: &[Object], imported: &mut Imported) -> Option<Target> {
+    let authenticates = number(&group.attributes, "authentication") != 0;
+    let open = number(&group.attributes, "generate_node_acls") != 0;
+    if group.node_acls.is_empty() && !open {
+        imported.note(format!("{iqn}: nobody may log in to it, for it has no ACLs"));
+        return None;
+    }
+    let mut target = Target { iqn: iqn.to_owned(), ..Target::default() };
+    target.portals = group.portals.iter().map(|portal| address(&portal.ip_address, portal.port)).collect();
+    for lun in &group.luns {
+        if !matches!(lun.alua_tg_pt_gp_name.as_str(), "" | "default_tg_pt_gp") {
+            imported.note(format!("{iqn} LUN {}: its ALUA group {}", lun.index, lun.alua_tg_pt_gp_name));
+        }
+        let named =
+            |object: &&Object| lun.storage_object == format!("/backstores/{}/{}", object.plugin, object.name);
+        match objects.iter().find(named).map(|object| unit(lun.index, object)) {
+            Some(Ok(unit)) => target.units.push(unit),
+            Some(Err(what)) => imported.note(format!("{iqn} LUN {}: {what}", lun.index)),
+            None => imported.note(format!("{iqn} LUN {}: there is no {}", lun.index, lun.storage_object)),
+        }
+    }
+    let there: Vec<u16> = target.units.iter().map(|unit| unit.lun).collect();
+    for node in &group.node_acls {
+        let auth = node.keys.chap();
+        if authenticates && auth.is_none() {
+            imported.note(format!(
+                "{iqn}: the ACL of {}, which has no CHAP user and cannot log in",
+                node.node_wwn
+            ));
+            continue;
+        }
+        let mapped = node.mapped_luns.iter().filter(|mapped| there.contains(&mapped.tpg_lun));
+        target.acls.push(Acl {
+            initiator: node.node_wwn.clone(),
+            auth: auth.filter(|_| authenticates),
+            luns: Some(mapped.map(|mapped| (mapped.tpg_lun, mapped.index, mapped.write_protect)).collect()),
+            read_only: false,
+        });
+    }
+    match open.then(|| group.keys.chap()) {
+        // Demonstration mode: everybody sees all units.
+        Some(auth) if !authenticates || auth.is_some() => {
+            target.auth = auth.filter(|_| authenticates);
+            let read_only = number(&group.attributes, "demo_mode_write_protect") != 0;
+            if read_only || !target.acls.is_empty() {
+                target.acls.push(Acl { initiator: "*".to_owned(), read_only, ..Acl::default() });
+            }
+        }
+        _ if target.acls.is_empty() => {
+            imported.note(format!("{iqn}: nobody may log in to it, for it demands CHAP and has no user"));
+            return None;
+        }
+        _ => {}
+    }
+    Some(target)
+}
+
+/// `[::0]` and `::0` are both found.
+fn address(ip: &str, port: u16) -> String {
+    let bare = ip.trim_start_matches('[').trim_end_matches(']');
+    if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") }
+}
+
+fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
+    let (path, product) = match object.plugin.as_str() {
+        "fileio" => (object.dev.clone(), "FILEIO"),
+        "block" => (object.dev.clone(), "IBLOCK"),
+        "ramdisk" => (format!("mem:{}", object.size), "RAMDISK-MCP"),
+        other => {
+            return Err(format!(
+                "the storage object {} of {other}; Stag has files, block devices and memory",
+                object.name
+            ));
+        }
+    };
+    let mut options: Vec<(&'static str, toml::Value)> = Vec::new();
+    if object.plugin == "fileio" {
+        options.push(("cache", if object.write_back { "writeback" } else { "writethrough" }.into()));
+    }
+    let block = number(&object.attributes, "block_size");
+    match block {
+        0 | 512 => {}
+        4096 => options.push(("bs", 4096.into())),
+        other => return Err(format!("it has blocks of {other} bytes; Stag's have 512 or 4096")),
+    }
+    if object.readonly {
+        options.push(("ro", true.into()));
+    }
+    if ["emulate_tpu", "emulate_tpws"].iter().any(|name| number(&object.attributes, name) != 0) {
+        options.push(("thin", true.into()));
+    }
+    // The kernel takes the digits as they come, and leaves out all else.
+    let digits: String = object.wwn.chars().filter(char::is_ascii_hexdigit).take(DIGITS).collect();
+    if !object.wwn.is_empty() {
+        options.push(("serial", object.wwn.as_str().into()));
+        options.push(("naa", format!("{COMPANY}{digits:0<DIGITS$}").to_ascii_lowercase().into()));
+    }
+    let named = number(&object.attributes, "emulate_model_alias") != 0;
+    let product: String = if named { object.name.chars().take(16).collect() } else { product.to_owned() };
+    options.push(("vendor", "LIO-ORG".into()));
+    options.push(("product", product.into()));
+    Ok(Unit { lun, path, options })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target as targetcli saves it, with changes to its portal group.
+    fn saved(attributes: &str, nodes: &str, more: &str) -> String {
+        format!(
+            r#"{{"fabric_modules": [{{"name": "iscsi", "discovery_enable_auth": true, "discovery_userid": "who", "discovery_password": "asks for targets"}}],
+              "storage_objects": [
+                {{"plugin": "fileio", "name": "web", "dev": "/srv/web.img", "size": 1048576, "write_back": false,
+                 "wwn": "5d7e1c8a-0f3b-4c2d-9e6f-a1b2c3d4e5f6", "attributes": {{"block_size": 4096, "emulate_model_alias": 1, "emulate_tpu": "1"}}}},
+                {{"plugin": "block", "name": "db", "dev": "/dev/vg/db", "readonly": true, "wwn": "xyz-1", "attributes": {{"block_size": 512}}}},
+                {{"plugin": "pscsi", "name": "tape", "dev": "/dev/st0", "attributes": {{}}}}],
+              "targets": [{{"fabric": "iscsi", "wwn": "iqn.2003-01.org.linux-iscsi.host:t", "tpgs": [{{"tag": 1, "enable": true,
+                "attributes": {{{attributes}}}, "node_acls": [{nodes}],
+                "luns": [{{"index": 0, "storage_object": "/backstores/fileio/web", "alua_tg_pt_gp_name": "default_tg_pt_gp"}},
+                         {{"index": 1, "storage_object": "/backstores/block/db"}}, {{"index": 2, "storage_object": "/backstores/pscsi/tape"}}],
+                "portals": [{{"ip_address": "[::0]", "port": 3260, "iser": false}}, {{"ip_address": "192.0.2.1", "port": 3261}}]{more}}}]}},
+               {{"fabric": "vhost", "wwn": "naa.5001405", "tpgs": []}}]}}"#
+        )
+    }
+
+    const NODE: &str = r#"{"node_wwn": "iqn.1994-05.com.redhat:a", "chap_userid": "a", "chap_password": "a secret of its own",
+        "mapped_luns": [{"index": 5, "tpg_lun": 0, "write_protect": true}, {"index": 2, "tpg_lun": 2}]}"#;
+
+    #[test]
+    fn units_keep_the_names_that_the_kernel_gives_them() {
+        let imported = read(&saved(r#""authentication": 1"#, NODE, "")).unwrap();
+        let target = &imported.targets[0];
+        let options = |at: usize| {
+            target.units[at]
+                .options
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            options(0),
+            "cache=\"writethrough\" bs=4096 thin=true serial=\"5d7e1c8a-0f3b-4c2d-9e6f-a1b2c3d4e5f6\" \
+             naa=\"60014055d7e1c8a0f3b4c2d9e6fa1b2c\" vendor=\"LIO-ORG\" product=\"web\""
+        );
+        assert_eq!(
+            options(1),
+            "ro=true serial=\"xyz-1\" naa=\"60014051000000000000000000000000\" vendor=\"LIO-ORG\" product=\"IBLOCK\""
+        );
+        assert_eq!(target.portals, ["[::0]:3260", "192.0.2.1:3261"]);
+        assert_eq!(imported.discovery.unwrap().users[0].0, "who");
+        let notes = imported.notes.join("\n");
+        assert!(notes.contains("pscsi") && notes.contains("vhost"), "{notes}");
+    }
+
+    #[test]
+    fn acls_keep_their_numbers_rights_and_chap() {
+        let imported = read(&saved(r#""authentication": 1"#, NODE, "")).unwrap();
+        let acl = &imported.targets[0].acls[0];
+        // Number 2 is a unit that Stag does not have.
+        assert_eq!(acl.luns, Some(vec![(0, 5, true)]));
+        assert_eq!(acl.auth.as_ref().unwrap().users, [("a".to_owned(), "a secret of its own".to_owned())]);
+        let open = read(&saved(r#""authentication": 0"#, NODE, "")).unwrap();
+        assert_eq!(open.targets[0].acls[0].auth, None);
+    }
+
+    #[test]
+    fn no_target_becomes_more_open_than_it_was() {
+        let targets = |attributes: &str, nodes: &str, more: &str| {
+            read(&saved(attributes, nodes, more)).unwrap().targets
+        };
+        assert!(targets("", "", "").is_empty(), "without ACLs nobody may log in");
+        let nameless = r#"{"node_wwn": "iqn.1994-05.com.redhat:a"}"#;
+        assert!(
+            targets(r#""authentication": 1"#, nameless, "").is_empty(),
+            "without a secret nobody can prove anything"
+        );
+        assert!(targets(r#""authentication": 1, "generate_node_acls": 1"#, "", "").is_empty());
+        // Demonstration mode: all units for everybody, read-only unless told otherwise.
+        let demo = targets(r#""generate_node_acls": 1, "demo_mode_write_protect": 1"#, "", "");
+        assert!(demo[0].acls.len() == 1 && demo[0].acls[0].initiator == "*" && demo[0].acls[0].read_only);
+        let demo = targets(r#""generate_node_acls": 1, "demo_mode_write_protect": 0"#, "", "");
+        assert!(demo[0].acls.is_empty() && demo[0].auth.is_none());
+        let users = r#", "chap_userid": "all", "chap_password": "one for everybody""#;
+        let demo = targets(
+            r#""authentication": 1, "generate_node_acls": 1, "demo_mode_write_protect": 0"#,
+            "",
+            users,
+        );
+        assert_eq!(demo[0].auth.as_ref().unwrap().users[0].0, "all");
+        let both = targets(r#""generate_node_acls": 1, "demo_mode_write_protect": 1"#, NODE, "");
+        assert_eq!(both[0].acls.iter().map(|acl| acl.read_only).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn what_is_written_is_a_configuration() {
+        let text = super::super::written::text(&read(&saved(r#""authentication": 1"#, NODE, "")).unwrap());
+        let place = crate::config::Place::new(std::path::Path::new("/"));
+        let (config, _) = crate::config::load_text("imported", &text, &place).unwrap();
+        assert_eq!((config.targets[0].units.len(), config.portals.len()), (2, 2), "{text}");
+        assert!(text.contains("# Not carried over: "), "{text}");
+    }
+
+    #[test]
+    fn damaged_texts_are_refused() {
+        for text in ["{", "{\"targets\": 1}", "{\"targets\": [{}]}"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert!(read("{}").unwrap().targets.is_empty());
+    }
+}
