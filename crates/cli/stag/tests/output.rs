@@ -193,8 +193,10 @@ fn commands_on_objects_never_panic_on_their_output() {
 }
 
 /// Commands that are given `--control`.
-const MANAGED: [&[&str]; 8] = [
+const MANAGED: [&[&str]; 10] = [
     &["acknowledge", "iqn.2026-01.org.example:t/0"],
+    &["slow"],
+    &["slow", "--json"],
     &["status"],
     &["status", "--json"],
     &["alua"],
