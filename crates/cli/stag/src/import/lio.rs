@@ -101,6 +101,8 @@ struct Lun {
 struct Node {
     node_wwn: String,
     #[serde(default)]
+    attributes: Map<String, Value>,
+    #[serde(default)]
     mapped_luns: Vec<Mapped>,
     #[serde(flatten)]
     keys: Keys,
@@ -134,6 +136,17 @@ impl Keys {
 fn number(attributes: &Map<String, Value>, name: &str) -> u64 {
     let value = attributes.get(name);
     value.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok())).unwrap_or(0)
+}
+
+impl Node {
+    /// Whether the initiator has to prove who it is: as `group` has it, unless its own attribute
+    /// says otherwise. There -1 is the group's.
+    fn authenticates(&self, group: bool) -> bool {
+        match self.attributes.get("authentication").and_then(Value::as_i64) {
+            None | Some(..0) => group,
+            Some(own) => own != 0,
+        }
+    }
 }
 
 fn is_set(value: &Value) -> bool {
@@ -192,9 +205,10 @@ fn target(iqn: &str, group: &Group, objects: &[Object], imported: &mut Imported)
             None => imported.note(format!("{iqn} LUN {}: there is no {}", lun.index, lun.storage_object)),
         }
     }
+    target.units.sort_by_key(|unit| unit.lun);
     let there: Vec<u16> = target.units.iter().map(|unit| unit.lun).collect();
     for node in &group.node_acls {
-        let auth = node.keys.chap();
+        let (auth, authenticates) = (node.keys.chap(), node.authenticates(authenticates));
         if authenticates && auth.is_none() {
             imported.note(format!(
                 "{iqn}: the ACL of {}, which has no CHAP user and cannot log in",
@@ -272,6 +286,7 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
     let product: String = if named { object.name.chars().take(16).collect() } else { product.to_owned() };
     options.push(("vendor", "LIO-ORG".into()));
     options.push(("product", product.into()));
+    options.push(("revision", "4.0".into()));
     Ok(Unit { lun, path, options })
 }
 
@@ -315,11 +330,11 @@ mod tests {
         assert_eq!(
             options(0),
             "cache=\"writethrough\" bs=4096 thin=true serial=\"5d7e1c8a-0f3b-4c2d-9e6f-a1b2c3d4e5f6\" \
-             naa=\"60014055d7e1c8a0f3b4c2d9e6fa1b2c\" vendor=\"LIO-ORG\" product=\"web\""
+             naa=\"60014055d7e1c8a0f3b4c2d9e6fa1b2c\" vendor=\"LIO-ORG\" product=\"web\" revision=\"4.0\""
         );
         assert_eq!(
             options(1),
-            "ro=true serial=\"xyz-1\" naa=\"60014051000000000000000000000000\" vendor=\"LIO-ORG\" product=\"IBLOCK\""
+            "ro=true serial=\"xyz-1\" naa=\"60014051000000000000000000000000\" vendor=\"LIO-ORG\" product=\"IBLOCK\" revision=\"4.0\""
         );
         assert_eq!(target.portals, ["[::0]:3260", "192.0.2.1:3261"]);
         assert_eq!(imported.discovery.unwrap().users[0].0, "who");
@@ -336,6 +351,12 @@ mod tests {
         assert_eq!(acl.auth.as_ref().unwrap().users, [("a".to_owned(), "a secret of its own".to_owned())]);
         let open = read(&saved(r#""authentication": 0"#, NODE, "")).unwrap();
         assert_eq!(open.targets[0].acls[0].auth, None);
+        // An ACL may demand it where its group does not, and the other way round.
+        for (group, own, demanded) in [(0, 1, true), (1, 0, false), (1, -1, true), (0, -1, false)] {
+            let node = NODE.replacen('{', &format!(r#"{{"attributes": {{"authentication": {own}}}, "#), 1);
+            let imported = read(&saved(&format!(r#""authentication": {group}"#), &node, "")).unwrap();
+            assert_eq!(imported.targets[0].acls[0].auth.is_some(), demanded, "{group} {own}");
+        }
     }
 
     #[test]
