@@ -161,7 +161,7 @@ def cargo_test():
             return match[2] == "FAILED"
         return not re.match(r"\s+(Running|Doc-tests) |running \d+ tests?$|$", line) and quiet_cargo(line)
 
-    code = stream(["cargo", "test", "--workspace", "--no-fail-fast"], 1500, read)
+    code = stream(["cargo", "test", "--workspace", "--no-fail-fast"], 2400, read)
     report.passed += [("cargo test", "")] * counted["passed"]
     report.failed += [(f"cargo test: {name}", "") for name in failed]
     report.failed += [("cargo test", "")] * max(0, counted["failed"] - len(failed))
