@@ -91,7 +91,7 @@ impl Drop for Entered<'_> {
 
 impl Core {
     pub(super) fn new(config: &Config) -> io::Result<Self> {
-        let uring = Driver::new(config.entries)?;
+        let uring = Driver::new(config.entries, config.backend)?;
         // An eighth of the pool at most, however many sockets receive at once.
         let most = u16::try_from(config.pool_bytes / 8 / RECV_BUFFER).unwrap_or(u16::MAX);
         let provided = Provided::new(&uring, config.recv_buffers, most)?;
@@ -408,9 +408,9 @@ impl Core {
 
     fn must_enter(&self, want: u32, timeout: Option<Duration>) {
         if let Err(error) = self.uring.enter(want, timeout) {
-            // The ring is this thread's alone and set up as the kernel wished: no error is left
+            // The driver is this thread's alone and set up as the kernel wished: no error is left
             // that could pass.
-            panic!("io_uring_enter: {error}");
+            panic!("the core cannot wait: {error}");
         }
     }
 
