@@ -132,6 +132,7 @@ impl Work {
     }
 
     /// Adds what became of another target's.
+    #[cfg(feature = "http")]
     pub fn add(&mut self, other: &Self) {
         for more in &other.outcomes {
             let alike = |one: &&mut Ended| one.status == more.status && one.sense_key == more.sense_key;
