@@ -180,7 +180,8 @@ case_ "$WHAT: files are copied by the server" copies
 case_ "$WHAT: fsx finds what it has written, with holes and copies" fsx_ 'punch_hole = 5\ncopy_file_range = 5\nposix_fallocate = 5\n'
 """
 
-# Extended attributes, holes and clones need 4.2 and, at the server, a file system that has them (XFS).
+# Extended attributes, holes and clones need 4.2 and, at the server, a file system that has them
+# (XFS).
 EXTRAS = WORK + r"""
 # How often an operation was sent over the mount.
 sent() { awk -v name="$1:" '/ mounted on /{on = / mounted on \/run\/nfs /} on && $1 == name {print $2}' /proc/self/mountstats; }

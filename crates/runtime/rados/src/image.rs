@@ -28,7 +28,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(250);
 /// Bytes in flight to one image. librbd itself would hold 100 MiB, and block its caller then.
 const IN_FLIGHT: u64 = 64 << 20;
-/// What an operation counts at least, since librbd bounds their number too: 1,024.
+/// The least bytes that an operation counts as, since librbd bounds their number too: 1,024.
 const LEAST: u64 = IN_FLIGHT / 1024;
 
 /// Which image to open.

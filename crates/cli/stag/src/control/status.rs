@@ -69,7 +69,7 @@ pub struct TargetStatus {
     pub work: Work,
 }
 
-/// What became of a target's commands since it was first served.
+/// Outcomes and times of a target's commands since it was first served.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Commands by outcome, of those that there were.

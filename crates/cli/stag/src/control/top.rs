@@ -76,7 +76,7 @@ pub struct Spent {
     pub send_us: f64,
 }
 
-/// What was spent between two statuses of a target.
+/// Times spent between two statuses of a target.
 fn spent(before: Option<&TargetStatus>, now: &TargetStatus) -> Vec<Spent> {
     let mut all: Vec<Spent> = Vec::new();
     for stage in &now.work.stages {

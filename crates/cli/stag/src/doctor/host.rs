@@ -1,5 +1,5 @@
-//! What `stag doctor` asks of the machine itself: kernel, io_uring, processors, memory, open files,
-//! the sandbox, the state directory, and the file systems of units.
+//! `stag doctor` checks the machine itself: kernel, io_uring, processors, memory, open files, the
+//! sandbox, the state directory, and the file systems of units.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const OLDEST: (u32, u32) = (5, 19);
 const BEST: (u32, u32) = (6, 1);
 /// Open files that a server of some hundred connections, units and files may need.
 const DESCRIPTORS: u64 = 4096;
-/// What io_uring may have locked for devices that pin buffers, bytes.
+/// Memory that RDMA devices need to pin for their buffers, bytes.
 const LOCKED: u64 = 64 << 20;
 
 pub(super) fn look(files: &Files, config: &Config) -> Vec<Finding> {

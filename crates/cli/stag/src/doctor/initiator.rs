@@ -1,6 +1,6 @@
-//! What `stag doctor` asks of a machine that uses disks: the kernel's clients, the initiator's
-//! name, and settings of open-iscsi and dm-multipath that make a lost path last. Where none of
-//! these programs is installed nothing is found.
+//! `stag doctor` checks a machine that uses disks: the kernel's clients, the initiator's name, and
+//! settings of open-iscsi and dm-multipath that make a lost path last. It reports nothing where
+//! none of these programs is installed.
 
 use super::{Files, Finding};
 

@@ -18,11 +18,11 @@ use crate::exit::Exit;
 use crate::health::space::Level;
 use crate::{advice, out};
 
-/// What one check found.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct Finding {
     level: Level,
-    /// What was looked at, in one or two words.
+    /// The subject, in one or two words.
     about: &'static str,
     what: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! What `stag doctor` asks of the network: addresses and ports to listen on, interfaces and their
-//! MTUs, socket buffers and congestion control.
+//! `stag doctor` checks the network: addresses and ports to listen on, interfaces and their MTUs,
+//! socket buffers and congestion control.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use super::{Files, Finding};
 use crate::config::{Config, Transports};
 use crate::serve::help_for;
 
-/// What a socket buffer should be able to grow to, bytes: Linux's own default of tcp_wmem. One
-/// connection has at most so much in flight.
+/// The size to which a socket buffer should be able to grow, bytes: Linux's own default of
+/// tcp_wmem. It bounds the bytes in flight of one connection.
 const BUFFER: usize = 4 << 20;
 /// The MTU of Ethernet. Less is a tunnel's or an overlay's.
 const ETHERNET: u64 = 1500;

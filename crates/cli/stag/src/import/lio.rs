@@ -1,5 +1,5 @@
-//! Reads what targetcli and targetctl save of LIO: JSON with storage objects and the targets that map
-//! them.
+//! Reads the JSON that targetcli and targetctl save of LIO: storage objects, and the targets that
+//! map them.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -394,6 +394,20 @@ mod tests {
         let (config, _) = crate::config::load_text("imported", &text, &place).unwrap();
         assert_eq!((config.targets[0].units.len(), config.portals.len()), (2, 2), "{text}");
         assert!(text.contains("# Not carried over: "), "{text}");
+    }
+
+    #[test]
+    fn a_line_break_in_a_foreign_name_writes_no_line_of_the_configuration() {
+        let text =
+            saved(r#""generate_node_acls": 1"#, "", "").replace("naa.5001405", "x\\n[[target]]\\niqn = 1");
+        let imported = read(&text).unwrap();
+        assert!(
+            imported.notes.iter().any(|note| note.contains("x [[target]] iqn = 1")),
+            "{:?}",
+            imported.notes
+        );
+        let text = super::super::written::text(&imported);
+        assert_eq!(text.lines().filter(|line| *line == "[[target]]").count(), 1, "{text}");
     }
 
     #[test]

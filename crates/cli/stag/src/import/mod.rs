@@ -39,7 +39,7 @@ struct Unit {
     options: Vec<(&'static str, toml::Value)>,
 }
 
-/// What one initiator, or with `*` every one, may do.
+/// The rights of one initiator, or with `*` of every one.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Acl {
     initiator: String,
@@ -66,13 +66,14 @@ struct Target {
 struct Imported {
     discovery: Option<Chap>,
     targets: Vec<Target>,
-    /// What is not carried over, a sentence each.
+    /// Settings that are not carried over, a sentence each.
     notes: Vec<String>,
 }
 
 impl Imported {
-    fn note(&mut self, what: impl Into<String>) {
-        let what = what.into();
+    /// Notes become comments, so a line break of a foreign name must not end one.
+    fn note(&mut self, what: impl AsRef<str>) {
+        let what = what.as_ref().replace(char::is_control, " ");
         if !self.notes.contains(&what) {
             self.notes.push(what);
         }
