@@ -194,14 +194,28 @@ FIRES = {
     "StagHealth": ('stag_health_state{instance="b"}', "2x40"),
     "StagDigestErrors": ("stag_digest_errors_total{instance=\"a\"}", "0+1x40"),
     "StagCoreBusy": ('stag_core_busy_seconds_total{core="0",instance="a"}', "0+60x40"),
+    "StagLimited": ('stag_target_limit_wait_seconds_total{target="t",instance="a"}', "0+300x40"),
+    "StagNfsFailing": ('stag_nfs_operations_total{version="3",operation="write",outcome="failed",instance="a"}', "0+1x40"),
     "StagBufferPoolShort": ('stag_pool_waits_total{core="0",instance="a"}', "0+600x40"),
 }
 QUIET = [('up{job="stag",instance="b"}', "1x40"), ('stag_core_up{core="0",instance="a"}', "1x40"),
          ('stag_unit_state{target="t",lun="2",instance="a"}', "0x40"), ('stag_export_state{export="/c",instance="a"}', "0x40"),
          ('stag_file_system_state{mount="/c",instance="a"}', "0x40"),
+         ('stag_target_limit_wait_seconds_total{target="u",instance="a"}', "0+6x40"),
+         ('stag_nfs_operations_total{version="3",operation="lookup",outcome="refused",instance="a"}', "0+9x40"),
          ('stag_health_state{instance="a"}', "2x40"), ('stag_core_busy_seconds_total{core="1",instance="a"}', "0+6x40")]
+
+
+def of_a_stage(stage, target):
+    """A target's commands of which one in ten took no longer than 17 ms in a stage, and none longer than 1.1 s."""
+    return [(f'stag_command_stage_seconds_bucket{{target="{target}",stage="{stage}",operation="read",instance="a",le="{le}"}}', f"0+{more}x40")
+            for le, more in [("0.016777216", 10), ("1.073741824", 100), ("+Inf", 100)]]
+
+
 # Of several series each.
 TOGETHER = {
+    "StagSlowMedium": of_a_stage("medium", "t"),
+    "StagSlowInitiators": [*of_a_stage("send", "u"), *of_a_stage("order", "v")],
     "StagSlowCommands": [('stag_command_duration_seconds_bucket{target="t",lun="9",instance="a",le="0.016777216"}', "0+10x40"),
                          ('stag_command_duration_seconds_bucket{target="t",lun="9",instance="a",le="1.073741824"}', "0+100x40"),
                          ('stag_command_duration_seconds_bucket{target="t",lun="9",instance="a",le="+Inf"}', "0+100x40")],
