@@ -17,6 +17,7 @@ from lab.main import SUITES  # noqa: E402
 from lab.report import Report  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CLIPPY = ["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]
 CARGO_DENY = "0.20.2"
 FSX = "0.3.2"
 CI = os.environ.get("CI") == "true"
@@ -216,6 +217,13 @@ def kernel_suites(build, names, out):
         suites(names, out)
 
 
+def compile_beside(commands):
+    """Compiles in the cycles that the suites leave idle what steps after them need. Those steps tell what is wrong. The suites
+    run no cargo of their own, which would wait for this one."""
+    for command, env in commands:
+        stream(["chrt", "--idle", "0", *command], 2400, lambda _: False, env)
+
+
 def guided_fuzzing(words):
     """Builds the fuzz targets and runs those that are named, `fuzz:TARGET`, or all of them."""
     names = fuzz.chosen(report, [word.split(":", 1)[1] for word in words if ":" in word])
@@ -249,8 +257,6 @@ def main():
         running.add(debian)
     if "unit" in words:
         step("cargo fmt", ["cargo", "fmt", "--all", "--check"], 120)
-        step("clippy, warnings denied",
-             ["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], 1200, each_line=quiet_cargo)
         cargo_deny()
         cargo_test()
     if names:
@@ -268,6 +274,9 @@ def main():
         beside = [(lane, later, threading.Thread(target=kernel_suites, args=(build, lane, later.print))) for lane, later in beside]
         for *_, thread in beside:
             thread.start()
+        compiled = [(CLIPPY, None)] * ("unit" in words) + [fuzz.build_command()] * bool(fuzzed)
+        compiling = threading.Thread(target=compile_beside, args=(compiled,))
+        compiling.start()
         try:
             if others:
                 say(f"{' '.join(others)}" + (f", and {' '.join(in_kernel)} beside" if in_kernel else ""))
@@ -276,13 +285,17 @@ def main():
                 say(" ".join(lane))
                 later.turn()
                 thread.join()
+            compiling.join()
         except BaseException:
             ending.set()
             interrupt(list(running))
+            compiling.join()
             for _, later, thread in beside:
                 later.turn()
                 thread.join()
             raise
+    if "unit" in words:
+        step("clippy, warnings denied", CLIPPY, 1200, each_line=quiet_cargo)
     if fuzzed:
         guided_fuzzing(fuzzed)
 
