@@ -34,6 +34,7 @@ mod key;
 mod lab;
 mod log;
 mod machine;
+mod managed;
 mod metrics;
 mod naming;
 mod osd;
@@ -88,6 +89,7 @@ pub fn run() -> ExitCode {
         Command::Disconnect(args) => control::disconnect::command(&args),
         Command::Drain(args) => control::drain::command(&args),
         Command::Apply(args) => control::apply::command(&args),
+        Command::Managed(args) => control::managed::command(&args),
         Command::Upgrade(args) => control::upgrade::command(&args),
         Command::Top(args) => control::top::command(&args),
         Command::Slow(args) => control::slow::command(&args),

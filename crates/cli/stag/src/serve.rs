@@ -14,9 +14,9 @@ use server_core::{CoresConfig, Server};
 
 use crate::args::Serve;
 use crate::config::{self, Auth, Config, Export, Http, ISCSI_PORT, Lun, Portal, Target, Transports};
-use crate::control::apply;
+use crate::control::apply::{self, Change, How};
 use crate::control::client::CallError;
-use crate::control::daemon::{Daemon, Running};
+use crate::control::daemon::{Daemon, Parts, Running};
 use crate::control::handover::{self, State, Taken};
 use crate::control::peer;
 use crate::control::place::{Place, PlaceError, REMEDY};
@@ -24,6 +24,7 @@ use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, SocketError};
 use crate::exit::Exit;
 use crate::exports::{self, Trees};
+use crate::managed::{self, Document};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
@@ -87,6 +88,12 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
             return failed(format_args!("HTTP cannot listen on {listen}: {error}"), help_for_http(&error));
         }
     };
+    // The daemon that is replaced makes no changes from now on.
+    let (joined, parts) = match with_managed(args, config) {
+        Ok(joined) => joined,
+        Err(exit) => return exit,
+    };
+    config = joined;
     let mut sockets = supervisor::handed();
     let (mut state, mut nfs_clients) = (State::default(), Vec::new());
     if let Some(taken) = &mut taken {
@@ -123,7 +130,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     };
     identity::sweep();
     recognize_principals(&config);
-    let running = Running { config, units, trees };
+    let running = Running { config, units, trees, parts };
     let empty =
         running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none())
             && running.config.exports.is_empty();
@@ -273,11 +280,34 @@ fn own_files(args: &Serve) -> Vec<PathBuf> {
     args.config.iter().filter_map(beside).chain(credentials).collect()
 }
 
+/// `config` with the managed document, if it is to be served.
+fn with_managed(args: &Serve, config: Config) -> Result<(Config, Parts), Exit> {
+    let name = name(args);
+    if !config.daemon.managed {
+        return Ok((config, Parts::first(name, None)));
+    }
+    let path = managed::path().map_err(|error| failed(error, None))?;
+    let joined = Document::read(&path).and_then(|document| Ok((document.join(config, &name)?, document)));
+    match joined {
+        Ok((config, document)) => Ok((config, Parts::first(name, Some(document)))),
+        Err(error) => {
+            say!("{:?}", miette::Report::new(error));
+            Err(Exit::Config)
+        }
+    }
+}
+
+/// The name of the administrator's configuration, for messages.
+fn name(args: &Serve) -> String {
+    args.config.as_ref().map_or_else(|| "the command line".to_owned(), |file| file.display().to_string())
+}
+
 /// Reads the configuration again, as at the start, and applies it.
 fn reload(daemon: &Daemon, args: Serve) {
+    let name = name(&args);
     // The mistakes have been shown.
     let Ok(config) = joined(args) else { return tracing::error!("the configuration stays as it was") };
-    match apply::apply(daemon, config, false, false, &mut |_| ()) {
+    match apply::apply(daemon, Change::File(Box::new(config), name), How::default(), &mut |_| ()) {
         Ok(outcome) => outcome.plan.text().lines().for_each(|line| tracing::info!("{line}")),
         Err(error) => tracing::error!(%error, "the configuration stays as it was"),
     }
@@ -429,7 +459,7 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         config.nfs.verbs = args.nfs_verbs;
     }
     // If only files are exported, no iSCSI portal is needed.
-    let disks = !config.targets.is_empty() || config.exports.is_empty();
+    let disks = !config.targets.is_empty() || config.exports.is_empty() || config.daemon.managed;
     let listen: Vec<SocketAddr> =
         if disks && args.listen.is_empty() && args.verbs.is_empty() && config.portals.is_empty() {
             vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT)]

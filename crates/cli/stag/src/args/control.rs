@@ -246,15 +246,32 @@ fn redirect(text: &str) -> Result<String, String> {
     }
 }
 
+/// Show the managed document of a running daemon
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Show the managed document of a running daemon: the targets and exports that it keeps itself.\n\n\
+    Prints TOML without secrets. A daemon with managed = true keeps it as managed.toml in its state directory, and serves it together with the configuration. \
+    A secret that is left out when the document is replaced stays as it is."
+)]
+#[command(after_long_help = "Examples:\n  stag managed\n  stag managed --json | jq .generation")]
+pub struct Managed {
+    #[command(flatten)]
+    pub at: At,
+    /// Print JSON, with the generation
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Apply a configuration file to a running daemon
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Apply a configuration file to a running daemon.\n\n\
     The file is complete: the daemon stops serving whatever it does not name. The daemon prints the difference and applies all of \
     it or nothing. Sessions whose target, access and units stay the same notice nothing; others get unit \
     attentions; sessions that lose access are asked to log out and disconnected two seconds later. Portals of the command line stay \
-    if the file has none. Changes that need a restart are listed and wait for the next start.")]
+    if the file has none. Changes that need a restart are listed and wait for the next start. A daemon with managed = true keeps a second part, the managed \
+    document: targets and exports that it stores itself. --managed replaces that part; without it the managed part stays.")]
 #[command(
-    after_long_help = "Examples:\n  stag apply --dry-run /etc/stag.toml\n  stag apply /etc/stag.toml\n  stag apply --wait --timeout 30 /etc/stag.toml"
+    after_long_help = "Examples:\n  stag apply --dry-run /etc/stag.toml\n  stag apply /etc/stag.toml\n  stag apply --wait --timeout 30 /etc/stag.toml\n  stag apply --managed volumes.toml"
 )]
 pub struct Apply {
     #[command(flatten)]
@@ -265,6 +282,14 @@ pub struct Apply {
     /// Only print the changes and the sessions they would disturb
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// FILE is the managed document: replace what the daemon keeps itself, and leave the
+    /// configuration as it is
+    #[arg(long)]
+    pub managed: bool,
+    /// Refuse if another change came since this generation, as --dry-run --json and stag status
+    /// --json show it
+    #[arg(long, value_name = "N")]
+    pub generation: Option<u64>,
     /// Also shrink units, losing the data beyond the new end
     #[arg(long)]
     pub force: bool,

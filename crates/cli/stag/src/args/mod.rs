@@ -30,7 +30,7 @@ pub use client::{
     Write,
 };
 pub use conform::Conform;
-pub use control::{Acknowledge, Alua, Apply, Disconnect, Drain, Slow, Status, Top, Upgrade};
+pub use control::{Acknowledge, Alua, Apply, Disconnect, Drain, Managed, Slow, Status, Top, Upgrade};
 pub use doctor::Doctor;
 pub use identity::Identity;
 pub use import::Import;
@@ -89,6 +89,7 @@ pub enum Command {
     Drain(Drain),
     Disconnect(Disconnect),
     Apply(Apply),
+    Managed(Managed),
     Upgrade(Upgrade),
     Identity(Identity),
     Ls(Ls),

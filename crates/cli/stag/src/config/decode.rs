@@ -1,7 +1,6 @@
 //! The document and its targets, units and ACLs.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::Range;
 use std::path::Path;
@@ -29,6 +28,9 @@ pub const LUNS: Range<u64> = 0..16384;
 
 /// Reads the whole document.
 pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &mut Problems) -> Config {
+    if let Some(groups) = place.managed {
+        return managed(document, groups, place, problems);
+    }
     // The document has no span of its own: complaints about it point at its beginning.
     let mut given = Table::new("the configuration", document.get_ref(), 0..0);
     let mut config = Config::default();
@@ -55,28 +57,53 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
         config.discovery = auth.map(|at| at.value).unwrap_or_default();
         table.end(problems);
     }
-    // No target is legal: a daemon may start empty, and be configured later.
-    let targets = given.tables("target", problems);
-    let groups: Vec<u16> = if config.portals.is_empty() {
-        vec![1]
-    } else {
-        config.portals.iter().map(|portal| portal.group).collect()
-    };
-    let mut names = HashSet::new();
-    for given in targets.unwrap_or_default() {
-        if let Some((span, target)) = target(given, &groups, place, identity, problems) {
-            if !names.insert(target.iqn.to_ascii_lowercase()) {
-                let what = format!("there are two targets \"{}\"", target.iqn);
-                problems.error(&span, what, "give each its own iqn; one target may have many units");
-            }
-            config.targets.push(target);
-        }
-    }
-    super::exports::read(&mut given, &mut config, place, problems);
+    let groups = config.groups();
+    config.targets = targets(&mut given, &groups, place, identity, problems);
+    super::exports::nfs(&mut given, &mut config, place, problems);
+    super::exports::exports(&mut given, &mut config, place, problems);
     config.secret_files = place.secret_files.take();
     one_use_of_each_path(&config, given.span.clone(), problems);
     given.end(problems);
     config
+}
+
+/// Reads the managed document, which has targets and exports alone. `groups` are the portal groups.
+fn managed(
+    document: &Spanned<DeTable<'_>>,
+    groups: &[u16],
+    place: &Place<'_>,
+    problems: &mut Problems,
+) -> Config {
+    let mut given = Table::new("the managed document", document.get_ref(), 0..0);
+    let targets = targets(&mut given, groups, place, None, problems);
+    let mut config = Config { targets, ..Config::default() };
+    super::exports::exports(&mut given, &mut config, place, problems);
+    config.secret_files = place.secret_files.take();
+    one_use_of_each_path(&config, given.span.clone(), problems);
+    given.end(problems);
+    config
+}
+
+/// Reads all `[[target]]`. None is legal: a daemon may start empty, and be configured later.
+fn targets(
+    given: &mut Table<'_>,
+    groups: &[u16],
+    place: &Place<'_>,
+    identity: Option<Choice>,
+    problems: &mut Problems,
+) -> Vec<Target> {
+    let mut targets = Vec::new();
+    let mut names = HashSet::new();
+    for given in given.tables("target", problems).unwrap_or_default() {
+        if let Some((span, target)) = target(given, groups, place, identity, problems) {
+            if !names.insert(target.iqn.to_ascii_lowercase()) {
+                let what = format!("there are two targets \"{}\"", target.iqn);
+                problems.error(&span, what, "give each its own iqn; one target may have many units");
+            }
+            targets.push(target);
+        }
+    }
+    targets
 }
 
 fn limits(
@@ -444,15 +471,8 @@ fn acl_lun(
 
 /// Two units that write to one file destroy each other's data.
 fn one_use_of_each_path(config: &Config, span: Range<usize>, problems: &mut Problems) {
-    let mut used: HashMap<OsString, bool> = HashMap::new();
-    for unit in config.targets.iter().flat_map(|target| &target.units) {
-        let Some(medium) = unit.spec.backing.medium() else { continue };
-        let writes = unit.spec.options.ro != Some(true);
-        let both = used.get(&medium).is_some_and(|other| *other || writes);
-        if both {
-            let what = format!("two units use {}", medium.display());
-            problems.error(&span, what, "give each its own file, or make both read-only with ro = true");
-        }
-        *used.entry(medium).or_default() |= writes;
+    for medium in config.media_of_two() {
+        let what = format!("two units use {}", medium.display());
+        problems.error(&span, what, "give each its own file, or make both read-only with ro = true");
     }
 }

@@ -11,14 +11,18 @@ use super::reader::Table;
 use super::settings::{Setting, setting};
 use crate::export::{NFS_PORT, NFS_RDMA_PORT, check_name};
 
-/// Reads `[nfs]` and all `[[export]]`.
-pub fn read(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, problems: &mut Problems) {
+/// Reads `[nfs]`.
+pub fn nfs(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, problems: &mut Problems) {
     if let Some(mut table) = given.table("nfs", problems) {
         table.fill(&mut config.nfs, place, problems);
         config.nfs.listen = addresses(&mut table, &setting::<Nfs>("listen"), NFS_PORT, place, problems);
         config.nfs.verbs = addresses(&mut table, &setting::<Nfs>("verbs"), NFS_RDMA_PORT, place, problems);
         table.end(problems);
     }
+}
+
+/// Reads all `[[export]]`.
+pub fn exports(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, problems: &mut Problems) {
     let mut names = HashSet::new();
     for table in given.tables("export", problems).unwrap_or_default() {
         let span = table.span.clone();

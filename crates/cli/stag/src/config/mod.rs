@@ -5,6 +5,7 @@ mod alua;
 mod auth;
 mod decode;
 mod exports;
+mod join;
 mod mask;
 mod model;
 mod place;

@@ -47,6 +47,9 @@ settings! {
         "sandbox" sandbox: bool = true, yes_no().flag("--no-sandbox");
         /// Directories that the sandbox leaves in reach besides, for units that are added later.
         "sandbox-directories" sandbox_directories: Vec<PathBuf> = Vec::new(), list(&PATH).otherwise("none");
+        /// Keep targets and exports of the daemon's own beside this file, in `managed.toml` of the
+        /// state directory: what `stag apply --managed` and the HTTP API make.
+        "managed" managed: bool = false, yes_no();
     }
     keys {
         /// Whose serial numbers and worldwide names units have that do not say it themselves.

@@ -14,11 +14,19 @@ pub struct Place<'a> {
     /// Whether this process will serve the configuration. A process that only checks it need not be
     /// able to read all secrets.
     pub serves: bool,
+    /// The portal groups, if this is the managed document, which has none of its own.
+    pub managed: Option<&'a [u16]>,
 }
 
 impl<'a> Place<'a> {
     /// A configuration in `directory` that this process serves, and that others may not read.
     pub fn new(directory: &'a Path) -> Self {
-        Self { directory, open_to_others: false, secret_files: RefCell::default(), serves: true }
+        Self {
+            directory,
+            open_to_others: false,
+            secret_files: RefCell::default(),
+            serves: true,
+            managed: None,
+        }
     }
 }

@@ -105,6 +105,18 @@ impl Diagnostic for ConfigErrors {
     }
 }
 
+impl ConfigErrors {
+    /// One line for each mistake: what is wrong, and what to write instead.
+    pub fn lines(&self) -> Vec<String> {
+        let errors = self.errors.iter().map(|shown| &shown.problem).filter(|problem| !problem.warning);
+        let line = |Problem { what, instead, .. }: &Problem| match instead.as_str() {
+            "" => what.clone(),
+            instead => format!("{what}: {instead}"),
+        };
+        errors.map(line).collect()
+    }
+}
+
 fn count(errors: usize) -> String {
     if errors == 1 {
         "the configuration has an error".into()

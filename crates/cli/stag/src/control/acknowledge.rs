@@ -60,7 +60,7 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
         Served::Unit { target, lun } => format!("there is no LUN {lun} of {target}"),
         Served::Export { export } => format!("there is no export {export}"),
     };
-    let health = health.ok_or_else(|| Fault::new(Kind::Refused, missing()))?;
+    let health = health.ok_or_else(|| Fault::new(Kind::Missing, missing()))?;
     let names = |report: &backing::health::Report| -> Vec<String> {
         report.problems.iter().map(|problem| problem.kind.name().to_owned()).collect()
     };

@@ -1,4 +1,5 @@
-//! `apply`: replaces the daemon's configuration, whole or not at all.
+//! `apply`: replaces a part of the daemon's configuration, whole or not at all: the
+//! administrator's, or the managed document. The other part stays.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,14 +10,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::client::{CallError, Client};
-use super::daemon::{Daemon, Running};
+use super::daemon::{Daemon, Parts, Running};
 use super::plan::{LoggedIn, Plan, Sessions};
 use super::protocol::{Fault, Kind, Progress, Request, json};
 use crate::config::{self, Config, Text};
 use crate::exit::Exit;
 use crate::exports;
+use crate::managed::{self, Document};
 use crate::out;
-use crate::units::Units;
+use crate::units::{Grown, Units};
 use crate::{args, convert};
 
 pub const VERB: &str = "apply";
@@ -41,6 +43,31 @@ struct Arguments {
     /// Seconds to wait for sessions that have to log out.
     #[serde(default)]
     wait_s: Option<f64>,
+    /// Whether this is the managed document.
+    #[serde(default)]
+    managed: bool,
+    /// The generation that the change was planned on; any if it is left out.
+    #[serde(default)]
+    generation: Option<u64>,
+}
+
+/// A change of one part of the configuration.
+pub enum Change<'a> {
+    /// The administrator's part, with its name for messages.
+    File(Box<Config>, String),
+    /// What is done to the managed document.
+    Managed(&'a dyn Fn(&mut Document) -> Result<(), Fault>),
+}
+
+/// How a change is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// Only say what would change.
+    pub dry_run: bool,
+    /// Also make changes that lose data.
+    pub force: bool,
+    /// The generation that it was planned on; any if `None`.
+    pub generation: Option<u64>,
 }
 
 /// The verb's answer.
@@ -57,6 +84,9 @@ pub struct Outcome {
     pub settled: bool,
     /// Duration, milliseconds.
     pub took_ms: f64,
+    /// The generation in force: that of a plan, or the one that the change has made.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 impl Outcome {
@@ -82,20 +112,32 @@ pub fn answer(
     progress: Progress<'_>,
 ) -> Result<Value, Fault> {
     let given: Arguments = request.arguments()?;
-    let place =
-        config::Place { open_to_others: given.open_to_others, ..config::Place::new(&given.directory) };
-    let loaded = config::load_text(&given.name, &text, &place);
-    drop(text);
-    let (mut config, _) =
-        loaded.map_err(|errors| Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))))?;
-    // The portals come from the command line.
-    if config.portals.is_empty() {
-        config.portals = daemon.running().config.portals.clone();
-    }
-    if config.nfs.listen.is_empty() {
-        config.nfs.listen = daemon.running().config.nfs.listen.clone();
-    }
-    let mut outcome = apply(daemon, config, given.dry_run, given.force, progress)?;
+    let how = How { dry_run: given.dry_run, force: given.force, generation: given.generation };
+    let mut outcome = if given.managed {
+        let wrong = |error| Fault::new(Kind::Config, format!("{} is no TOML: {error}", given.name));
+        let document = Document::from_toml(&text).map_err(wrong)?;
+        drop(text);
+        let replace = |managed: &mut Document| {
+            *managed = document.clone().with_secrets_of(managed);
+            Ok(())
+        };
+        apply(daemon, Change::Managed(&replace), how, progress)?
+    } else {
+        let place =
+            config::Place { open_to_others: given.open_to_others, ..config::Place::new(&given.directory) };
+        let loaded = config::load_text(&given.name, &text, &place);
+        drop(text);
+        let (mut config, _) = loaded
+            .map_err(|errors| Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))))?;
+        // The portals come from the command line.
+        if config.portals.is_empty() {
+            config.portals = daemon.running().config.portals.clone();
+        }
+        if config.nfs.listen.is_empty() {
+            config.nfs.listen = daemon.running().config.nfs.listen.clone();
+        }
+        apply(daemon, Change::File(Box::new(config), given.name), how, progress)?
+    };
     if let Some(seconds) = given.wait_s.filter(|_| outcome.applied) {
         let patience = Duration::try_from_secs_f64(seconds)
             .map_err(|_| Fault::new(Kind::Request, "apply: wait_s is no time"))?;
@@ -104,20 +146,34 @@ pub fn answer(
     json(&outcome)
 }
 
-/// Applies `config`.
+/// Makes `change`. A managed document is on its medium before it is served: a daemon that ends in
+/// between serves it from its next start on, though nobody was told that the change was made.
 ///
 /// # Errors
-/// It cannot be applied; nothing has changed then.
+/// It cannot be made; nothing has changed then.
 pub fn apply(
     daemon: &Daemon,
-    config: Config,
-    dry_run: bool,
-    force: bool,
+    change: Change<'_>,
+    how: How,
     progress: Progress<'_>,
 ) -> Result<Outcome, Fault> {
+    let How { dry_run, force, generation } = how;
     let started = Instant::now();
     let _alone = daemon.changing();
     let running = daemon.running();
+    if daemon.is_replaced() {
+        return Err(Fault::new(Kind::Refused, "another daemon has taken over: ask that one"));
+    }
+    let now = running.parts.generation;
+    if let Some(planned) = generation.filter(|planned| *planned != now) {
+        let what = format!(
+            "another change came between: the generation is {now} instead of {planned}; look again, and \
+             plan anew"
+        );
+        return Err(Fault::new(Kind::Conflict, what));
+    }
+    let is_managed = matches!(change, Change::Managed(_));
+    let (config, mut parts, keeps) = next(&running, change)?;
     let fates = running.units.fates(&config, force);
     let sessions: Sessions = daemon
         .server
@@ -128,14 +184,17 @@ pub fn apply(
         })
         .collect();
     let plan = Plan::new(&running.config, &config, &fates, &sessions);
-    if dry_run {
+    // Whoever asks for what is there gets it, and disturbs nobody's plan.
+    let is_there = is_managed && !keeps && plan.is_empty();
+    if dry_run || is_there {
         return Ok(Outcome {
             plan,
-            applied: false,
+            applied: is_there && !dry_run,
             sessions_changed: 0,
             sessions_leaving: Vec::new(),
             settled: true,
             took_ms: started.elapsed().as_secs_f64() * 1e3,
+            generation: now,
         });
     }
     let refuse = |what: String| Fault::new(Kind::Refused, format!("{what}; nothing has been changed"));
@@ -164,7 +223,14 @@ pub fn apply(
     let prepared = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units));
     let prepared = prepared.and_then(|()| daemon.files.prepare(&mut change, nfs));
     prepared.map_err(|error| take_back(error.to_string()))?;
-    running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
+    let grown = running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
+    if let Some(document) = parts.managed.as_ref().filter(|_| keeps) {
+        let kept = managed::path().and_then(|path| document.write(&path));
+        kept.map_err(|error| {
+            grown.into_iter().for_each(Grown::undo);
+            take_back(error)
+        })?;
+    }
     progress(json!({ "step": "changing what is served" }));
     let applied = change.commit();
     // A file may have grown, by this change or another program.
@@ -174,7 +240,9 @@ pub fn apply(
     let config = config.until_next_start(&running.config);
     let in_memory = |place| units.open.get(place).is_some_and(|unit| unit.spec.backing.path().is_none());
     running.units.open.iter().filter(|(place, _)| !in_memory(place)).for_each(|(_, out)| out.settled.end());
-    daemon.set_running(Running { config, units, trees });
+    parts.generation += 1;
+    let generation = parts.generation;
+    daemon.set_running(Running { config, units, trees, parts });
     tracing::info!(
         target: iscsi_server::audit::TARGET,
         what = "apply",
@@ -188,7 +256,40 @@ pub fn apply(
         settled: applied.leaving.is_empty(),
         sessions_leaving: applied.leaving,
         took_ms: started.elapsed().as_secs_f64() * 1e3,
+        generation,
     })
+}
+
+/// The configuration after `change`, its parts, and whether the managed document is another one.
+fn next(running: &Running, change: Change<'_>) -> Result<(Config, Parts, bool), Fault> {
+    let mut parts = running.parts.clone();
+    let mut keeps = false;
+    let file = match change {
+        Change::File(config, name) => {
+            parts.file = name;
+            *config
+        }
+        Change::Managed(edit) => {
+            let Some(managed) = &mut parts.managed else {
+                let what = "this daemon keeps no managed document: write managed = true into its \
+                            configuration, and restart it";
+                return Err(Fault::new(Kind::Refused, what));
+            };
+            let file = managed.without(running.config.clone());
+            edit(managed)?;
+            keeps = running.parts.managed.as_ref() != Some(managed);
+            file
+        }
+    };
+    let config = match &parts.managed {
+        None => file,
+        Some(managed) => managed.join(file, &parts.file).map_err(|error| {
+            let plain = error.lines();
+            let shown = format!("{:?}", miette::Report::new(error));
+            Fault { plain: Some(plain), ..Fault::new(Kind::Config, shown) }
+        })?,
+    };
+    Ok((config, parts, keeps))
 }
 
 fn disks(units: &Units) -> impl Iterator<Item = &Arc<DiskUnit>> {
@@ -210,8 +311,11 @@ fn settle(daemon: &Daemon, leaving: &[u64], patience: Duration) -> bool {
 }
 
 pub fn command(args: &args::Apply) -> Exit {
-    // This shows mistakes with colours; the daemon then reads the text again.
-    if let Err(exit) = config::load_or_show(&args.file, false) {
+    // This shows mistakes with colours; the daemon then reads the text again. The managed document
+    // is checked with the daemon's portals.
+    if !args.managed
+        && let Err(exit) = config::load_or_show(&args.file, false)
+    {
         return exit;
     }
     match run(args) {
@@ -233,6 +337,8 @@ fn run(args: &args::Apply) -> Result<Outcome, CallError> {
         dry_run: args.dry_run,
         force: args.force,
         wait_s: args.wait.then_some(args.timeout),
+        managed: args.managed,
+        generation: args.generation,
     };
     let arguments = match serde_json::to_value(arguments) {
         Ok(Value::Object(map)) => map,

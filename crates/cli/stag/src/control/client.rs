@@ -61,7 +61,7 @@ impl CallError {
             Self::Fault(fault) => match fault.kind {
                 Kind::Request => Exit::Usage,
                 Kind::Config => Exit::Config,
-                Kind::Refused | Kind::Failed => Exit::Failed,
+                Kind::Refused | Kind::Missing | Kind::Conflict | Kind::Failed => Exit::Failed,
             },
         }
     }

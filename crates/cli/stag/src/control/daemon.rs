@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::upgrade::Program;
 use crate::config::Config;
 use crate::exports::Trees;
 use crate::health;
 use crate::health::monitor::Monitor;
+use crate::managed::Document;
 use crate::sandbox::Sandbox;
 use crate::units::Units;
 
@@ -38,10 +39,32 @@ pub struct Daemon {
 }
 
 pub struct Running {
+    /// The administrator's configuration, joined with the managed document.
     pub config: Config,
     pub units: Units,
     /// The trees that it exports.
     pub trees: Trees,
+    pub parts: Parts,
+}
+
+/// The two parts of a configuration, and the number of the change that has made it.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The name of the administrator's file, for messages.
+    pub file: String,
+    /// The managed document; `None` if the daemon keeps none.
+    pub managed: Option<Document>,
+    /// Grows with every change, and from one start to the next.
+    pub generation: u64,
+}
+
+impl Parts {
+    /// Those of a daemon that starts.
+    pub fn first(file: String, managed: Option<Document>) -> Self {
+        // Milliseconds: no daemon has changed more often than that.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { file, managed, generation: u64::try_from(now.as_millis()).unwrap_or(0) }
+    }
 }
 
 impl Running {

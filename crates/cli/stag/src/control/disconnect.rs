@@ -45,7 +45,7 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     let time = Duration::from_secs(refuse.into());
     match (session, client.as_deref().map(|text| (text, place(text)))) {
         (Some(tsih), None) => {
-            let none = || Fault::new(Kind::Refused, format!("there is no session {tsih}"));
+            let none = || Fault::new(Kind::Missing, format!("there is no session {tsih}"));
             let gone = daemon.server.disconnect(tsih, time).ok_or_else(none)?;
             Ok(json!({
                 "session": tsih,
@@ -56,7 +56,7 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
             }))
         }
         (None, Some((text, Some((address, port))))) => {
-            let none = || Fault::new(Kind::Refused, format!("there is no NFS client {text}"));
+            let none = || Fault::new(Kind::Missing, format!("there is no NFS client {text}"));
             let connections = daemon.files.disconnect(address, port, time, PATIENCE).ok_or_else(none)?;
             Ok(json!({"client": text, "connections": connections.get(), "refused_s": refuse}))
         }

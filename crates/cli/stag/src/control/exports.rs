@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
 use super::health::{self, ServedHealth};
+use crate::managed::Document;
 
 /// NFS as it is now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -43,6 +44,9 @@ pub struct ExportStatus {
     /// The path by which clients mount it.
     pub name: String,
     pub path: String,
+    /// Whether it is in the managed document. Otherwise it is in the administrator's configuration.
+    #[serde(default)]
+    pub managed: bool,
     /// Calls, since it was first exported.
     pub calls: u64,
     /// Bytes read.
@@ -90,10 +94,12 @@ impl NfsStatus {
     /// The current state of NFS. Omits the counts of cores that do not answer within `patience`.
     pub fn now(daemon: &Daemon, patience: Duration) -> Self {
         let running = daemon.running();
+        let managed = running.parts.managed.as_ref().map(Document::exports).unwrap_or_default();
         let configured = |name: &str| running.config.exports.iter().find(|export| export.name == name);
         let export = |one: nfs_server::ExportStatus| ExportStatus {
             path: configured(&one.name).map_or_else(String::new, |export| export.shown.to_string()),
             health: health::of(configured(&one.name).and_then(|export| running.trees.health(export))),
+            managed: managed.contains(&one.name),
             name: one.name,
             calls: one.counts.calls,
             read_bytes: one.counts.read_bytes,
@@ -129,8 +135,9 @@ impl NfsStatus {
             // A string takes everything.
             let _ = writeln!(
                 out,
-                "\nexport {}: {}, {}{} calls, {read} read, {written} written",
+                "\nexport {}{}: {}, {}{} calls, {read} read, {written} written",
                 export.name,
+                if export.managed { " (managed)" } else { "" },
                 export.path,
                 if export.health.state == "ok" {
                     String::new()

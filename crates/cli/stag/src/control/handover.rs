@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::client::{CallError, Client, connect};
-use super::daemon::{Daemon, Running};
+use super::daemon::{Daemon, Parts, Running};
 use super::place;
 use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Request, VERSION, read_answer, read_line, write_answer, write_line,
@@ -196,8 +196,13 @@ pub fn give(
     let units: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
     let trees = running.trees.watched();
     daemon.core.let_go();
-    let config = running.config.clone();
-    daemon.set_running(Running { config: config.clone(), units: Units::default(), trees: Trees::default() });
+    let (config, parts) = (running.config.clone(), running.parts.clone());
+    daemon.set_running(Running {
+        config: config.clone(),
+        units: Units::default(),
+        trees: Trees::default(),
+        parts: parts.clone(),
+    });
     drop(running);
     let deadline = Instant::now() + CLOSE;
     let open = || units.iter().any(WeakUnit::is_open) || trees.iter().any(|tree| tree.strong_count() > 0);
@@ -218,7 +223,7 @@ pub fn give(
         return Ok(true);
     }
     tracing::error!("the daemon that was to take over is not there: going on");
-    resume(daemon, config, &state);
+    resume(daemon, config, parts, &state);
     Ok(false)
 }
 
@@ -238,7 +243,7 @@ fn hears(lines: &mut impl BufRead, word: &str) -> bool {
 }
 
 /// Serves what was served before.
-fn resume(daemon: &Daemon, config: Config, state: &State) {
+fn resume(daemon: &Daemon, config: Config, parts: Parts, state: &State) {
     let deadline = Instant::now() + REOPEN;
     let units = Units::reopened(&config, || Instant::now() >= deadline);
     restore_units(state, &units);
@@ -257,7 +262,7 @@ fn resume(daemon: &Daemon, config: Config, state: &State) {
     }
     change.commit();
     restore_access(state, &daemon.server);
-    daemon.set_running(Running { config, units, trees });
+    daemon.set_running(Running { config, units, trees, parts });
 }
 
 fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {

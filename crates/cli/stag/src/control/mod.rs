@@ -18,6 +18,7 @@ pub mod drain;
 mod exports;
 pub mod handover;
 pub mod health;
+pub mod managed;
 pub mod peer;
 pub mod place;
 pub mod plan;

@@ -73,6 +73,10 @@ pub enum Kind {
     Config,
     /// The request cannot be executed, and nothing has changed.
     Refused,
+    /// What the request names is not there.
+    Missing,
+    /// Another change came before, so that this one is not what was planned.
+    Conflict,
     /// The request was begun and failed.
     Failed,
 }
@@ -84,12 +88,15 @@ pub struct Fault {
     pub kind: Kind,
     /// Text for the user.
     pub message: String,
+    /// The same without the lines of a file, one line for each mistake.
+    #[serde(skip)]
+    pub plain: Option<String>,
 }
 
 impl Fault {
     /// A failure with a text for the user.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), plain: None }
     }
 }
 

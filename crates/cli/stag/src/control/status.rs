@@ -15,6 +15,7 @@ use crate::args;
 use crate::config;
 use crate::exit::Exit;
 use crate::health::space::Spaces;
+use crate::managed::Document;
 use crate::out;
 use crate::state::hex;
 use crate::unit::UnitSpec;
@@ -46,6 +47,9 @@ pub struct Status {
     /// Whether all threads have answered. If not, their counts are missing from every sum.
     #[serde(default)]
     pub complete: bool,
+    /// The number of the change that has made what is served. It grows with each.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,6 +68,9 @@ pub struct TargetStatus {
     pub alias: String,
     /// Portal groups that serve it; empty for all.
     pub groups: Vec<u16>,
+    /// Whether it is in the managed document. Otherwise it is in the administrator's configuration.
+    #[serde(default)]
+    pub managed: bool,
     pub units: Vec<UnitStatus>,
     #[serde(default)]
     pub work: Work,
@@ -369,6 +376,7 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
     let nfs_complete = asked.elapsed() < patience;
     let cores = daemon.core.cores(patience);
     let complete = activity.complete && nfs_complete && cores.iter().all(Option::is_some);
+    let managed = running.parts.managed.as_ref().map(Document::targets).unwrap_or_default();
     let configured: HashMap<&str, &config::Target> =
         running.config.targets.iter().map(|target| (target.iqn.as_str(), target)).collect();
     Status {
@@ -381,7 +389,8 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
             .into_iter()
             .map(|one| {
                 let work = activity.targets.get(&one.name).map(Work::of).unwrap_or_default();
-                TargetStatus { work, ..target(one, &configured, &running, &spaces, &mut flows) }
+                let managed = managed.contains(&one.name.to_ascii_lowercase());
+                TargetStatus { work, managed, ..target(one, &configured, &running, &spaces, &mut flows) }
             })
             .collect(),
         sessions: server
@@ -402,6 +411,7 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
             .map(|(at, core)| core.map(|core| self::core(core, busy.get(&at).copied())))
             .collect(),
         complete,
+        generation: running.parts.generation,
     }
 }
 
@@ -440,6 +450,7 @@ fn target(
         iqn: served.name,
         alias: served.alias,
         groups: served.groups,
+        managed: false,
         units,
         work: Work::default(),
     }

@@ -36,7 +36,8 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
     out.push_str(&status.health.text());
     for target in &status.targets {
         let alias = if target.alias.is_empty() { String::new() } else { format!(" \"{}\"", target.alias) };
-        writeln!(out, "\ntarget {}{alias}", target.iqn)?;
+        let managed = if target.managed { " (managed)" } else { "" };
+        writeln!(out, "\ntarget {}{alias}{managed}", target.iqn)?;
         for unit in &target.units {
             let mut words = vec![unit.path.clone(), Size(unit.size).to_string()];
             match &unit.objects {

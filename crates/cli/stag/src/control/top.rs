@@ -370,6 +370,7 @@ mod tests {
             iqn: "t".into(),
             alias: String::new(),
             groups: Vec::new(),
+            managed: false,
             units: Vec::new(),
             work: super::super::status::Work { stages, ..Default::default() },
         };

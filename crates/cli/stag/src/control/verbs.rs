@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Progress, Request, json};
-use super::{acknowledge, alua, apply, disconnect, drain, slow, status, upgrade};
+use super::{acknowledge, alua, apply, disconnect, drain, managed, slow, status, upgrade};
 use crate::config::Text;
 
 /// Executes `request`, on its client's thread.
@@ -19,6 +19,7 @@ pub fn answer(
 ) -> Result<Value, Fault> {
     match request.verb.as_str() {
         "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(daemon)),
+        managed::VERB => request.arguments::<NoArguments>().and_then(|_| managed::answer(daemon)),
         slow::VERB => request.arguments::<NoArguments>().and_then(|_| slow::answer(daemon)),
         acknowledge::VERB => acknowledge::answer(daemon, request),
         "alua" => request.arguments().and_then(|wanted| alua::answer(daemon, wanted)),

@@ -190,6 +190,7 @@ mod tests {
             iqn: format!("iqn.2026-01.example:{at}"),
             alias: String::new(),
             groups: Vec::new(),
+            managed: false,
             units: (0..units).map(unit).collect(),
             work: work(),
         };
@@ -205,6 +206,7 @@ mod tests {
             nfs: Default::default(),
             cores: vec![Some(core()), None],
             complete: true,
+            generation: 1,
         };
         Picture { status, process: Process::default(), ends: false, took_s: 0.0 }
     }

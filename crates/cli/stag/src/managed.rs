@@ -1,0 +1,364 @@
+//! The managed document: targets and exports that the daemon itself keeps, beside the
+//! administrator's configuration. Owns its file, its forms as TOML and JSON, and its join with the
+//! configuration. Must never open a unit.
+//!
+//! Its grammar and its checks are those of the configuration. Neither part throws the other out: a
+//! target or an export that both have is an error.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use zeroize::Zeroize;
+
+use crate::config::{self, Config, ConfigErrors, Text};
+use crate::state;
+
+/// Written at the beginning of the file.
+const HEAD: &str =
+    "# What `stag apply --managed` and the HTTP API have made. The daemon replaces this file.\n";
+/// Keys by which tables of a list are told apart.
+const NAMES: [&str; 6] = ["iqn", "lun", "initiator", "name", "network", "id"];
+
+/// A managed document. Secrets in it are zeroed when it is dropped.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document {
+    /// `target` and `export`, with the keys of a configuration.
+    tables: Map<String, Value>,
+}
+
+/// The reason why a managed document is not served.
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+pub enum ManagedError {
+    #[error("the managed document {path} cannot be used: {reason}")]
+    #[diagnostic(help("repair or remove the file, or leave `managed` out of the configuration"))]
+    Unusable { path: PathBuf, reason: String },
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Wrong(#[from] ConfigErrors),
+    /// Both parts have the same.
+    #[error("{}", .0.join("; "))]
+    Conflict(Vec<String>),
+}
+
+impl ManagedError {
+    /// One line for each mistake.
+    pub fn lines(&self) -> String {
+        match self {
+            Self::Wrong(errors) => errors.lines().join("\n"),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// The document's file in the state directory.
+///
+/// # Errors
+/// There is no state directory.
+pub fn path() -> Result<PathBuf, String> {
+    let directory = state::directory().ok_or("there is no state directory: set STATE_DIRECTORY to one")?;
+    Ok(directory.join("managed.toml"))
+}
+
+impl Document {
+    /// Reads the file at `path`. A missing file is an empty document.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no TOML. Other mistakes show in [`Self::join`].
+    pub fn read(path: &Path) -> Result<Self, ManagedError> {
+        let unusable = |reason: String| ManagedError::Unusable { path: path.to_owned(), reason };
+        let most = usize::try_from(config::MAX_FILE).unwrap_or(usize::MAX);
+        let bytes = backing::durable::read(path, most).map_err(|error| unusable(error.to_string()))?;
+        let text = String::from_utf8(bytes.unwrap_or_default());
+        let text = Text::new(text.map_err(|_| unusable("it is no UTF-8 text".into()))?);
+        Self::from_toml(&text).map_err(unusable)
+    }
+
+    /// Reads TOML.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn from_toml(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map(|tables| Self { tables }).map_err(|error| error.message().to_owned())
+    }
+
+    /// Takes JSON: an object with `target` and `export`.
+    ///
+    /// # Errors
+    /// It is no object.
+    pub fn from_json(json: Value) -> Result<Self, String> {
+        let Value::Object(tables) = json else { return Err("the document is a JSON object".into()) };
+        Ok(Self { tables })
+    }
+
+    /// This document; secrets that it leaves out stay those of `before`.
+    pub fn with_secrets_of(mut self, before: &Self) -> Self {
+        for (key, value) in &mut self.tables {
+            if let Some(before) = before.tables.get(key) {
+                keep_secrets(value, before);
+            }
+        }
+        self
+    }
+
+    /// As JSON, without secrets.
+    pub fn shown(&self) -> Value {
+        let mut shown = Value::Object(self.tables.clone());
+        without_secrets(&mut shown);
+        shown
+    }
+
+    /// As TOML, secrets included.
+    ///
+    /// # Errors
+    /// It contains null, or a number that TOML does not have.
+    pub fn text(&self) -> Result<Text, String> {
+        let text = toml::to_string(&self.tables).map(Text::new);
+        let text = text.map_err(|error| format!("null and numbers above 2^63 are no values: {error}"))?;
+        // A table that was lost on the way could open a target to everybody.
+        match Self::from_toml(&text) {
+            Ok(read) if read == *self => Ok(Text::new(format!("{HEAD}{}", *text))),
+            _ => Err("the document cannot be written as TOML".into()),
+        }
+    }
+
+    /// Replaces the file at `path`, durably.
+    ///
+    /// # Errors
+    /// The system's; the file then has the old content or the new one.
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let text = self.text()?;
+        state::make_folder(path)?;
+        let failed = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
+        backing::durable::replace(path, text.as_bytes()).map_err(failed)
+    }
+
+    /// Names of its targets, in lower case.
+    pub fn targets(&self) -> HashSet<String> {
+        self.names("target", "iqn").map(|name| name.to_ascii_lowercase()).collect()
+    }
+
+    /// Names of its exports.
+    pub fn exports(&self) -> HashSet<String> {
+        self.names("export", "name").map(str::to_owned).collect()
+    }
+
+    fn names(&self, list: &str, key: &'static str) -> impl Iterator<Item = &str> {
+        let all = self.tables.get(list).and_then(Value::as_array).into_iter().flatten();
+        all.filter_map(move |table| table.get(key)?.as_str())
+    }
+
+    /// The configuration `file`, which messages call `name`, with the targets and exports of this
+    /// document behind its own.
+    ///
+    /// # Errors
+    /// This document has mistakes, or both have the same.
+    pub fn join(&self, file: Config, name: &str) -> Result<Config, ManagedError> {
+        let unusable = |path: &Path, reason| ManagedError::Unusable { path: path.to_owned(), reason };
+        let path = path().map_err(|reason| unusable(Path::new("managed.toml"), reason))?;
+        let text = self.text().map_err(|reason| unusable(&path, reason))?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let groups = file.groups();
+        let place = config::Place { managed: Some(&groups), ..config::Place::new(directory) };
+        let (managed, _) = config::load_text(&path.display().to_string(), &text, &place)?;
+        let both = format!("{name} and in {}", path.display());
+        file.join(managed, &both).map_err(ManagedError::Conflict)
+    }
+
+    /// `config`, which [`Self::join`] has made, without what is from this document.
+    pub fn without(&self, mut config: Config) -> Config {
+        let (targets, exports) = (self.targets(), self.exports());
+        config.targets.retain(|target| !targets.contains(&target.iqn.to_ascii_lowercase()));
+        config.exports.retain(|export| !exports.contains(&export.name));
+        config
+    }
+}
+
+impl Drop for Document {
+    fn drop(&mut self) {
+        self.tables.values_mut().for_each(wipe);
+    }
+}
+
+/// Zeroes secrets.
+pub fn wipe(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(text) if key == "secret" => text.zeroize(),
+                    other => wipe(other),
+                }
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(wipe),
+        _ => {}
+    }
+}
+
+fn without_secrets(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if let Some(Value::String(text)) = map.get_mut("secret") {
+                text.zeroize();
+            }
+            map.remove("secret");
+            map.values_mut().for_each(without_secrets);
+        }
+        Value::Array(all) => all.iter_mut().for_each(without_secrets),
+        _ => {}
+    }
+}
+
+/// Gives names in `new` that have neither `secret` nor `secret-file` the secrets that they have in
+/// `old`, at the same place.
+fn keep_secrets(new: &mut Value, old: &Value) {
+    match (new, old) {
+        (Value::Object(new), Value::Object(old)) => {
+            let same = new.get("name") == old.get("name");
+            let says = new.contains_key("secret") || new.contains_key("secret-file");
+            if let (Some(secret), true, false) = (old.get("secret"), same, says) {
+                new.insert("secret".into(), secret.clone());
+            }
+            for (key, new) in new.iter_mut() {
+                if let Some(old) = old.get(key) {
+                    keep_secrets(new, old);
+                }
+            }
+        }
+        (Value::Array(new), Value::Array(old)) => {
+            for new in new {
+                let found = old.iter().find(|old| is_same(new, old));
+                if let Some(old) = found {
+                    keep_secrets(new, old);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether two tables of a list have one name.
+fn is_same(one: &Value, other: &Value) -> bool {
+    NAMES.iter().any(|key| one.get(key).is_some() && one.get(key) == other.get(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn target(iqn: &str, path: &str) -> Value {
+        json!({ "iqn": iqn, "unit": [{ "lun": 0, "path": path }] })
+    }
+
+    fn document(json: Value) -> Document {
+        Document::from_json(json).unwrap()
+    }
+
+    fn joined(file: &str, managed: Value) -> Result<Config, ManagedError> {
+        let place = config::Place::new(Path::new("/etc"));
+        let (file, _) = config::load_text("stag.toml", file, &place).unwrap();
+        document(managed).join(file, "stag.toml")
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let all = json!({
+            "target": [
+                // Open to nobody: a list without elements must not get lost.
+                { "iqn": "iqn.2026-01.org.example:a", "acl": [], "unit": [{ "lun": 0, "path": "mem:1M", "iops": 5 }] },
+                { "iqn": "iqn.2026-01.org.example:b", "auth": { "users": [{ "name": "x", "secret": "twelve-bytes-\"\n" }] },
+                  "acl": [{ "initiator": "iqn.2026-01.org.example:*", "luns": [{ "lun": 0, "ro": true }] }] },
+            ],
+            "export": [{ "name": "/data", "path": "mem:1M", "client": [{ "network": "*", "ro": true }] }],
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.toml");
+        assert_eq!(Document::read(&path).unwrap(), Document::default());
+        let written = document(all);
+        written.write(&path).unwrap();
+        assert_eq!(Document::read(&path).unwrap(), written);
+        assert!(document(json!({ "target": [null] })).write(&path).unwrap_err().contains("null"));
+        assert_eq!(Document::read(&path).unwrap(), written, "a failed write changes nothing");
+        std::fs::write(&path, "[[target").unwrap();
+        assert!(matches!(Document::read(&path), Err(ManagedError::Unusable { .. })));
+    }
+
+    #[test]
+    fn both_parts_are_served_and_each_can_be_told_from_the_other() {
+        let file = "[[target]]\niqn = \"iqn.2026-01.org.example:f\"\n[[target.unit]]\nlun = 0\npath = \"/srv/f\"\n\
+                    [[export]]\nname = \"/f\"\npath = \"mem:1M\"\n";
+        let managed = json!({
+            "target": [target("iqn.2026-01.org.example:M", "m.img")],
+            "export": [{ "name": "/m", "path": "mem:1M" }],
+        });
+        let config = joined(file, managed.clone()).unwrap();
+        assert_eq!((config.targets.len(), config.exports.len()), (2, 2));
+        let below = path().unwrap().with_file_name("m.img");
+        assert_eq!(config.targets[1].units[0].spec.backing.path(), Some(below.as_path()));
+        let left = document(managed).without(config);
+        assert_eq!(
+            (left.targets[0].iqn.as_str(), left.exports[0].name.as_str()),
+            ("iqn.2026-01.org.example:f", "/f")
+        );
+        assert_eq!((left.targets.len(), left.exports.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_same_in_both_is_an_error_that_names_both_places() {
+        let file = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n[[target.unit]]\nlun = 0\npath = \"/srv/a\"\n\
+                    [[export]]\nname = \"/x\"\npath = \"/srv/tree\"\n";
+        for (managed, what) in [
+            (
+                json!({ "target": [target("iqn.2026-01.org.example:T", "mem:1M")] }),
+                "target iqn.2026-01.org.example:T",
+            ),
+            (json!({ "target": [target("iqn.2026-01.org.example:u", "/srv/a")] }), "/srv/a"),
+            (json!({ "export": [{ "name": "/x", "path": "mem:1M" }] }), "export /x"),
+            (json!({ "export": [{ "name": "/y", "path": "/srv/tree", "async": true }] }), "async"),
+        ] {
+            let error = joined(file, managed).unwrap_err();
+            assert!(matches!(error, ManagedError::Conflict(_)), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains(what) && text.contains("stag.toml") && text.contains("managed.toml"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_targets_and_exports_are_managed_and_groups_are_those_of_the_file() {
+        for managed in
+            [json!({ "cores": 1 }), json!({ "http": { "listen": "127.0.0.1" } }), json!({ "portal": [] })]
+        {
+            let lines = joined("", managed).unwrap_err().lines();
+            assert!(lines.contains("the managed document knows no"), "{lines}");
+        }
+        let grouped = json!({ "target": [{ "iqn": "iqn.2026-01.org.example:t", "groups": [2] }] });
+        let portal = "[[portal]]\nlisten = \"192.0.2.1\"\ngroup = 2\n";
+        assert!(joined("", grouped.clone()).unwrap_err().lines().contains("no portal has group 2"));
+        assert_eq!(joined(portal, grouped).unwrap().targets[0].groups, [2]);
+    }
+
+    #[test]
+    fn secrets_are_never_shown_and_stay_where_they_are_left_out() {
+        let secret = "correct horse battery";
+        let with = |users: Value| {
+            json!({ "target": [{ "iqn": "t", "auth": { "users": users },
+            "acl": [{ "initiator": "i", "auth": { "users": [{ "name": "b", "secret": secret }] } }] }] })
+        };
+        let before = document(with(json!([{ "name": "a", "secret": secret }])));
+        let shown = before.shown();
+        assert!(!shown.to_string().contains(secret), "{shown}");
+        assert_eq!(document(shown).with_secrets_of(&before), before);
+        let others = with(json!([{ "name": "c" }, { "name": "a", "secret-file": "f" }]));
+        let after = document(others.clone()).with_secrets_of(&before);
+        assert_eq!(after.tables["target"][0]["auth"], others["target"][0]["auth"]);
+        let mut wiped = with(json!([]));
+        wipe(&mut wiped);
+        assert!(!wiped.to_string().contains(secret));
+    }
+}
