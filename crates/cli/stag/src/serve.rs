@@ -53,6 +53,7 @@ pub fn serve(args: Serve, log: Option<&str>, format: Option<log::Format>) -> Exi
 }
 
 fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
+    config.daemon.runtime.prefer();
     advice::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     raise_descriptor_limit();
     runtime::survive_file_size_limit();

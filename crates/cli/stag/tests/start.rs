@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use support::command::{STAG, Server, fails, path, said, stag};
+use support::command::{STAG, Server, done, fails, path, said, stag};
 
 #[test]
 fn a_log_level_that_does_not_exist_is_an_error_wherever_it_stands() {
@@ -95,42 +95,100 @@ fn a_start_that_fails_is_an_error_in_the_journal() {
     }
 }
 
-/// A filter as containers have it: io_uring_setup(2) fails with an error number.
-const FILTER: &str = r#"
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-step = lambda code, jt, jf, k: struct.pack("HBBI", code, jt, jf, k)
-program = step(0x20, 0, 0, 0) + step(0x15, 0, 1, 425) + step(0x06, 0, 0, 0x50000 | int(sys.argv[1])) + step(0x06, 0, 0, 0x7fff0000)
-held = ctypes.create_string_buffer(program)
-fprog = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(held)))
-assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, ctypes.byref(fprog), 0, 0) == 0, ctypes.get_errno()
-os.execv(sys.argv[2], sys.argv[2:])
-"#;
+/// `stag` under a filter as containers have it, which refuses io_uring_setup(2) and others with an
+/// error number.
+fn filtered(errno: i32) -> Command {
+    let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/lab/forbidden"));
+    command.env("STAG_FILTERED", STAG).env("STAG_ERRNO", errno.to_string());
+    command.env("STATE_DIRECTORY", support::command::STATE);
+    command
+}
 
-fn filtered(errno: i32, args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new("python3");
-    let output = command.args(["-c", FILTER, &errno.to_string(), STAG]).args(args).output().unwrap();
+/// The status and the stderr of a command that ends.
+fn told(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
-fn a_forbidden_io_uring_is_told_as_such() {
-    let serve = ["serve", "--control", "none", "--listen", "127.0.0.1:0", "mem:1M"];
-    let (status, told) = filtered(1, &serve);
-    assert_eq!(status, Some(4), "{told}");
-    assert!(told.contains("seccomp filter") && told.contains("io_uring_setup"), "{told}");
-    assert!(!told.contains("1024") && !told.contains("too old"), "{told}");
-    let (status, told) = filtered(38, &serve);
-    assert_eq!(status, Some(4), "{told}");
-    assert!(told.contains("hides it"), "{told}");
-    for command in [
-        &["info", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:t/0"][..],
-        &["bench", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:t/0"],
-    ] {
-        let (status, told) = filtered(1, command);
-        assert!(status == Some(1) && told.contains("seccomp filter"), "{command:?}: {told}");
+fn a_forbidden_io_uring_is_replaced_by_epoll_which_is_said() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, log, disk) =
+            (path(dir.path(), "socket"), path(dir.path(), "log"), path(dir.path(), "disk"));
+        let unit = format!("{disk},size=1M");
+        let server = Server::spawn(
+            filtered(errno).args(["--log", "info"]).stderr(File::create(&log).unwrap()),
+            &["--listen", "127.0.0.1:0", "--cores", "2", "--control", &socket, &unit, "mem:1M"],
+            2,
+        );
+        let noise = support::command::noise(1 << 20);
+        for url in &server.urls {
+            support::command::stag_with(&["write", url], &noise);
+            assert_eq!(done(&["read", url]), noise, "{url}");
+            // The client has no ring either.
+            let read = filtered(errno).args(["read", url]).output().unwrap();
+            assert!(read.status.success() && read.stdout == noise, "{url}");
+        }
+        let status: serde_json::Value =
+            serde_json::from_str(&said(&["status", "--control", &socket, "--json"])).unwrap();
+        assert_eq!(status["runtime"], "epoll");
+        assert!(said(&["status", "--control", &socket]).contains("runs on epoll instead of io_uring"));
+        assert_eq!(server.end(Signal::TERM), Some(0));
+        let log = fs::read_to_string(&log).unwrap();
+        assert!(log.contains("epoll and threads") && log.contains("seccomp filter"), "{log}");
     }
+}
+
+#[test]
+fn io_uring_that_is_asked_for_and_forbidden_is_told_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = path(dir.path(), "stag.toml");
+    fs::write(&config, "runtime = \"io_uring\"\n").unwrap();
+    let serve = ["serve", "--control", "none", "--listen", "127.0.0.1:0", "mem:1M"];
+    for asked in [&["--config", config.as_str()][..], &[]] {
+        let variable = if asked.is_empty() { "io_uring" } else { "auto" };
+        let (status, told) =
+            told(filtered(libc::EPERM).args(serve).args(asked).env("STAG_RUNTIME", variable));
+        assert_eq!(status, Some(4), "{told}");
+        assert!(told.contains("seccomp filter") && told.contains("io_uring_setup"), "{told}");
+        assert!(!told.contains("1024") && !told.contains("too old"), "{told}");
+    }
+    let (status, said) = told(filtered(libc::ENOSYS).args(serve).env("STAG_RUNTIME", "io_uring"));
+    assert!(status == Some(4) && said.contains("hides it"), "{said}");
+    let (status, said) = told(Command::new(STAG).args(serve).env("STAG_RUNTIME", "io-uring"));
+    assert!(status == Some(4) && said.contains("STAG_RUNTIME=io-uring: write auto"), "{said}");
+}
+
+#[test]
+fn a_takeover_goes_between_io_uring_and_epoll() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, disk) = (path(dir.path(), "socket"), path(dir.path(), "disk"));
+    let portal = support::command::free_portal();
+    let unit = format!("{disk},size=1M");
+    let args = ["--listen", &portal, "--control", &socket, &unit];
+    let with_ring = || {
+        let mut command = Command::new(STAG);
+        command.env("STATE_DIRECTORY", support::command::STATE);
+        command
+    };
+    let mut running = Server::spawn(&mut with_ring(), &args, 1);
+    let noise = support::command::noise(1 << 20);
+    support::command::stag_with(&["write", &running.urls[0]], &noise);
+    for epoll in [true, false, true] {
+        let successor = || if epoll { filtered(libc::EPERM) } else { with_ring() };
+        // One that fails gives the listening socket back as it is then.
+        let (status, told) =
+            told(successor().args(["serve", "--takeover"]).args(args).arg("/nowhere/at/all"));
+        assert_eq!(status, Some(4), "{told}");
+        let url = running.urls[0].clone();
+        assert_eq!(done(&["read", &url]), noise, "epoll: {epoll}");
+        let next = Server::spawn(&mut successor(), &[&args[..], &["--takeover"]].concat(), 1);
+        assert_eq!(running.ended(), Some(0));
+        assert_eq!(done(&["read", &url]), noise, "epoll: {epoll}");
+        running = next;
+    }
+    assert_eq!(running.end(Signal::TERM), Some(0));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
+use crate::op::Backend;
 use crate::runtime::{Address, Config, Core, Runtime, available_cores, spawn};
 use crate::sim;
 
@@ -78,6 +79,7 @@ pub struct Cores {
     handles: Vec<Handle>,
     stops: Vec<Arc<Stop>>,
     threads: Vec<Thread>,
+    backend: Backend,
 }
 
 impl Cores {
@@ -90,7 +92,8 @@ impl Cores {
         if let Some(first) = config.core.and_then(|core| processors.iter().position(|p| *p == core)) {
             processors.rotate_left(first);
         }
-        let mut this = Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new() };
+        let mut this =
+            Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new(), backend: config.backend };
         let pin = !sim::is_on() && count <= processors.len() && (count > 1 || config.core.is_some());
         // Cores that share a processor would poll while the others have work.
         let spin_us = if count <= processors.len() { config.spin_us } else { 0 };
@@ -109,20 +112,29 @@ impl Cores {
                     Ok(runtime) => runtime,
                     Err(error) => return drop(started.send(Err(error))),
                 };
+                let backend = runtime.backend();
                 runtime.block_on(async {
-                    drop(started.send(Ok(Core::current().address())));
+                    drop(started.send(Ok((Core::current().address(), backend))));
                     theirs.wait().await;
                 });
             })?;
             this.threads.push(Thread(thread, number));
             this.stops.push(stop);
             match ready.recv() {
-                Ok(Ok(address)) => this.handles.push(Handle { index, address }),
+                Ok(Ok((address, backend))) => {
+                    this.handles.push(Handle { index, address });
+                    this.backend = backend;
+                }
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(io::Error::other("a core did not start")),
             }
         }
         Ok(this)
+    }
+
+    /// What carries out their operations; never [`Backend::Auto`].
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Number of cores.

@@ -16,6 +16,8 @@ thread_local! {
     /// The supplementary groups set last on this thread. They stay set: they have no effect on a
     /// thread with the capabilities of the super-user.
     static GROUPS: RefCell<Option<Vec<u32>>> = const { RefCell::new(None) };
+    /// The user and group as whom a guard has this thread act.
+    static ACTING: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
     static OBEYS_QUOTAS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -24,6 +26,7 @@ thread_local! {
 pub struct ActingAs {
     uid: u32,
     gid: u32,
+    before: Option<(u32, u32)>,
     _this_thread: PhantomData<*const ()>,
 }
 
@@ -39,13 +42,19 @@ pub fn act_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<ActingAs> {
     if uid != 0 {
         set_groups(groups)?;
     }
-    let before = ActingAs { uid: fsuid(u32::MAX), gid: fsgid(u32::MAX), _this_thread: PhantomData };
+    let before = ActingAs {
+        uid: fsuid(u32::MAX),
+        gid: fsgid(u32::MAX),
+        before: ACTING.get(),
+        _this_thread: PhantomData,
+    };
     fsgid(gid);
     fsuid(uid);
     // The calls report no failure. The guard undoes the changes made.
     if fsuid(u32::MAX) != uid || fsgid(u32::MAX) != gid {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
+    ACTING.set(Some((uid, gid)));
     Ok(before)
 }
 
@@ -53,6 +62,27 @@ impl Drop for ActingAs {
     fn drop(&mut self) {
         fsuid(self.uid);
         fsgid(self.gid);
+        ACTING.set(self.before);
+    }
+}
+
+/// The user as whom a thread acts, for a call that another thread makes for it.
+pub(crate) struct Identity {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+impl Identity {
+    /// The one as whom a guard has this thread act; `None` without a guard.
+    pub(crate) fn present() -> Option<Self> {
+        let (uid, gid) = ACTING.get()?;
+        Some(Self { uid, gid, groups: GROUPS.with_borrow(|groups| groups.clone().unwrap_or_default()) })
+    }
+
+    /// [`act_as`] this user.
+    pub(crate) fn act(&self) -> io::Result<ActingAs> {
+        act_as(self.uid, self.gid, &self.groups)
     }
 }
 
@@ -156,9 +186,12 @@ mod tests {
         let acting = act_as(1234, 2345, &[7, 8]).unwrap();
         assert!(may_access(secret.as_fd(), 4).unwrap() && !may_access(secret.as_fd(), 2).unwrap());
         assert_eq!(make("as the other"), (1234, 2345));
+        let present = Identity::present().expect("a guard is there");
+        assert_eq!((present.uid, present.gid, &present.groups[..]), (1234, 2345, &[7, 8][..]));
         let elsewhere = std::thread::scope(|threads| threads.spawn(|| fsuid(u32::MAX)).join().unwrap());
         assert_eq!(elsewhere, 1234, "a new thread inherits it");
         drop(acting);
+        assert!(Identity::present().is_none());
         assert_eq!(make("as itself"), (0, 0));
         assert!(act_as(u32::MAX, 0, &[]).is_err(), "there is no such user");
         assert_eq!(fsuid(u32::MAX), 0);

@@ -1,4 +1,5 @@
-//! One io_uring a core: sockets, files, timers, and buffers that operations own.
+//! One io_uring a core: sockets, files, timers, and buffers that operations own. Where io_uring is
+//! forbidden, epoll(7) and threads do the same ([`Backend`]).
 //!
 //! This crate, `verbs` and `rados` are the only ones with `unsafe`; each block states why it is
 //! sound. Everything here belongs to the thread that made it, unless its documentation states that
@@ -62,7 +63,7 @@ pub use net::{
     TcpInfo, TcpListener, TcpStream, handed_sockets, peer_groups,
 };
 pub use notify::Notify;
-pub use op::{Completer, Foreign};
+pub use op::{Backend, Completer, Foreign};
 pub use outside::{Receiver, RecvError, RecvTimeoutError, SendError, Sender, channel, nap};
 pub use pooled::Pooled;
 pub use random::random;

@@ -4,13 +4,13 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use io_uring::{opcode, types};
 
-use crate::op::{Op, is_transient};
+use crate::op::{Op, Watched, is_transient};
 
 /// Waits for a descriptor, such as a completion channel's, to become readable.
 pub struct Readable {
@@ -18,7 +18,7 @@ pub struct Readable {
     op: Option<Op<()>>,
     /// A descriptor of our own for the same open file, so that its number cannot become another
     /// file's.
-    fd: OwnedFd,
+    fd: Watched,
 }
 
 impl Readable {
@@ -27,7 +27,7 @@ impl Readable {
     /// # Errors
     /// When there is no descriptor left.
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self { op: None, fd: fd.try_clone_to_owned()? })
+        Ok(Self { op: None, fd: Watched::new(fd.try_clone_to_owned()?) })
     }
 
     /// Ready when there is something to read, or nothing ever will be: a read tells which. A caller

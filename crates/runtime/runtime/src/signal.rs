@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use io_uring::{opcode, types};
 
 use crate::net::check;
-use crate::op::{Op, is_transient};
+use crate::op::{Op, Watched, is_transient};
 
 /// A signal that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn survive_file_size_limit() {
 /// threads started later inherit that. A thread that does not block them may receive them instead.
 #[derive(Debug)]
 pub struct Signals {
-    fd: OwnedFd,
+    fd: Watched,
 }
 
 impl Signals {
@@ -68,7 +68,7 @@ impl Signals {
                 return Err(io::Error::from_raw_os_error(rc));
             }
             let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
+            Ok(Self { fd: Watched::new(OwnedFd::from_raw_fd(fd)) })
         }
     }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{pattern, run};
-use runtime::{Buf, Chain, Config, Cores, File, OpenOptions, Patience, Region, pool, sleep, spawn, timeout};
+use common::{config, pattern, run};
+use runtime::{Buf, Chain, Cores, File, OpenOptions, Patience, Region, pool, sleep, spawn, timeout};
 
 fn create(size: u64) -> (tempfile::TempDir, Arc<File>) {
     let dir = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ fn errors_are_those_of_the_system() {
 #[test]
 fn one_file_is_used_from_several_cores_at_once() {
     let (_dir, file) = create(4 << 20);
-    let cores = Cores::start(2, Config::default()).unwrap();
+    let cores = Cores::start(2, config()).unwrap();
     run(async {
         let calls: Vec<_> = cores
             .handles()
@@ -329,6 +329,7 @@ fn a_mapped_file_shows_writes_both_ways_and_survives_truncation() {
 #[test]
 fn a_bus_error_of_anything_else_still_ends_the_process() {
     const CHILD: &str = "RING_TEST_BUS_ERROR";
+    const NAME: &str = concat!(module_path!(), "::a_bus_error_of_anything_else_still_ends_the_process");
     if std::env::var_os(CHILD).is_some() {
         let (_dir, file) = create(4096);
         let _region = Region::of_file(&file, 4096, false, false).unwrap();
@@ -343,7 +344,7 @@ fn a_bus_error_of_anything_else_still_ends_the_process() {
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_bus_error_of_anything_else_still_ends_the_process", "-q"])
+        .args(["--exact", NAME.split_once("::").unwrap().1, "-q"])
         .env(CHILD, "1")
         .output()
         .unwrap();
@@ -351,4 +352,32 @@ fn a_bus_error_of_anything_else_still_ends_the_process() {
         use std::os::unix::process::ExitStatusExt;
         assert_eq!(child.status.signal(), Some(libc::SIGBUS), "{child:?}");
     }
+}
+
+#[test]
+fn a_write_is_made_as_the_user_as_whom_the_core_acted() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    run(async {
+        let (dir, file) = create(4096);
+        let path = dir.path().join("disk");
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4777)).unwrap();
+        file.write_at(Buf::from_static(b"own"), 0, false).await.unwrap();
+        assert_eq!(mode(), 0o4777, "the super-user's writes keep set-user-ID");
+        let mut write = std::pin::pin!(file.write_at(Buf::from_static(b"theirs"), 0, false));
+        let acting = runtime::act_as(1234, 1234, &[]).unwrap();
+        std::future::poll_fn(|cx| {
+            assert!(write.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+        runtime::submit();
+        drop(acting);
+        write.await.unwrap();
+        assert_eq!(mode(), 0o777);
+    });
 }

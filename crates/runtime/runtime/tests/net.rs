@@ -5,15 +5,16 @@ mod common;
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{connect, listen, pair, pattern, recv, run, run_with, send};
+use common::{config, connect, listen, pair, pattern, recv, run, run_with, send};
 use runtime::{
-    Buf, Config, Cores, Destination, Gather, Guard, Lender, Lent, ListenOptions, Region, Scatter,
+    Backend, Buf, Config, Cores, Destination, Gather, Guard, Lender, Lent, ListenOptions, Region, Scatter,
     TcpListener, TcpStream, pool, sleep, spawn, timeout,
 };
 
@@ -79,6 +80,48 @@ fn a_receive_is_immediate_with_data_and_blocks_nothing_without() {
         assert_eq!(came.get(), 2000);
         assert!(rounds >= 1);
         receiver.await.unwrap();
+    });
+}
+
+/// As a process without a ring does, which shares the listener.
+#[test]
+fn a_listener_that_others_made_non_blocking_accepts_and_sleeps() {
+    run(async {
+        let theirs = std::net::TcpListener::bind(common::ANY).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let addr = theirs.local_addr().unwrap();
+        let mut listener = TcpListener::from_fd(theirs.try_clone().unwrap().into()).unwrap();
+        let accepts = spawn(async move {
+            for _ in 0..3 {
+                let stream = listener.accept().await.unwrap();
+                assert_eq!(recv(&stream, 5).await, b"hello");
+            }
+        });
+        for _ in 0..3 {
+            let before = common::thread_cpu();
+            sleep(Duration::from_millis(200)).await;
+            assert!(common::thread_cpu() - before < Duration::from_millis(100), "it waits by trying");
+            let stream = connect(addr).await;
+            send(&stream, b"hello").await;
+        }
+        accepts.await.unwrap();
+    });
+}
+
+/// A receive ends in front of urgent data; what is behind it announces itself by nothing else.
+#[test]
+fn bytes_behind_urgent_data_are_received() {
+    run(async {
+        let (a, b) = pair().await;
+        let receives = spawn(async move { recv(&b, 6).await });
+        sleep(Duration::from_millis(20)).await;
+        let a = a.into_fd();
+        for (bytes, flags) in [("abc", 0), ("!", libc::MSG_OOB), ("def", 0)] {
+            // SAFETY: the bytes outlive the call.
+            let sent = unsafe { libc::send(a.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+            assert_eq!(sent, bytes.len() as isize);
+        }
+        assert_eq!(receives.await.unwrap(), b"abcdef");
     });
 }
 
@@ -281,7 +324,9 @@ fn a_dropped_queued_operation_holds_its_buffer_until_it_ends() {
             })
             .await;
         }
-        assert_eq!(pool::stats().in_use, before + 4096, "not before its completion has been seen");
+        // epoll uses no memory of an operation that waits.
+        let held = if config().backend == Backend::Epoll { 0 } else { 4096 };
+        assert_eq!(pool::stats().in_use, before + held, "not before its completion has been seen");
         for _ in 0..1000 {
             if pool::stats().in_use == before {
                 break;
@@ -333,7 +378,7 @@ fn dropping_a_runtime_with_operations_in_flight_frees_their_buffers() {
 
 #[test]
 fn a_receive_waits_when_all_buffers_are_held_and_goes_on_when_one_is_back() {
-    let config = Config { recv_buffers: 2, pool_bytes: 4 << 20, ..Config::default() };
+    let config = Config { recv_buffers: 2, pool_bytes: 4 << 20, ..config() };
     run_with(config, async {
         let (a, b) = pair().await;
         let data = pattern(6 << 20);
@@ -511,7 +556,7 @@ fn ten_thousand_connections_are_served_at_once() {
 
 #[test]
 fn more_operations_than_the_queue_holds_all_complete() {
-    let config = Config { entries: 8, ..Config::default() };
+    let config = Config { entries: 8, ..config() };
     run_with(config, async {
         let mut pairs = Vec::new();
         for _ in 0..200 {
@@ -536,7 +581,7 @@ fn more_operations_than_the_queue_holds_all_complete() {
 
 #[test]
 fn a_stream_moves_to_another_core() {
-    let cores = Cores::start(2, Config::default()).unwrap();
+    let cores = Cores::start(2, config()).unwrap();
     run(async {
         let (a, b) = pair().await;
         let fd = b.into_fd();
@@ -554,7 +599,7 @@ fn a_stream_moves_to_another_core() {
 
 #[test]
 fn listeners_of_one_address_share_its_connections() {
-    let cores = Cores::start(2, Config::default()).unwrap();
+    let cores = Cores::start(2, config()).unwrap();
     run(async {
         let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
         let mut first = TcpListener::bind(common::ANY.parse().unwrap(), options).unwrap();
@@ -667,7 +712,7 @@ fn a_stream_with_zero_copy_sends_waits_as_before_and_closes() {
         assert!(answer.await.unwrap() == pattern(8 << 20));
         let socket = std::net::TcpStream::from(a.into_fd());
         // SAFETY: takes numbers only.
-        let flags = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::F_GETFL) };
+        let flags = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & libc::O_NONBLOCK, 0);
     });
 }
@@ -863,7 +908,7 @@ fn lending_to_a_peer_that_is_gone_is_an_error() {
 
 #[test]
 fn more_sockets_than_buffers_receive_without_waiting() {
-    run_with(Config { recv_buffers: 2, ..Config::default() }, async {
+    run_with(Config { recv_buffers: 2, ..config() }, async {
         let mut pairs = Vec::new();
         for _ in 0..100 {
             pairs.push(Rc::new(pair().await));

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use common::{run, thread_cpu};
+use common::{config, run, thread_cpu};
 use runtime::{
-    Config, Cores, JoinError, ListenOptions, Runtime, TcpListener, blocking, is_alone, sleep, spawn, timeout,
+    Cores, JoinError, ListenOptions, Runtime, TcpListener, blocking, is_alone, sleep, spawn, timeout,
     yield_now,
 };
 
@@ -127,7 +127,7 @@ fn a_panic_ends_its_task_and_nothing_else() {
 #[test]
 fn tasks_outlive_their_handle_but_not_their_runtime() {
     let drops = Rc::new(Cell::new(0));
-    let runtime = Runtime::new(Config::default()).unwrap();
+    let runtime = Runtime::new(config()).unwrap();
     runtime.block_on(async {
         for _ in 0..3 {
             let guard = OnDrop(drops.clone());
@@ -347,7 +347,7 @@ fn blocking_calls_run_elsewhere_and_their_panics_come_back() {
 
 #[test]
 fn cores_run_what_they_are_given_and_say_who_they_are() {
-    let cores = Cores::start(3, Config::default()).unwrap();
+    let cores = Cores::start(3, config()).unwrap();
     assert_eq!(cores.len(), 3);
     run(async {
         for (i, handle) in cores.handles().iter().enumerate() {
@@ -371,7 +371,7 @@ fn cores_run_what_they_are_given_and_say_who_they_are() {
 
 #[test]
 fn a_core_that_stops_answers_what_it_cannot_do_any_more() {
-    let cores = Cores::start(1, Config::default()).unwrap();
+    let cores = Cores::start(1, config()).unwrap();
     let never = cores.handles()[0].call(|| async { std::future::pending::<()>().await });
     drop(cores);
     run(async { assert_eq!(never.await, Err(runtime::CoreGone)) });
@@ -379,7 +379,7 @@ fn a_core_that_stops_answers_what_it_cannot_do_any_more() {
 
 #[test]
 fn a_round_trip_between_cores_takes_microseconds() {
-    let cores = Cores::start(2, Config::default()).unwrap();
+    let cores = Cores::start(2, config()).unwrap();
     let far = cores.handles()[1];
     let times = run(async {
         cores.handles()[0]

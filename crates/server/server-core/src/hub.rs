@@ -28,6 +28,8 @@ pub struct Hub {
     stopping: AtomicBool,
     /// The server accepts no connections until this is undone.
     paused: AtomicBool,
+    /// What carries out the cores' operations.
+    pub(crate) backend: runtime::Backend,
     /// Held during a change of the server's content.
     changing: Mutex<()>,
     /// Listening sockets of another daemon or of the service manager, by requested address.
@@ -65,7 +67,7 @@ impl Hub {
     /// ([`Self::take_inherited`]).
     ///
     /// # Errors
-    /// When a core has no io_uring.
+    /// When a core has no ring, or what stands in for it.
     pub fn start(
         count: usize,
         config: runtime::Config,
@@ -83,6 +85,7 @@ impl Hub {
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            backend: cores.backend(),
             changing: Mutex::new(()),
             inherited: Mutex::new(inherited),
         };

@@ -71,7 +71,7 @@ impl Server {
     /// of `inherited` sockets use those.
     ///
     /// # Errors
-    /// When a core has no io_uring.
+    /// When a core has no ring, or what stands in for it.
     pub fn start(config: CoresConfig, inherited: Vec<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
         let count = if config.count == 0 { runtime::available_cores().len() } else { config.count };
         let config = runtime::Config {
@@ -191,6 +191,11 @@ impl Handle {
     /// The use of each core; `None` for a core that does not answer within `patience`.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
         self.hub.status(patience)
+    }
+
+    /// What carries out the cores' operations.
+    pub fn backend(&self) -> runtime::Backend {
+        self.hub.backend
     }
 
     /// Whether every core answers within `patience`.

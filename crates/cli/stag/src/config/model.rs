@@ -14,7 +14,7 @@ use super::settings::{
     Applies, Cell, Form, Group, Setting, bytes, either, keys_of, list, number, sections, settings, size,
     table, text, words, yes_no,
 };
-use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, SQUASHES, STATES, TRANSPORTS};
+use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, RUNTIMES, SQUASHES, STATES, TRANSPORTS};
 use super::{HTTP_PORT, ISCSI_PORT, LUNS};
 use crate::export::Shown;
 use crate::log;
@@ -31,6 +31,8 @@ settings! {
         /// How long a core looks for new work before it sleeps, at most. More makes single commands
         /// faster and costs CPU. A core does so only while it pays.
         "spin" spin_us: u32 = 50, number(0, 1_000_000).unit("µs").flag("--spin");
+        /// What carries out the I/O. auto is io_uring, or what STAG_RUNTIME says.
+        "runtime" runtime: runtime::Backend = runtime::Backend::Auto, words(RUNTIMES);
         /// Send a memory unit's pages to the network instead of copying what is read, from 12 KiB
         /// on, where one initiator uses it.
         "zero-copy" zero_copy: bool = true, yes_no().applies(Applies::NewConnections).flag("--no-zero-copy");

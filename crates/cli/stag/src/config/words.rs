@@ -24,6 +24,11 @@ word_values! {
         "iser" = Transports::Iser, "iSER over iWARP";
         "verbs" = Transports::Verbs, "iSER through the RDMA devices that have the address";
     }
+    runtime::Backend as RUNTIMES {
+        "auto" = runtime::Backend::Auto, "io_uring, or epoll where the system forbids or lacks it";
+        "io_uring" = runtime::Backend::IoUring, "io_uring only";
+        "epoll" = runtime::Backend::Epoll, "epoll, and threads for files";
+    }
     log::Format as LOG_FORMATS {
         "text" = log::Format::Text, "time, level, source, message, fields";
         "json" = log::Format::Json, "one JSON object a line";

@@ -31,6 +31,9 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the daemon started to serve.
     pub uptime_s: f64,
+    /// What carries out its I/O: `io_uring` or `epoll`.
+    #[serde(default)]
+    pub runtime: String,
     pub portals: Vec<PortalStatus>,
     pub targets: Vec<TargetStatus>,
     pub sessions: Vec<SessionStatus>,
@@ -383,6 +386,7 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_s: daemon.started.elapsed().as_secs_f64(),
+        runtime: daemon.core.backend().name().to_owned(),
         portals: server.portals().into_iter().map(portal).collect(),
         targets: server
             .targets()

@@ -23,6 +23,9 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
         status.pid,
         duration(status.uptime_s)
     )?;
+    if status.runtime == runtime::Backend::Epoll.name() {
+        writeln!(out, "runs on epoll instead of io_uring")?;
+    }
     for portal in &status.portals {
         writeln!(
             out,

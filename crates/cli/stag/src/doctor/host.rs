@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use backing::size::Size;
+use runtime::Backend;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Files, Finding};
@@ -26,7 +27,12 @@ pub(super) fn look(files: &Files, config: &Config) -> Vec<Finding> {
         0 => u64::from(allowed),
         cores => cores.into(),
     };
-    let mut findings = vec![kernel(files), ring(), processors(files, cores), memory(files, cores, config)];
+    let mut findings = vec![
+        kernel(files),
+        backend(config.daemon.runtime),
+        processors(files, cores),
+        memory(files, cores, config),
+    ];
     findings.push(descriptors(getrlimit(Resource::Nofile).maximum));
     if config.portals.iter().any(|portal| portal.transports == Transports::Verbs)
         || !config.nfs.verbs.is_empty()
@@ -63,18 +69,29 @@ fn kernel(files: &Files) -> Finding {
     }
 }
 
-/// Sets up a ring as a core of the daemon does.
-fn ring() -> Finding {
-    let config = runtime::Config { pool_bytes: 1 << 20, recv_buffers: 2, ..runtime::Config::default() };
-    match runtime::Runtime::new(config) {
-        Ok(_) => Finding::ok("io_uring", "may be used"),
+/// Makes a runtime as a core of the daemon has it.
+fn backend(wanted: Backend) -> Finding {
+    let runtime = |backend| {
+        let config =
+            runtime::Config { backend, pool_bytes: 1 << 20, recv_buffers: 2, ..runtime::Config::default() };
+        runtime::Runtime::new(config).map(|runtime| runtime.backend())
+    };
+    match runtime(wanted) {
+        Ok(Backend::Epoll) if wanted == Backend::Epoll => Finding::ok("runtime", "epoll, as configured"),
+        Ok(Backend::Epoll) => {
+            let why = runtime(Backend::IoUring).err().map_or(String::new(), |error| format!(": {error}"));
+            Finding::warning(
+                "runtime",
+                format!("the daemon would run on epoll, where files cost more processor time{why}"),
+                "allow io_uring",
+            )
+        }
+        Ok(_) => Finding::ok("runtime", "io_uring may be used"),
         // The message of `NoRing` says what to do.
         Err(error) if runtime::NoRing::is(&error) => {
-            Finding { remedy: None, ..Finding::critical("io_uring", error.to_string(), "") }
+            Finding { remedy: None, ..Finding::critical("runtime", error.to_string(), "") }
         }
-        Err(error) => {
-            Finding::critical("io_uring", error.to_string(), "stag serve will fail in the same way")
-        }
+        Err(error) => Finding::critical("runtime", error.to_string(), "stag serve will fail in the same way"),
     }
 }
 

@@ -198,6 +198,7 @@ mod tests {
             version: "0".into(),
             pid: 1,
             uptime_s: 1.0,
+            runtime: "epoll".into(),
             portals: Vec::new(),
             targets: (0..targets).map(target).collect(),
             sessions: (0..sessions).map(session).collect(),

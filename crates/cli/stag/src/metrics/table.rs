@@ -87,6 +87,8 @@ use Of::{Cores, Daemon, Exports, Initiators, Sums, Targets, UnitDetails, Units};
 pub const TABLE: &[Metric] = &[
     metric(Daemon, Info, "stag_build_info", &["version"], "The version of the daemon.",
         |of, rows| rows.row(&[&of.status.version], 1_u64)),
+    metric(Daemon, Info, "stag_runtime_info", &["runtime"], "What carries out the daemon's I/O: io_uring, or epoll where io_uring is forbidden.",
+        |of, rows| rows.row(&[&of.status.runtime], 1_u64)),
     metric(Daemon, Gauge, "stag_health_state", &[], "The health that stag status --check tells: 0 ok, 1 warning, 2 critical.",
         |of, rows| rows.row(&[], level(of.status.health.state))),
     metric(Daemon, Gauge, "stag_health_problems", &["level"], "Problems of units and exports, by their urgency.", |of, rows| {

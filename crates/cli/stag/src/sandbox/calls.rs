@@ -48,7 +48,7 @@ const ANY: &[c_long] = &[
     SYS_getgid, SYS_getegid, SYS_getgroups, SYS_umask,
     // Rings, and what else is waited for.
     SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_ppoll, SYS_epoll_create1,
-    SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2, SYS_signalfd4, SYS_timerfd_create,
+    SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2, SYS_signalfd4, SYS_timerfd_create,
     SYS_timerfd_settime, SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch,
     // Open files.
     SYS_openat, SYS_close, SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64,

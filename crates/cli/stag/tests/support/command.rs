@@ -42,7 +42,8 @@ impl Server {
         Self::spawn(Command::new(STAG).args(["--log", "warn"]).env("STATE_DIRECTORY", state), args, units)
     }
 
-    fn spawn(command: &mut Command, args: &[&str], units: usize) -> Self {
+    /// The same, with a command that executes its further arguments as `stag` does.
+    pub fn spawn(command: &mut Command, args: &[&str], units: usize) -> Self {
         let mut child = command
             .arg("serve")
             .args(args)

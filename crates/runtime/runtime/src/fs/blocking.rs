@@ -1,18 +1,16 @@
 //! Reads and writes of a [`File`] that are plain system calls: at once on the calling thread, or on
 //! the core's threads.
 
+use std::future::Future;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsRawFd;
 
 use smallvec::SmallVec;
 
+use super::File;
 use super::file::{MOST_BYTES, fill_vectors};
-use super::{Call, Direction, File};
-use crate::buf::{BufMut, Chain, Destination};
-use crate::op::{Op, is_transient};
-use crate::pooled::PooledBox;
-use crate::shared::Local;
+use crate::buf::{BufMut, Chain};
+use crate::op::Way;
 use crate::sim::files;
 
 /// Whether a call on the calling thread may block.
@@ -32,14 +30,6 @@ impl Patience {
             Self::Wait => 0,
         }
     }
-}
-
-/// Data owned by a call on a thread.
-struct Moving<T> {
-    vectors: SmallVec<[libc::iovec; 16]>,
-    data: T,
-    /// Keeps the file open until the call has ended.
-    _fd: Local<Arc<OwnedFd>>,
 }
 
 impl File {
@@ -132,77 +122,17 @@ impl File {
 
     /// [`Self::read_at`] by a blocking call on one of the core's threads.
     pub async fn read_on_thread(&self, buf: BufMut, at: u64) -> (io::Result<usize>, BufMut) {
-        let mut destination = Destination::from(buf);
-        let mut done = 0;
-        let result = loop {
-            let (ptr, len) = destination.parts_mut();
-            if done == len {
-                break Ok(done);
-            }
-            let vector = libc::iovec {
-                iov_base: ptr.wrapping_add(done).cast(),
-                iov_len: (len - done).min(MOST_BYTES),
-            };
-            let mut vectors = SmallVec::new();
-            vectors.push(vector);
-            let (result, back) =
-                self.on_thread(Direction::Read, vectors, destination, at + done as u64, 0).await;
-            destination = back;
-            match result {
-                Ok(0) => break Ok(done),
-                Ok(n) => done += n,
-                Err(e) if is_transient(&e) => {}
-                Err(e) => break Err(e),
-            }
-        };
+        let (result, destination) = self.read_by(Way::Thread, buf.into(), at).await;
         (result, destination.into_buf().expect("a buffer went in"))
     }
 
     /// [`Self::write_at`] by blocking calls on one of the core's threads.
-    pub async fn write_on_thread(&self, data: impl Into<Chain>, at: u64, durable: bool) -> io::Result<()> {
-        let mut data = data.into();
-        let flags = if durable { libc::RWF_DSYNC } else { 0 };
-        let mut at = at;
-        while !data.is_empty() {
-            let mut vectors = SmallVec::new();
-            fill_vectors(&mut vectors, &data);
-            let (result, mut back) = self.on_thread(Direction::Write, vectors, data, at, flags).await;
-            match result {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    back.advance(n.min(back.len()));
-                    at += n as u64;
-                }
-                Err(e) if is_transient(&e) => {}
-                Err(e) => return Err(e),
-            }
-            data = back;
-        }
-        Ok(())
-    }
-
-    /// One call. The vectors name memory that `data` owns and that does not move with it.
-    async fn on_thread<T: 'static>(
+    pub fn write_on_thread(
         &self,
-        direction: Direction,
-        vectors: SmallVec<[libc::iovec; 16]>,
-        data: T,
+        data: impl Into<Chain>,
         at: u64,
-        flags: i32,
-    ) -> (io::Result<usize>, T) {
-        let moving = PooledBox::new(Moving { vectors, data, _fd: self.local_fd() });
-        let call = Call {
-            direction,
-            fd: self.fd().as_raw_fd(),
-            vectors: moving.vectors.as_ptr(),
-            count: moving.vectors.len() as i32,
-            at: at as i64,
-            flags,
-            user_data: 0,
-        };
-        // SAFETY: the call points to vectors in the box, and they to memory that its data owns; the
-        // box holds the file.
-        let (completion, moving) = unsafe { Op::start_call(call, moving) }.await;
-        (completion.count(), moving.into_inner().data)
+        durable: bool,
+    ) -> impl Future<Output = io::Result<()>> {
+        self.write_by(Way::Thread, data.into(), at, durable)
     }
 }

@@ -1,5 +1,7 @@
-//! [`File`]: reads and writes at offsets, through the ring of the calling core.
+//! [`File`]: reads and writes at offsets, through the ring of the calling core, or on threads of a
+//! core that has none.
 
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -12,10 +14,10 @@ use smallvec::SmallVec;
 use super::{OpenOptions, device};
 use crate::blocking;
 use crate::buf::{Buf, BufMut, Chain, Destination};
-use crate::op::{Op, is_transient};
+use crate::op::{Op, Way, is_transient};
 use crate::pooled::PooledBox;
 use crate::runtime::Core;
-use crate::shared::{Local, Shared};
+use crate::shared::Shared;
 use crate::sim::files;
 
 /// Most bytes of one operation.
@@ -25,7 +27,8 @@ const MOST_VECTORS: usize = 1024;
 
 /// A file or block device. `Send` and `Sync`: any core may use it, each with its own ring.
 ///
-/// Operations that move data or allocate it are ring operations. Dropping their future cancels
+/// Operations that move data or allocate it are ring operations, or calls by threads of a core
+/// without a ring. Dropping their future cancels
 /// them; data of a cancelled write may or may not be in the file. Short reads and writes are
 /// continued.
 #[derive(Debug)]
@@ -64,9 +67,9 @@ impl File {
         &self.fd
     }
 
-    /// Keeps the file open.
-    pub(super) fn local_fd(&self) -> Local<Arc<OwnedFd>> {
-        self.fd.local()
+    /// The open file, for a call that keeps it open.
+    pub(super) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 
     /// Whether it is a block device.
@@ -143,7 +146,21 @@ impl File {
 
     /// Reads into all of `destination`, which may be a region's, from `at` on. Returns as
     /// [`Self::read_at`] does.
-    pub async fn read_into(&self, mut destination: Destination, at: u64) -> (io::Result<usize>, Destination) {
+    pub fn read_into(
+        &self,
+        destination: Destination,
+        at: u64,
+    ) -> impl Future<Output = (io::Result<usize>, Destination)> {
+        self.read_by(Way::Core, destination, at)
+    }
+
+    /// [`Self::read_into`].
+    pub(super) async fn read_by(
+        &self,
+        way: Way,
+        mut destination: Destination,
+        at: u64,
+    ) -> (io::Result<usize>, Destination) {
         let mut done = 0;
         loop {
             let (ptr, len) = destination.parts_mut();
@@ -154,7 +171,7 @@ impl File {
             let entry =
                 opcode::Read::new(self.raw(), ptr.wrapping_add(done), n).offset(at + done as u64).build();
             // SAFETY: the entry points into the destination, whose memory does not move with it.
-            let op = unsafe { Op::transfer(Core::current(), entry, destination) };
+            let op = unsafe { Op::transfer(way, Core::current(), entry, destination, self.shared_fd()) };
             let (completion, back) = op.await;
             destination = back;
             match completion.count() {
@@ -167,18 +184,33 @@ impl File {
     }
 
     /// Writes `data` at `at`. With `durable`, it is on the medium when this ends (RWF_DSYNC).
-    pub async fn write_at(&self, data: impl Into<Chain>, at: u64, durable: bool) -> io::Result<()> {
-        let mut data = data.into();
+    pub fn write_at(
+        &self,
+        data: impl Into<Chain>,
+        at: u64,
+        durable: bool,
+    ) -> impl Future<Output = io::Result<()>> {
+        self.write_by(Way::Core, data.into(), at, durable)
+    }
+
+    /// [`Self::write_at`].
+    pub(super) async fn write_by(
+        &self,
+        way: Way,
+        mut data: Chain,
+        mut at: u64,
+        durable: bool,
+    ) -> io::Result<()> {
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
-        let mut at = at;
         while !data.is_empty() {
+            let core = Core::current();
             let completion = if let [only] = data.bufs() {
                 let only: Buf = only.clone();
                 let len = only.len().min(MOST_BYTES) as u32;
                 let entry =
                     opcode::Write::new(self.raw(), only.as_ptr(), len).offset(at).rw_flags(flags).build();
                 // SAFETY: the entry points to the buffer's memory, which does not move with it.
-                unsafe { Op::transfer(Core::current(), entry, only) }.await.0
+                unsafe { Op::transfer(way, core, entry, only, self.shared_fd()) }.await.0
             } else {
                 let mut vectored = PooledBox::new(Vectored { vectors: SmallVec::new(), data: data.clone() });
                 let Vectored { vectors, data } = &mut *vectored;
@@ -187,7 +219,7 @@ impl File {
                 let entry = opcode::Writev::new(self.raw(), ptr, len).offset(at).rw_flags(flags).build();
                 // SAFETY: the entry points to vectors in the box, and they to buffers that it
                 // keeps.
-                unsafe { Op::transfer(Core::current(), entry, vectored) }.await.0
+                unsafe { Op::transfer(way, core, entry, vectored, self.shared_fd()) }.await.0
             };
             match completion.count() {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -216,7 +248,7 @@ impl File {
         loop {
             let entry = opcode::Fsync::new(self.raw()).flags(flags).build();
             // SAFETY: the entry points to nothing.
-            let (completion, ()) = unsafe { Op::start(entry, ()) }.await;
+            let (completion, ()) = unsafe { Op::on_file(Core::current(), entry, (), self.shared_fd()) }.await;
             match completion.count() {
                 Err(e) if is_transient(&e) => {}
                 other => return other.map(drop),
@@ -231,7 +263,7 @@ impl File {
         loop {
             let entry = opcode::Fallocate::new(self.raw(), len).offset(at).mode(mode).build();
             // SAFETY: the entry points to nothing.
-            let (completion, ()) = unsafe { Op::start(entry, ()) }.await;
+            let (completion, ()) = unsafe { Op::on_file(Core::current(), entry, (), self.shared_fd()) }.await;
             match completion.count() {
                 Err(e) if is_transient(&e) => {}
                 other => return other.map(drop),

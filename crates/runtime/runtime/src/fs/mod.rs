@@ -14,4 +14,4 @@ pub use file::File;
 pub use handle::FileHandle;
 pub use options::OpenOptions;
 pub(crate) use registered::Registered;
-pub(crate) use threads::{Call, Direction, Threads};
+pub(crate) use threads::{Call, Threads};

@@ -12,7 +12,7 @@ use io_uring::{IoUring, opcode};
 use super::File;
 use super::file::MOST_BYTES;
 use crate::buf::{Buf, BufMut, Chain, pool};
-use crate::op::{Op, is_transient};
+use crate::op::{Op, Way, is_transient};
 use crate::runtime::Core;
 
 /// Most chunks, of 2 MiB each, that can be registered.
@@ -86,7 +86,8 @@ impl File {
             let ptr = buf.as_mut_ptr().wrapping_add(done);
             let entry = opcode::ReadFixed::new(self.raw(), ptr, n, index).offset(at + done as u64).build();
             // SAFETY: the entry points into the buffer, whose memory does not move with it.
-            let (completion, back) = unsafe { Op::transfer(Rc::clone(&core), entry, buf) }.await;
+            let (completion, back) =
+                unsafe { Op::transfer(Way::Core, Rc::clone(&core), entry, buf, self.shared_fd()) }.await;
             buf = back;
             match completion.count() {
                 Ok(0) => break,
@@ -114,7 +115,8 @@ impl File {
             let entry = opcode::WriteFixed::new(self.raw(), rest.as_ptr(), len, index);
             let entry = entry.offset(at).rw_flags(flags).build();
             // SAFETY: the entry points to the buffer's memory, which does not move with it.
-            let (completion, back) = unsafe { Op::transfer(Rc::clone(&core), entry, rest) }.await;
+            let (completion, back) =
+                unsafe { Op::transfer(Way::Core, Rc::clone(&core), entry, rest, self.shared_fd()) }.await;
             rest = back;
             match completion.count() {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -1,5 +1,5 @@
 //! A core's threads for blocking file calls: the method of thread-pool servers, as one of several
-//! ways to read and write.
+//! ways to read and write, and the only one of a core without a ring.
 //!
 //! The calls are operations of the core's table like those of its ring: they own the memory that
 //! they use, and complete through the core's mailbox. Rule: no call waits for one that blocks while
@@ -11,10 +11,16 @@
 //! and calls that block get as many threads as there are.
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+
+use crate::identity::Identity;
+use crate::op::sqe::Sqe;
 use crate::runtime::Address;
 use crate::sim::files;
 
@@ -22,63 +28,68 @@ use crate::sim::files;
 const MOST_THREADS: usize = 32;
 /// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Direction in which a call moves data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Read,
-    Write,
-}
+/// IORING_FSYNC_DATASYNC.
+const DATASYNC: u32 = 1;
 
 /// One blocking call, and the destination of its result.
-#[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) direction: Direction,
-    pub(crate) fd: RawFd,
-    pub(crate) vectors: *const libc::iovec,
-    pub(crate) count: i32,
-    pub(crate) at: i64,
-    /// RWF_*.
-    pub(crate) flags: i32,
-    pub(crate) user_data: u64,
+    sqe: Sqe,
+    /// The user as whom the core acted when it made the call.
+    acting: Option<Identity>,
+    /// Keeps the file open until the call has ended.
+    _file: Arc<OwnedFd>,
 }
 
-// SAFETY: what the pointer names is owned by the call's operation, which keeps it, unused, until
-// the call has completed.
+// SAFETY: what the entry points to is owned by the call's operation, which keeps it, unused, until
+// the call has completed; the rest is `Send` by itself.
 unsafe impl Send for Call {}
 
 impl Call {
-    /// Makes the call: a count, or the negative of an errno.
-    fn run(&self) -> i32 {
-        if let Some(result) = self.run_in_world() {
-            return result
-                .map_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO), |count| count as i32);
-        }
-        // SAFETY: whoever made the call keeps the file open and the vectors valid until it has
-        // completed.
-        let rc = unsafe {
-            match self.direction {
-                Direction::Read => libc::preadv2(self.fd, self.vectors, self.count, self.at, self.flags),
-                Direction::Write => libc::pwritev2(self.fd, self.vectors, self.count, self.at, self.flags),
-            }
-        };
-        match i32::try_from(rc) {
-            Ok(count) if count >= 0 => count,
-            _ => -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
-        }
+    /// The call that `entry` asks for on `file`, an operation of files.
+    pub(crate) fn new(entry: &Entry, file: &Arc<OwnedFd>) -> Self {
+        Self { sqe: Sqe::of(entry), acting: Identity::present(), _file: Arc::clone(file) }
     }
 
-    /// Makes the call on a file of a simulated world, if it is one.
-    fn run_in_world(&self) -> Option<std::io::Result<usize>> {
-        let at = self.at as u64;
-        // SAFETY: whoever made the call keeps the vectors valid until it has completed.
-        unsafe {
-            let pieces = std::slice::from_raw_parts(self.vectors, self.count as usize);
-            match self.direction {
-                Direction::Read => files::read(self.fd, pieces, at, self.flags),
-                Direction::Write => files::write(self.fd, pieces, at, self.flags),
+    /// Makes the call, and then gives its file up: a count, or the negative of an errno.
+    fn run(self) -> i32 {
+        let acting = self.acting.as_ref().map(Identity::act).transpose();
+        let result = acting.and_then(|_acting| self.run_as_told());
+        result.map_or_else(|error| -error.raw_os_error().unwrap_or(libc::EACCES), |count| count as i32)
+    }
+
+    fn run_as_told(&self) -> io::Result<usize> {
+        let Sqe { opcode, fd, off, addr, len, op_flags, .. } = self.sqe;
+        let (at, flags) = (off as i64, op_flags as i32);
+        let one = [self.sqe.piece()];
+        // SAFETY: whoever made the call keeps the file open, and what the entry points to valid,
+        // until the call has completed.
+        let rc = unsafe {
+            let pieces = match opcode {
+                opcode::Writev::CODE => std::slice::from_raw_parts(addr as *const libc::iovec, len as usize),
+                _ => &one,
+            };
+            let (vectors, count) = (pieces.as_ptr(), pieces.len() as i32);
+            match opcode {
+                opcode::Read::CODE => {
+                    if let Some(read) = files::read(fd, pieces, off, flags) {
+                        return read;
+                    }
+                    libc::preadv2(fd, vectors, count, at, flags)
+                }
+                opcode::Write::CODE | opcode::Writev::CODE => {
+                    if let Some(written) = files::write(fd, pieces, off, flags) {
+                        return written;
+                    }
+                    libc::pwritev2(fd, vectors, count, at, flags)
+                }
+                opcode::Fsync::CODE if op_flags & DATASYNC != 0 => libc::fdatasync(fd) as isize,
+                opcode::Fsync::CODE => libc::fsync(fd) as isize,
+                // Its fields: offset, length and mode.
+                opcode::Fallocate::CODE => libc::fallocate64(fd, len as i32, at, addr as i64) as isize,
+                _ => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
             }
-        }
+        };
+        usize::try_from(rc).map_err(|_| io::Error::last_os_error())
     }
 }
 
@@ -111,14 +122,14 @@ impl Threads {
         if crate::sim::is_on() {
             // A simulated world has no threads of which it does not know: each call is made at
             // once.
-            return calls.drain(..).for_each(|call| self.0.core.complete(call.user_data, call.run()));
+            return calls.drain(..).for_each(|call| self.0.make(call));
         }
         let mut queue = self.0.lock();
         queue.calls.extend(calls.drain(..));
         if !queue.call_help(&self.0) && queue.threads == 0 {
             // No thread can be started: run the calls here.
             while let Some(call) = queue.calls.pop_front() {
-                self.0.core.complete(call.user_data, call.run());
+                self.0.make(call);
             }
         }
     }
@@ -161,6 +172,11 @@ impl Inner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn make(&self, call: Call) {
+        let user_data = call.sqe.user_data;
+        self.core.complete(user_data, call.run());
+    }
+
     fn work(self: Arc<Self>) {
         let mut queue = self.lock();
         queue.waking = false;
@@ -168,7 +184,7 @@ impl Inner {
             if let Some(call) = queue.calls.pop_front() {
                 queue.call_help(&self);
                 drop(queue);
-                self.core.complete(call.user_data, call.run());
+                self.make(call);
                 queue = self.lock();
                 continue;
             }

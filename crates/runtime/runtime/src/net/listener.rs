@@ -1,17 +1,19 @@
 //! [`TcpListener`]: accepts connections.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use io_uring::{opcode, types};
 
 use super::addr::RawAddr;
-use super::options::{check, local_addr, set, set_nonblocking, socket};
+use super::options::{check, local_addr, set, socket};
 use super::path::unpaced;
 use super::stream::TcpStream;
-use crate::op::{Completion, Multi};
+use crate::op::{Completion, Multi, Op, Watched};
 use crate::sim::calls;
 
 /// Options of a listener.
@@ -36,10 +38,19 @@ impl Default for ListenOptions {
 
 /// A TCP socket that accepts connections, on one core.
 pub struct TcpListener {
-    fd: OwnedFd,
-    accept: Option<Multi>,
+    /// Dropped before the descriptor.
+    state: Option<State>,
+    fd: Watched,
     /// The kernel does not know multi-shot accept.
     single: bool,
+}
+
+/// What is in flight.
+enum State {
+    Accepts(Multi),
+    /// The ring took the listener's being non-blocking for the accept's. Another process that
+    /// shares the listener may need it to be: one without a ring.
+    Waits(Op<()>),
 }
 
 impl TcpListener {
@@ -61,29 +72,33 @@ impl TcpListener {
             unpaced(sock);
         }
         if let Some(listens) = calls::listen(fd.as_raw_fd(), &addr_raw) {
-            return listens.map(|()| Self { fd, accept: None, single: false });
+            return listens.map(|()| Self::of(fd));
         }
         // SAFETY: the address outlives the call, and its length is its own.
         check(unsafe { libc::bind(fd.as_raw_fd(), addr_raw.as_ptr(), addr_raw.len()) })?;
         // SAFETY: takes numbers only.
         check(unsafe { libc::listen(fd.as_raw_fd(), i32::try_from(options.backlog).unwrap_or(i32::MAX)) })?;
-        Ok(Self { fd, accept: None, single: false })
+        Ok(Self::of(fd))
+    }
+
+    fn of(fd: OwnedFd) -> Self {
+        Self { state: None, fd: Watched::new(fd), single: false }
     }
 
     /// Takes over a socket that listens already, for example one from a service manager.
     /// Connections that it accepts from now on within the machine are not paced, like those of a
     /// socket that was bound here.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        set_nonblocking(fd.as_fd(), false)?;
         if local_addr(fd.as_fd()).is_ok_and(|addr| addr.ip().is_loopback()) {
             unpaced(fd.as_fd());
         }
-        Ok(Self { fd, accept: None, single: false })
+        Ok(Self::of(fd))
     }
 
     /// Gives the listening socket up, to be used on another core.
     pub fn into_fd(self) -> OwnedFd {
-        self.fd
+        drop(self.state);
+        self.fd.into_fd()
     }
 
     /// Address on which it listens.
@@ -115,9 +130,18 @@ impl TcpListener {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
         loop {
-            let accept = self.accept.get_or_insert_with(|| start(&self.fd, self.single));
+            let state = self.state.get_or_insert_with(|| State::Accepts(start(&self.fd, self.single)));
+            let accept = match state {
+                State::Accepts(accept) => accept,
+                State::Waits(op) => {
+                    // The next accept reports any error.
+                    std::task::ready!(Pin::new(op).poll(cx));
+                    self.state = None;
+                    continue;
+                }
+            };
             let Some(completion) = std::task::ready!(accept.poll_next(cx)) else {
-                self.accept = None;
+                self.state = None;
                 continue;
             };
             match completion.result {
@@ -126,10 +150,14 @@ impl TcpListener {
                     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                     return Poll::Ready(Ok(TcpStream::from_accepted(fd)));
                 }
-                // Stopped because no task was accepting; now one is.
-                error
-                    if [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR, libc::EAGAIN].contains(&-error) => {
+                error if -error == libc::EAGAIN => {
+                    let fd = types::Fd(self.fd.as_raw_fd());
+                    let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
+                    // SAFETY: the entry points to nothing.
+                    self.state = Some(State::Waits(unsafe { Op::start(entry, ()) }));
                 }
+                // Stopped because no task was accepting; now one is.
+                error if [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR].contains(&-error) => {}
                 error if -error == libc::EINVAL && !self.single => self.single = true,
                 error => return Poll::Ready(Err(io::Error::from_raw_os_error(-error))),
             }

@@ -17,7 +17,7 @@ pub use handed::handed_sockets;
 pub use lend::{Lender, Lent};
 pub use listener::{ListenOptions, TcpListener};
 pub use options::Keepalive;
-pub(crate) use options::check;
+pub(crate) use options::{check, set_nonblocking};
 pub use path::{PathOptions, SystemLimits, TcpInfo};
 pub use peer::peer_groups;
 pub use scatter::{Destinations, Scatter};

@@ -60,9 +60,8 @@ pub(super) fn socket(addr: &RawAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a socket non-blocking or, as the ring's accept wants a listener to be, blocking. The
-/// ring's sends and receives wait either way.
-pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+/// Makes a socket non-blocking, or blocking. The ring's sends and receives wait either way.
+pub(crate) fn set_nonblocking(fd: &impl AsRawFd, on: bool) -> io::Result<()> {
     if calls::is_simulated(fd.as_raw_fd()) {
         return Ok(());
     }

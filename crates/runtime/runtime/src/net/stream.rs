@@ -13,7 +13,7 @@ use super::options::{self, Keepalive, check, set};
 use super::path::{self, PathOptions, TcpInfo};
 use super::{Gather, Lender, Lent, Scatter};
 use crate::buf::{Bytes, RegionRange, pool};
-use crate::op::{IGNORED, Op, RECV_BUFFER, is_transient};
+use crate::op::{IGNORED, Op, RECV_BUFFER, Watched, is_transient};
 use crate::runtime::Core;
 use crate::sim::calls;
 
@@ -32,7 +32,7 @@ const POLL_FIRST: u16 = 1;
 /// peer.
 pub struct TcpStream {
     /// `None` only while it is dropped.
-    fd: Option<OwnedFd>,
+    fd: Option<Watched>,
     /// Whether the last receive left something in the socket.
     more: Cell<bool>,
     /// Whether the socket was made non-blocking, as lending needs it. The ring's own operations
@@ -42,12 +42,12 @@ pub struct TcpStream {
 
 impl TcpStream {
     pub(super) fn from_accepted(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd), more: Cell::new(true), nonblocking: Cell::new(false) }
+        Self { fd: Some(Watched::new(fd)), more: Cell::new(true), nonblocking: Cell::new(false) }
     }
 
     /// Takes over a connected socket, such as one that was accepted on another core.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        options::set_nonblocking(fd.as_fd(), false)?;
+        options::set_nonblocking(&fd, false)?;
         Ok(Self::from_accepted(fd))
     }
 
@@ -380,7 +380,7 @@ impl TcpStream {
     pub fn try_lend(&self, lender: &mut Lender, gather: &mut Gather) -> io::Result<Lent> {
         let socket = self.fd().as_fd();
         if !self.nonblocking.get() && lender.takes(gather) {
-            options::set_nonblocking(socket, true)?;
+            options::set_nonblocking(&socket, true)?;
             self.nonblocking.set(true);
         }
         lender.send(socket, gather)
@@ -437,9 +437,9 @@ impl TcpStream {
     pub fn into_fd(mut self) -> OwnedFd {
         if self.nonblocking.get() {
             // The next owner expects the mode of a new socket. The call fails for no socket.
-            let _ = options::set_nonblocking(self.fd().as_fd(), false);
+            let _ = options::set_nonblocking(self.fd(), false);
         }
-        self.fd.take().expect("there until it is dropped")
+        self.fd.take().expect("there until it is dropped").into_fd()
     }
 
     /// Address of the peer.
@@ -528,7 +528,7 @@ async fn wait_for_buffers() {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        let Some(fd) = self.fd.take() else { return };
+        let Some(fd) = self.fd.take().map(Watched::into_fd) else { return };
         // On the ring, where it costs no system call of its own; otherwise at once.
         Core::with_current(|core| {
             if let Some(core) = core {

@@ -1,55 +1,158 @@
-//! The ring that takes a core's operations: the kernel's io_uring, or a simulated one.
+//! The driver of a core's operations: the kernel's io_uring, epoll(7) where that is forbidden, or a
+//! simulated ring.
 
 use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use io_uring::IoUring;
 use io_uring::squeue::Entry;
 
-use super::{Completion, Uring};
+use super::{Completion, Epoll, Uring};
 #[cfg(feature = "sim")]
 use crate::sim::{self, ring::SimRing};
 
-/// One core's ring.
-#[cfg_attr(feature = "sim", expect(clippy::large_enum_variant, reason = "there is one a core"))]
+/// One core's driver.
 pub(crate) enum Driver {
     Kernel(Uring),
+    Epoll(Epoll),
     #[cfg(feature = "sim")]
     Simulated(SimRing),
 }
 
-/// One expression for the kernel's ring, another for a simulated one.
-macro_rules! either {
-    ($self:ident, $ring:ident => $call:expr, $other:expr) => {
+/// A call that all drivers have.
+macro_rules! each {
+    ($self:ident, $driver:ident => $call:expr) => {
         match $self {
-            Self::Kernel($ring) => $call,
+            Self::Kernel($driver) => $call,
+            Self::Epoll($driver) => $call,
             #[cfg(feature = "sim")]
-            Self::Simulated($ring) => $other,
+            Self::Simulated($driver) => $call,
         }
     };
 }
 
+/// What carries out a runtime's operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// What [`Backend::prefer`] was told, or else what the environment variable STAG_RUNTIME names.
+    /// Without either io_uring, and epoll where the system forbids or lacks io_uring.
+    #[default]
+    Auto,
+    /// io_uring.
+    IoUring,
+    /// epoll(7), and threads for files.
+    Epoll,
+}
+
+/// What [`Backend::Auto`] means in this process.
+static PREFERRED: Mutex<Backend> = Mutex::new(Backend::Auto);
+
+/// The environment variable of [`Backend::Auto`].
+const VARIABLE: &str = "STAG_RUNTIME";
+
+impl Backend {
+    const NAMES: [(Self, &str); 3] =
+        [(Self::Auto, "auto"), (Self::IoUring, "io_uring"), (Self::Epoll, "epoll")];
+
+    /// Its name: `auto`, `io_uring`, `epoll`.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(backend, _)| *backend == self).map_or("", |(_, name)| name)
+    }
+
+    /// Makes this the backend of runtimes that are made from now on and have [`Backend::Auto`].
+    pub fn prefer(self) {
+        *PREFERRED.lock().unwrap_or_else(PoisonError::into_inner) = self;
+    }
+
+    /// This, or what the process or the environment says in its place.
+    fn told(self) -> io::Result<Self> {
+        if self != Self::Auto {
+            return Ok(self);
+        }
+        let preferred = *PREFERRED.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::env::var(VARIABLE) {
+            Ok(name) if preferred == Self::Auto => {
+                let known = Self::NAMES.iter().find(|(_, known)| *known == name);
+                known.map(|(backend, _)| *backend).ok_or_else(|| {
+                    let why = format!("{VARIABLE}={name}: write auto, io_uring or epoll");
+                    io::Error::new(io::ErrorKind::InvalidInput, why)
+                })
+            }
+            _ => Ok(preferred),
+        }
+    }
+}
+
+/// Whether a ring cannot be had here: it is forbidden, or the kernel has none.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
+}
+
+/// epoll, where a ring cannot be had.
+fn instead(error: io::Error) -> io::Result<Driver> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let reason = crate::runtime::explained(error);
+        tracing::info!(%reason, "epoll and threads carry out what io_uring would");
+    });
+    Epoll::new().map(Driver::Epoll)
+}
+
 impl Driver {
-    /// The ring of a new core: see [`Uring::new`].
-    pub(crate) fn new(entries: u32) -> io::Result<Self> {
+    /// The driver of a new core: see [`Uring::new`].
+    pub(crate) fn new(entries: u32, backend: Backend) -> io::Result<Self> {
         #[cfg(feature = "sim")]
         if let Some(here) = sim::here() {
             return Ok(Self::Simulated(SimRing::new(here)));
         }
-        Uring::new(entries).map(Self::Kernel)
+        match backend.told()? {
+            Backend::IoUring => Uring::new(entries).map(Self::Kernel),
+            Backend::Epoll => Epoll::new().map(Self::Epoll),
+            Backend::Auto => match Uring::new(entries) {
+                Err(error) if is_forbidden(&error) => instead(error),
+                ring => ring.map(Self::Kernel),
+            },
+        }
+    }
+
+    /// What it is; a simulated ring counts as io_uring.
+    pub(crate) fn backend(&self) -> Backend {
+        match self {
+            Self::Epoll(_) => Backend::Epoll,
+            _ => Backend::IoUring,
+        }
+    }
+
+    /// Whether it takes operations of files.
+    #[inline]
+    pub(crate) fn carries_files(&self) -> bool {
+        !matches!(self, Self::Epoll(_))
+    }
+
+    /// A descriptor's number is given up, and operations on it have ended.
+    pub(crate) fn forget(&self, fd: RawFd) {
+        if let Self::Epoll(epoll) = self {
+            epoll.forget(fd);
+        }
     }
 
     /// Registers the mailbox of the core with a simulated ring.
     pub(crate) fn own(&self, mailbox: u16) {
-        either!(self, _kernel => _ = mailbox, _kernel.own(mailbox));
+        match self {
+            Self::Kernel(_) | Self::Epoll(_) => _ = mailbox,
+            #[cfg(feature = "sim")]
+            Self::Simulated(ring) => ring.own(mailbox),
+        }
     }
 
-    /// The kernel's ring; `None` if it is simulated.
+    /// The kernel's ring, if there is one.
     pub(crate) fn kernel(&self) -> Option<&IoUring> {
-        either!(self, ring => Some(ring.ring()), {
-            let _ = ring;
-            None
-        })
+        match self {
+            Self::Kernel(ring) => Some(ring.ring()),
+            _ => None,
+        }
     }
 
     /// Registers a ring of provided buffers.
@@ -59,12 +162,7 @@ impl Driver {
     /// ring exists.
     pub(crate) unsafe fn provide(&self, address: u64, count: u16) -> io::Result<()> {
         // SAFETY: the caller's.
-        unsafe {
-            either!(self, ring => ring.ring().submitter().register_buf_ring_with_flags(address, count, 0, 0), {
-                ring.provide(address, count);
-                Ok(())
-            })
-        }
+        each!(self, driver => unsafe { driver.provide(address, count) })
     }
 
     /// [`Uring::push`].
@@ -74,75 +172,79 @@ impl Driver {
     #[inline]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> u64 {
         // SAFETY: the caller's.
-        either!(self, ring => unsafe { ring.push(entry) }, ring.push(entry))
+        each!(self, driver => unsafe { driver.push(entry) })
     }
 
     /// [`Uring::hurry`].
     #[inline]
     pub(crate) fn hurry(&self) {
-        either!(self, ring => ring.hurry(), {
-            let _ = ring;
-        });
+        if let Self::Kernel(ring) = self {
+            ring.hurry();
+        }
     }
 
     /// [`Uring::submit`].
     pub(crate) fn submit(&self) {
-        either!(self, ring => ring.submit(), ring.submit());
+        each!(self, driver => driver.submit());
     }
 
     /// [`Uring::unsubmitted`].
     #[inline]
     pub(crate) fn unsubmitted(&self) -> usize {
-        either!(self, ring => ring.unsubmitted(), ring.unsubmitted())
+        each!(self, driver => driver.unsubmitted())
     }
 
     /// [`Uring::is_submitted`].
     pub(crate) fn is_submitted(&self, number: u64) -> bool {
-        either!(self, ring => ring.is_submitted(number), ring.is_submitted(number))
+        each!(self, driver => driver.is_submitted(number))
     }
 
     /// [`Uring::take_back`].
     pub(crate) fn take_back(&self, user_data: u64) -> bool {
-        either!(self, ring => ring.take_back(user_data), {
-            let _ = (ring, user_data);
-            false
-        })
+        match self {
+            Self::Kernel(ring) => ring.take_back(user_data),
+            Self::Epoll(epoll) => epoll.take_back(user_data),
+            #[cfg(feature = "sim")]
+            Self::Simulated(_) => false,
+        }
     }
 
     /// [`Uring::has_work`]. Always true in a world, so that each turn of the loop enters the ring.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        either!(self, ring => ring.has_work(), {
-            let _ = ring;
-            true
-        })
+        match self {
+            Self::Kernel(ring) => ring.has_work(),
+            Self::Epoll(epoll) => epoll.has_work(),
+            #[cfg(feature = "sim")]
+            Self::Simulated(_) => true,
+        }
     }
 
     /// [`Uring::has_completions`].
     #[inline]
     pub(crate) fn has_completions(&self) -> bool {
-        either!(self, ring => ring.has_completions(), ring.has_completions())
+        each!(self, driver => driver.has_completions())
     }
 
-    /// [`Uring::can_poll`].
-    pub(crate) fn can_poll(&self) -> bool {
-        either!(self, ring => ring.can_poll(), {
-            let _ = ring;
-            false
-        })
+    /// How often to ask [`Self::has_work`] between two looks at the clock; 0 if polling is
+    /// meaningless.
+    pub(crate) fn polls(&self) -> u32 {
+        match self {
+            Self::Kernel(ring) if ring.can_poll() => 16,
+            // Each is a system call.
+            Self::Epoll(_) => 1,
+            _ => 0,
+        }
     }
 
     /// [`Uring::enter`].
     pub(crate) fn enter(&self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        either!(self, ring => ring.enter(want, timeout), ring.enter(want, timeout))
+        each!(self, driver => driver.enter(want, timeout))
     }
 
     /// The next completion: user data and result.
     #[inline]
     pub(crate) fn next_completion(&self) -> Option<(u64, Completion)> {
-        either!(self, ring => {
-            let entry = ring.next_completion()?;
-            Some((entry.user_data(), Completion::from_entry(&entry)))
-        }, ring.next_completion())
+        each!(self, driver => driver.next_completion())
     }
 }

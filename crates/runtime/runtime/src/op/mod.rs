@@ -4,30 +4,39 @@
 //! [`Op`] holds its buffers; when it is dropped before its completion has arrived, they move to the
 //! operation table and stay there until it does. The operation is cancelled, but cancelling only
 //! hurries the completion. The file needs no such care: once submitted, the kernel holds the file
-//! itself. An operation that is dropped while still queued is submitted before the drop returns, so
-//! the descriptor's number cannot be given to another file in between.
+//! itself, and a call on a thread does too. An operation that is dropped while still queued is
+//! submitted before the drop returns, so the descriptor's number cannot be given to another file in
+//! between.
 
 mod driver;
+mod epoll;
 mod foreign;
 mod provided;
 mod restrictions;
+pub(crate) mod sqe;
 mod table;
 mod uring;
+mod watched;
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use io_uring::squeue::Entry;
 use io_uring::{cqueue, opcode, squeue};
 
+pub use driver::Backend;
 pub(crate) use driver::Driver;
+use epoll::Epoll;
 pub use foreign::{Completer, Foreign};
 pub(crate) use provided::{Provided, RECV_BUFFER};
 pub(crate) use table::{Completed, Key, Table};
 use uring::Uring;
+pub(crate) use watched::Watched;
 
 use crate::fs::Call;
 use crate::runtime::Core;
@@ -46,10 +55,6 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn from_entry(entry: &cqueue::Entry) -> Self {
-        Self { result: entry.result(), flags: entry.flags() }
-    }
-
     /// The result as a count, or the error that it was.
     pub(crate) fn count(self) -> io::Result<usize> {
         usize::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(self.result.wrapping_neg()))
@@ -117,12 +122,36 @@ impl<T: 'static> Op<T> {
 }
 
 impl<T: 'static> Op<T> {
-    /// Like [`Self::start_on`], for a file's data: submitted without waiting for many others.
+    /// Starts an operation of a file: on the ring, or on a thread of a core without one.
+    ///
+    /// # Safety
+    /// As for [`Self::start`].
+    pub(crate) unsafe fn on_file(core: Rc<Core>, entry: Entry, data: T, file: &Arc<OwnedFd>) -> Self {
+        // SAFETY: passed on.
+        unsafe {
+            match core.uring.carries_files() {
+                true => Self::start_on(core, entry, data),
+                false => Self::start_call(core, entry, data, file),
+            }
+        }
+    }
+
+    /// Like [`Self::on_file`], for a file's data: submitted without waiting for many others.
     ///
     /// # Safety
     /// As for [`Self::start`].
     #[inline]
-    pub(crate) unsafe fn transfer(core: Rc<Core>, entry: Entry, data: T) -> Self {
+    pub(crate) unsafe fn transfer(
+        way: Way,
+        core: Rc<Core>,
+        entry: Entry,
+        data: T,
+        file: &Arc<OwnedFd>,
+    ) -> Self {
+        if way == Way::Thread || !core.uring.carries_files() {
+            // SAFETY: passed on.
+            return unsafe { Self::start_call(core, entry, data, file) };
+        }
         // SAFETY: passed on.
         let op = unsafe { Self::start_on(core, entry, data) };
         op.core.uring.hurry();
@@ -138,18 +167,24 @@ impl<T: 'static> Op<T> {
         key
     }
 
-    /// Starts an operation that a thread of this core carries out.
+    /// Starts an operation of a file that a thread of this core carries out.
     ///
     /// # Safety
-    /// The file of the call, and everything that it points to, are owned by `data`, stay valid
-    /// while `data` is alive, and do not move when `data` does.
-    pub(crate) unsafe fn start_call(mut call: Call, data: T) -> Self {
-        let core = Core::current();
+    /// As for [`Self::start`].
+    unsafe fn start_call(core: Rc<Core>, entry: Entry, data: T, file: &Arc<OwnedFd>) -> Self {
         let key = Self::reserve(&core);
-        call.user_data = key.user_data();
-        core.calls.borrow_mut().push(call);
+        core.calls.borrow_mut().push(Call::new(&entry.user_data(key.user_data()), file));
         Self { core, key, data: Some(data) }
     }
+}
+
+/// Who carries out an operation of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The core's ring, if it has one.
+    Core,
+    /// A thread.
+    Thread,
 }
 
 impl<T: 'static> Future for Op<T> {

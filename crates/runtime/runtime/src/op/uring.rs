@@ -9,8 +9,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use io_uring::IoUring;
 use io_uring::squeue::Entry;
-use io_uring::{IoUring, cqueue};
+
+use super::Completion;
 
 const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
@@ -161,6 +163,16 @@ impl Uring {
 
     pub(crate) fn ring(&self) -> &IoUring {
         &self.ring
+    }
+
+    /// Registers a ring of provided buffers.
+    ///
+    /// # Safety
+    /// The address is that of `count` entries, a power of two, which stay mapped as long as the
+    /// ring exists.
+    pub(crate) unsafe fn provide(&self, address: u64, count: u16) -> io::Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, 0, 0) }
     }
 
     /// Queues an entry and numbers it. Never fails: an entry that finds no room even after a
@@ -321,11 +333,12 @@ impl Uring {
         }
     }
 
-    /// The next completion that is there.
+    /// The next completion that is there: user data and result.
     #[inline]
-    pub(crate) fn next_completion(&self) -> Option<cqueue::Entry> {
+    pub(crate) fn next_completion(&self) -> Option<(u64, Completion)> {
         // SAFETY: only this thread touches the queue, and no other borrow of it is alive here.
-        unsafe { self.ring.completion_shared() }.next()
+        let entry = unsafe { self.ring.completion_shared() }.next()?;
+        Some((entry.user_data(), Completion { result: entry.result(), flags: entry.flags() }))
     }
 }
 
@@ -358,8 +371,8 @@ mod tests {
         // SAFETY: the path is a static string.
         unsafe { ring.push(&open) };
         ring.enter(1, None).unwrap();
-        let completion = ring.next_completion().unwrap();
-        assert_eq!((completion.user_data(), completion.result()), (7, -libc::EACCES));
+        let (user_data, completion) = ring.next_completion().unwrap();
+        assert_eq!((user_data, completion.result), (7, -libc::EACCES));
         let error = ring.ring().submitter().register_files(&[0]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     }

@@ -91,7 +91,7 @@ impl Drop for Entered<'_> {
 
 impl Core {
     pub(super) fn new(config: &Config) -> io::Result<Self> {
-        let uring = Driver::new(config.entries)?;
+        let uring = Driver::new(config.entries, config.backend)?;
         // An eighth of the pool at most, however many sockets receive at once.
         let most = u16::try_from(config.pool_bytes / 8 / RECV_BUFFER).unwrap_or(u16::MAX);
         let provided = Provided::new(&uring, config.recv_buffers, most)?;
@@ -334,7 +334,7 @@ impl Core {
     /// Submits, and waits for the next completion, timer or message.
     fn wait(&self) {
         self.polled.set(false);
-        if self.spin.borrow().is_off() || !self.uring.can_poll() {
+        if self.spin.borrow().is_off() || self.uring.polls() == 0 {
             return self.sleep();
         }
         let mut begin = self.elapsed_ns();
@@ -366,7 +366,7 @@ impl Core {
     fn poll(&self, begin: u64, budget: u64) -> (bool, bool) {
         let (mut last, mut interrupted) = (begin, false);
         let found = 'found: loop {
-            for _ in 0..16 {
+            for _ in 0..self.uring.polls() {
                 if self.uring.has_work() || self.remote.has_mail() {
                     break 'found true;
                 }
@@ -408,9 +408,9 @@ impl Core {
 
     fn must_enter(&self, want: u32, timeout: Option<Duration>) {
         if let Err(error) = self.uring.enter(want, timeout) {
-            // The ring is this thread's alone and set up as the kernel wished: no error is left
+            // The driver is this thread's alone and set up as the kernel wished: no error is left
             // that could pass.
-            panic!("io_uring_enter: {error}");
+            panic!("the core cannot wait: {error}");
         }
     }
 

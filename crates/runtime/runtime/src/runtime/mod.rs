@@ -1,4 +1,4 @@
-//! The executor: one a thread, driving futures and one io_uring.
+//! The executor: one a thread, driving futures and one io_uring, or what stands in for it.
 //!
 //! A turn of its loop runs every task that is ready, then makes one `io_uring_enter` that submits
 //! everything the tasks queued and reaps everything that completed. With nothing to do it sleeps in
@@ -20,10 +20,11 @@ use std::time::Duration;
 
 use io_uring::opcode;
 
-use crate::op::Op;
+use crate::op::{Backend, Op};
 
 pub(crate) use self::core::Core;
 pub use refused::NoRing;
+pub(crate) use refused::explained;
 pub(crate) use remote::Address;
 pub use task::{JoinError, JoinHandle, spawn};
 
@@ -44,6 +45,8 @@ pub struct Config {
     /// Number of 64 KiB buffers for sockets to receive into, at first. It grows, up to an eighth of
     /// the pool, if more sockets receive at once. Rounded up to a power of two; 2 to 4096.
     pub recv_buffers: u16,
+    /// What carries out its operations.
+    pub backend: Backend,
 }
 
 impl Default for Config {
@@ -54,6 +57,7 @@ impl Default for Config {
             core: None,
             pool_bytes: crate::pool::DEFAULT_LIMIT,
             recv_buffers: 32,
+            backend: Backend::Auto,
         }
     }
 }
@@ -67,15 +71,21 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Sets up a ring and its buffers. Fails with a [`NoRing`] where io_uring is forbidden
-    /// (`PermissionDenied`) or the kernel is older than 5.19 (`Unsupported`), with EMFILE or ENOMEM
-    /// when there is no more.
+    /// Sets up a ring, or what stands in for it, and its buffers. Fails with a [`NoRing`] where
+    /// io_uring is asked for and forbidden (`PermissionDenied`), or the kernel is older than 5.19
+    /// (`Unsupported`); with EMFILE or ENOMEM when there is no more; with `InvalidInput` for an
+    /// unknown name in STAG_RUNTIME.
     pub fn new(config: Config) -> io::Result<Self> {
         if let Some(core) = config.core {
             pin_to(core)?;
         }
         crate::pool::set_limit(config.pool_bytes);
-        Ok(Self { core: Rc::new(Core::new(&config).map_err(refused::explained)?) })
+        Ok(Self { core: Rc::new(Core::new(&config).map_err(explained)?) })
+    }
+
+    /// What carries out its operations; never [`Backend::Auto`].
+    pub fn backend(&self) -> Backend {
+        self.core.uring.backend()
     }
 
     /// Drives `future`, and all tasks spawned meanwhile, until `future` ends. Tasks that have not

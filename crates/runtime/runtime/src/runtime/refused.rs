@@ -44,7 +44,7 @@ impl Facts {
 
 /// `error` of setting up a ring, explained if it is one of those that the administrator can do
 /// something about.
-pub(super) fn explained(error: io::Error) -> io::Error {
+pub(crate) fn explained(error: io::Error) -> io::Error {
     explain(error, Facts::read)
 }
 

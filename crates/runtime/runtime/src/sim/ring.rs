@@ -3,128 +3,19 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use io_uring::opcode;
 use io_uring::squeue::Entry;
-use io_uring::types::BufRingEntry;
 
 use super::turns::Wait;
 use super::{Here, State};
+use crate::op::sqe::{Kind, Offered, Sqe};
 use crate::op::{Completion, IGNORED, WOKEN};
-
-/// IORING_CQE_F_BUFFER, IORING_CQE_F_MORE and IORING_CQE_F_SOCK_NONEMPTY.
-const BUFFER: u32 = 1;
-pub(super) const MORE: u32 = 2;
-const NONEMPTY: u32 = 4;
-/// IOSQE_BUFFER_SELECT and IOSQE_CQE_SKIP_SUCCESS.
-const BUFFER_SELECT: u8 = 1 << 5;
-const SKIP_SUCCESS: u8 = 1 << 6;
-/// IORING_ACCEPT_MULTISHOT, IORING_POLL_ADD_MULTI and IORING_ASYNC_CANCEL_ANY.
-const ACCEPT_MULTI: u16 = 1;
-const CANCEL_ANY: u32 = 1 << 2;
-
-/// An entry as the kernel reads it (`struct io_uring_sqe`).
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Sqe {
-    opcode: u8,
-    flags: u8,
-    ioprio: u16,
-    pub(super) fd: i32,
-    off: u64,
-    pub(super) addr: u64,
-    pub(super) len: u32,
-    pub(super) op_flags: u32,
-    pub(super) user_data: u64,
-    buf_index: u16,
-    personality: u16,
-    splice_fd: i32,
-    addr3: u64,
-    pad: u64,
-}
-
-impl Sqe {
-    fn of(entry: &Entry) -> Self {
-        const { assert!(size_of::<Entry>() == size_of::<Sqe>()) };
-        // SAFETY: the kernel's ABI says what the 64 bytes are, which are plain numbers.
-        unsafe { std::mem::transmute_copy(entry) }
-    }
-
-    pub(super) fn is_multi_accept(&self) -> bool {
-        self.ioprio & ACCEPT_MULTI != 0
-    }
-
-    pub(super) fn selects_buffer(&self) -> bool {
-        self.flags & BUFFER_SELECT != 0
-    }
-
-    /// The second address, of a connect its length.
-    pub(super) fn off(&self) -> u64 {
-        self.off
-    }
-}
-
-/// The socket operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Accept,
-    Connect,
-    Recv,
-    RecvMsg,
-    Send,
-    SendMsg,
-    Poll,
-}
-
-impl Kind {
-    pub(super) fn of(sqe: &Sqe) -> Option<Self> {
-        Some(match sqe.opcode {
-            opcode::Accept::CODE => Self::Accept,
-            opcode::Connect::CODE => Self::Connect,
-            opcode::Recv::CODE => Self::Recv,
-            opcode::RecvMsg::CODE => Self::RecvMsg,
-            opcode::Send::CODE => Self::Send,
-            opcode::SendMsg::CODE => Self::SendMsg,
-            opcode::PollAdd::CODE => Self::Poll,
-            _ => return None,
-        })
-    }
-}
-
-/// A ring's provided buffers, as the kernel sees them.
-#[derive(Clone, Copy)]
-pub(super) struct Provided {
-    entries: *mut BufRingEntry,
-    mask: u16,
-    head: u16,
-}
 
 // SAFETY: the entries lie in memory that the ring's core keeps until the ring has gone, and one
 // thread of a world runs at a time.
-unsafe impl Send for Provided {}
-
-impl Provided {
-    /// The next provided buffer: its id, address and length.
-    pub(super) fn take(&mut self) -> Option<(u16, *mut u8, usize)> {
-        // SAFETY: the entries are mapped, and the tail lies within the first of them.
-        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entries).cast_mut()) }
-            .load(Ordering::Acquire);
-        if tail == self.head {
-            return None;
-        }
-        // SAFETY: the masked index lies within the entries, and the tail has passed it.
-        let entry = unsafe { &*self.entries.add(usize::from(self.head & self.mask)) };
-        self.head = self.head.wrapping_add(1);
-        Some((entry.bid(), entry.addr() as *mut u8, entry.len() as usize))
-    }
-}
-
-/// The completion flags of a receive.
-pub(super) fn received_flags(buffer: Option<u16>, more: bool) -> u32 {
-    buffer.map_or(0, |id| BUFFER | u32::from(id) << 16) | if more { NONEMPTY } else { 0 }
-}
+unsafe impl Send for Offered {}
 
 /// A core's ring in a world.
 pub(crate) struct SimRing {
@@ -146,12 +37,16 @@ impl SimRing {
 
     /// # Safety
     /// The address is that of `count` entries, which stay mapped until the ring has gone.
-    pub(crate) unsafe fn provide(&self, address: u64, count: u16) {
-        let provided = Provided { entries: address as *mut BufRingEntry, mask: count - 1, head: 0 };
+    pub(crate) unsafe fn provide(&self, address: u64, count: u16) -> io::Result<()> {
+        // SAFETY: the caller's.
+        let provided = unsafe { Offered::new(address, count) };
         self.here.world.lock().net.provide(self.here.me, provided);
+        Ok(())
     }
 
-    pub(crate) fn push(&self, entry: &Entry) -> u64 {
+    /// # Safety
+    /// The memory that the entry points to stays valid until its completion has been seen.
+    pub(crate) unsafe fn push(&self, entry: &Entry) -> u64 {
         self.queue.borrow_mut().push_back(Sqe::of(entry));
         self.pushed.set(self.pushed.get() + 1);
         self.pushed.get()
@@ -210,7 +105,7 @@ impl SimRing {
 impl State {
     /// Posts a completion.
     pub(super) fn complete(&mut self, core: usize, sqe: &Sqe, result: i32, flags: u32) {
-        if sqe.user_data == IGNORED || (sqe.flags & SKIP_SUCCESS != 0 && result >= 0) {
+        if sqe.user_data == IGNORED || (sqe.skips_success() && result >= 0) {
             return;
         }
         self.note(result as u64 ^ (core as u64) << 32);
@@ -233,8 +128,7 @@ impl State {
                 self.complete(core, &sqe, 0, 0);
             }
             opcode::AsyncCancel::CODE => {
-                let of = if sqe.op_flags & CANCEL_ANY != 0 { None } else { Some(sqe.addr) };
-                let found = self.cancel(core, of);
+                let found = self.cancel(core, sqe.cancels());
                 self.complete(core, &sqe, if found { 0 } else { -libc::ENOENT }, 0);
             }
             _ => self.begin_file_operation(core, sqe),
@@ -245,7 +139,7 @@ impl State {
     pub(super) fn execute(&mut self, sqe: &Sqe) -> i32 {
         let Sqe { fd, off: at, .. } = *sqe;
         let flags = sqe.op_flags as i32;
-        let one = [libc::iovec { iov_base: sqe.addr as *mut libc::c_void, iov_len: sqe.len as usize }];
+        let one = [sqe.piece()];
         // SAFETY: the entry's pointers are valid until its completion: its submitter guarantees
         // that.
         let result = unsafe {

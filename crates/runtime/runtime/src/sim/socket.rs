@@ -63,10 +63,12 @@ impl Socket {
 
     /// Executes an operation within `limit`. Its memory is no longer used afterwards.
     fn execute(&self, entry: Entry, limit: Duration) -> io::Result<usize> {
-        self.ring.push(&entry.user_data(MINE));
+        // SAFETY: the caller keeps the entry's memory for the length of the call.
+        unsafe { self.ring.push(&entry.user_data(MINE)) };
         self.ring.enter(1, Some(limit))?;
         if !self.ring.has_completions() {
-            self.ring.push(&opcode::AsyncCancel::new(MINE).build().user_data(IGNORED));
+            // SAFETY: the entry points to nothing.
+            unsafe { self.ring.push(&opcode::AsyncCancel::new(MINE).build().user_data(IGNORED)) };
             self.ring.enter(1, None)?;
         }
         match self.ring.next_completion().map_or(-libc::ECANCELED, |(_, done)| done.result) {

@@ -4,11 +4,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use runtime::{Config, Gather, ListenOptions, Runtime, TcpListener, TcpStream};
+use runtime::{Backend, Config, Gather, ListenOptions, Runtime, TcpListener, TcpStream};
+
+/// The configuration of a test: `tests/epoll.rs` runs the tests of the other files on epoll.
+pub fn config() -> Config {
+    let backend = if module_path!().starts_with("epoll::") { Backend::Epoll } else { Backend::Auto };
+    Config { backend, ..Config::default() }
+}
 
 /// Runs a future on a new runtime, no longer than half a minute.
 pub fn run<T>(future: impl Future<Output = T>) -> T {
-    run_with(Config::default(), future)
+    run_with(config(), future)
 }
 
 /// The same, with a configuration.

@@ -18,7 +18,7 @@ use std::os::fd::{IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use super::chance::Chance;
-use super::ring::Sqe;
+use crate::op::sqe::Sqe;
 use content::Content;
 pub use faults::{
     cut_power, cut_power_after, drop_caches, fail_flush, fail_reads, fail_writes, is_powered, limit_space,

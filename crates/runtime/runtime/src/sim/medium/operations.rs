@@ -6,10 +6,10 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use super::super::net::Event;
-use super::super::ring::Sqe;
 use super::super::{State, here, with};
 use super::content::{PAGE, SECTOR};
 use super::{Begun, Medium, error};
+use crate::op::sqe::Sqe;
 
 /// In a million: reads and writes that move a part only, and calls without patience that would have
 /// to wait.

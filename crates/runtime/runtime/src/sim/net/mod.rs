@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::State;
-use super::ring::{Kind, MORE, Provided, Sqe};
+use crate::op::sqe::{Kind, MORE, Offered, Sqe};
 use crate::op::{Completion, WOKEN};
 pub use faults::{Link, Middlebox, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall};
 
@@ -157,7 +157,7 @@ pub(super) struct Net {
     by_pipe: BTreeMap<u64, usize>,
     next_port: u16,
     /// By core.
-    provided: BTreeMap<usize, Provided>,
+    provided: BTreeMap<usize, Offered>,
     mailboxes: BTreeMap<u16, usize>,
     /// The polls by which cores notice mail.
     watches: BTreeMap<usize, Sqe>,
@@ -190,7 +190,7 @@ impl Net {
         self.mailboxes.insert(mailbox, core);
     }
 
-    pub(super) fn provide(&mut self, core: usize, provided: Provided) {
+    pub(super) fn provide(&mut self, core: usize, provided: Offered) {
         self.provided.insert(core, provided);
     }
 

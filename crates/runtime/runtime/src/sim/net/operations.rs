@@ -4,10 +4,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::super::State;
-use super::super::ring::{Kind, MORE, Sqe, received_flags};
 use super::{Event, Parked};
 use crate::net::RawAddr;
 use crate::op::Completion;
+use crate::op::sqe::{Kind, MORE, Sqe, received_flags};
 
 impl State {
     /// Begins an operation.
@@ -16,7 +16,7 @@ impl State {
         if kind == Kind::Connect {
             // SAFETY: the entry's address is valid until its completion.
             let to =
-                unsafe { RawAddr::from_raw(sqe.addr as *const libc::sockaddr, sqe.off() as libc::socklen_t) };
+                unsafe { RawAddr::from_raw(sqe.addr as *const libc::sockaddr, sqe.off as libc::socklen_t) };
             let Ok(to) = to.parse() else { return self.complete(core, &sqe, -libc::EINVAL, 0) };
             let port = self.net.port();
             let socket = &mut self.net.sockets[id];
@@ -71,7 +71,7 @@ impl State {
             Kind::Send | Kind::SendMsg => {
                 let single;
                 let pieces = if parked.kind == Kind::Send {
-                    single = [libc::iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+                    single = [sqe.piece()];
                     &single[..]
                 } else {
                     let header = sqe.addr as *const libc::msghdr;
@@ -119,7 +119,7 @@ impl State {
             single = [libc::iovec { iov_base: place.cast(), iov_len: room.min(sqe.len as usize) }];
             &single[..]
         } else {
-            single = [libc::iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+            single = [sqe.piece()];
             &single[..]
         };
         match self.receive(id, pieces, true) {

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use super::super::State;
-use super::super::ring::Kind;
 use super::{Event, Phase, error, nanoseconds};
+use crate::op::sqe::Kind;
 
 impl State {
     pub(in super::super) fn event(&mut self, event: Event) {
