@@ -22,8 +22,8 @@ pub fn completions(shell: Shell) -> Exit {
     }
 }
 
-/// Writes the man pages below `dir`: `man1/stag.1`, one there for each subcommand, and
-/// `man5/stag.toml.5`.
+/// Writes the man pages below `dir`: `man1/stag.1`, one there for each subcommand,
+/// `man5/stag.toml.5`, and `man7/stag.7`.
 pub fn man(dir: &Path) -> Exit {
     match write_pages(dir) {
         Ok(()) => Exit::Done,
@@ -35,11 +35,13 @@ pub fn man(dir: &Path) -> Exit {
 }
 
 fn write_pages(dir: &Path) -> std::io::Result<()> {
-    let (commands, files) = (dir.join("man1"), dir.join("man5"));
-    fs::create_dir_all(&commands)?;
-    fs::create_dir_all(&files)?;
+    let [commands, files, overview] = ["man1", "man5", "man7"].map(|section| dir.join(section));
+    for folder in [&commands, &files, &overview] {
+        fs::create_dir_all(folder)?;
+    }
     clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), commands)?;
-    fs::write(files.join("stag.toml.5"), reference::manual())
+    fs::write(files.join("stag.toml.5"), reference::manual())?;
+    fs::write(overview.join("stag.7"), crate::overview::manual())
 }
 
 #[cfg(test)]
@@ -173,6 +175,7 @@ mod tests {
         }
         assert!(fs::read_to_string(dir.path().join("man1/stag.1")).unwrap().contains("Exit status"));
         assert!(fs::read_to_string(dir.path().join("man5/stag.toml.5")).unwrap().contains("STAG.TOML"));
+        assert!(fs::read_to_string(dir.path().join("man7/stag.7")).unwrap().contains("TH STAG 7"));
     }
 
     #[test]

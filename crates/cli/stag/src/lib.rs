@@ -38,6 +38,7 @@ mod managed;
 mod metrics;
 mod naming;
 mod osd;
+mod overview;
 mod progress;
 mod rdma_bench;
 mod rpcbind;

@@ -148,7 +148,7 @@ pub struct Completions {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Examples:\n  stag man /usr/local/share/man")]
 pub struct Man {
-    /// The directory that gets man1 and man5; created if missing
+    /// The directory that gets man1, man5 and man7; created if missing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }

@@ -145,13 +145,15 @@ pub fn manual() -> String {
         bold("stag-check-config"),
         roman("(1), "),
         bold("stag-apply"),
-        roman("(1)"),
+        roman("(1), "),
+        bold("stag"),
+        roman("(7)"),
     ]);
     page.to_roff()
 }
 
 /// `text`, Markdown, for a man page: code is bold, and of a link only its text is left.
-fn inline(text: &str) -> Vec<Inline> {
+pub fn inline(text: &str) -> Vec<Inline> {
     let parts = without_links(text);
     let parts = parts.split('`').enumerate();
     parts.map(|(i, part)| if i % 2 == 1 { bold(part) } else { roman(part) }).collect()
