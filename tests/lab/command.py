@@ -137,6 +137,14 @@ def tool(name, version):
     return tools.find(name)
 
 
+def python_packages():
+    """What tests/requirements.txt names, and the crates of all systems, which the lists of parts are made from: no suite has a network."""
+    say("Python's packages of the tests")
+    if tools.install_python(lambda command: stream(command, 600)) != 0:
+        report.add("failed" if CI else "skipped", "tests/requirements.txt", "the packages cannot be installed here")
+    stream(["cargo", "fetch", "--locked", "--quiet"], 600)
+
+
 def cargo_deny():
     program = tool("cargo-deny", CARGO_DENY)
     if not program:
@@ -252,7 +260,7 @@ def main():
     if kernel:
         build = subprocess.Popen([os.path.join(ROOT, "tests/kernel/build")], start_new_session=True)
         running.add(build)
-    if any(word.split(":")[0] in ("all", "peers", "package", "peers.package") for word in words):
+    if any(word.split(":")[0] in ("all", "peers", "package", "peers.package", "rpm", "peers.rpm") for word in words):
         debian = subprocess.Popen([os.path.join(ROOT, "tests/service/debian")], start_new_session=True)
         running.add(debian)
     if "unit" in words:
@@ -262,6 +270,8 @@ def main():
     if names:
         if kernel:
             tool("fsx", FSX)
+        if not all(of_the_kernel(name) for name in names):
+            python_packages()
         if not os.environ.get("STAG_BIN"):
             # With --workspace what `cargo test` has built can be used again: features are the same.
             step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)

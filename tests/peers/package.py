@@ -8,7 +8,7 @@ import os
 import subprocess
 import threading
 
-from lab import proc
+from lab import proc, sbom
 from lab.report import Skip, expect
 from lab.target import Stag
 
@@ -56,13 +56,13 @@ def fresh_root():
 class Machine:
     """A booted root. What it writes is forgotten when it ends."""
 
-    def __init__(self, root, packages, log):
+    def __init__(self, root, packages, log, *options):
         self.log = open(log, "wb")
         self.process = subprocess.Popen(
             ["systemd-nspawn", "--quiet", f"--directory={root}", "--volatile=overlay", "--register=no", "--keep-unit",
              # The container's own filter knows no Landlock.
              "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self",
-             "--boot", "--console=pipe", f"--bind-ro={packages}:/packages", "systemd.mask=systemd-networkd-wait-online.service"],
+             "--boot", "--console=pipe", f"--bind-ro={packages}:/packages", *options, "systemd.mask=systemd-networkd-wait-online.service"],
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         self.first = None
         try:
@@ -161,9 +161,12 @@ def on_a_fresh_debian(lab):
         expect(machine.run("systemctl", "is-enabled", "stag").strip() == "enabled", "not enabled")
         expect(machine.run("stat", "-c", "%U", f"/proc/{machine.property('MainPID')}").strip() == "stag", "another user's process")
         expect(machine.run("stat", "-c", "%U:%G %a", CONFIG).strip() == "root:stag 640", "owner or mode of the configuration")
-        for page in ("man1/stag.1.gz", "man1/stag-serve.1.gz", "man5/stag.toml.5.gz"):
+        for page in ("man1/stag.1.gz", "man1/stag-serve.1.gz", "man5/stag.toml.5.gz", "man7/stag.7.gz"):
             machine.run("test", "-s", f"/usr/share/man/{page}")
         machine.run("stag", "status")
+
+    def parts():
+        sbom.check(proc.run("sh", "-c", f"dpkg-deb --fsys-tarfile {state['first']} | tar -xO ./usr/share/doc/stag/stag.spdx.json"))
 
     def first_write():
         machine = state["machine"]
@@ -248,6 +251,7 @@ def on_a_fresh_debian(lab):
         if lab.case("dist/deb packs the program", prepare):
             lab.case("two packages of one program are the same bytes", reproducible)
             lab.case("lintian finds no error and no warning", lintian)
+            lab.case("its list of parts is SPDX, and names what Cargo.lock has", parts)
             if lab.case("on a fresh Debian it installs, starts as its own user, and is managed", install):
                 lab.case("QEMU writes to a disk of a changed configuration", first_write)
                 lab.case("a reload with a mistake fails, and what was served still is", wrong_reload)
