@@ -10,11 +10,14 @@ A page's fenced blocks run in order, in one shell, in a folder and namespaces of
 `sh` blocks are commands. `console` blocks have commands behind `$ ` and what they print; `…` stands for anything there.
 """
 
+import html.parser
 import os
 import re
+import shutil
 import subprocess
+import urllib.parse
 
-from lab import proc
+from lab import proc, tools
 from lab.report import Failed, Skip, expect
 from lab.target import Stag
 
@@ -199,4 +202,57 @@ def pages():
     return found + ["docs/src/objects/objects.md"]
 
 
-CASES = [("what fails on a page is found", finds_failures)] + [(name, page(name)) for name in pages()]
+class Links(html.parser.HTMLParser):
+    """What a page links to, and what can be linked to on it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.targets, self.names = [], {""}
+        with open(path, encoding="utf-8") as file:
+            self.feed(file.read())
+
+    def handle_starttag(self, tag, attributes):
+        for key, value in attributes:
+            if key == "id" or (tag == "a" and key == "name"):
+                self.names.add(value)
+            elif key in ("href", "src") and value:
+                self.targets.append(value)
+
+
+def dead_links(site):
+    """Links of the site's pages that lead to no file of it, or to no place of a page."""
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(site) for name in names if name.endswith(".html")]
+    pages = {path: Links(path) for path in paths}
+    dead = []
+    for path, page in pages.items():
+        # 404.html is shown at any place, and toc.html in a frame.
+        if os.path.basename(path) in ("404.html", "toc.html"):
+            continue
+        for target in page.targets:
+            where, fragment = urllib.parse.urldefrag(target)
+            parts = urllib.parse.urlsplit(where)
+            if parts.scheme or parts.netloc:
+                continue
+            to = os.path.normpath(os.path.join(os.path.dirname(path), urllib.parse.unquote(parts.path))) if parts.path else path
+            if not os.path.exists(to) or (to in pages and urllib.parse.unquote(fragment) not in pages[to].names):
+                dead.append(f"{os.path.relpath(path, site)}: {target}")
+    return dead
+
+
+def book(lab):
+    """mdBook makes the site without a warning, and its links lead somewhere; a spoiled copy's do not."""
+    copy = os.path.join(lab.new_folder("book"), "docs")
+    shutil.copytree(os.path.join(ROOT, "docs"), copy, ignore=shutil.ignore_patterns("book"))
+    command, env = tools.python("mdbook", "build", copy)
+    said = proc.run(*command, env=env)
+    expect("WARN" not in said and "ERROR" not in said, said)
+    dead = dead_links(os.path.join(copy, "book"))
+    expect(not dead, "dead links:\n" + "\n".join(dead))
+    with open(os.path.join(copy, "src/README.md"), "a", encoding="utf-8") as file:
+        file.write("\n[gone](start/gone.md) [nowhere](start/install.md#nowhere)\n")
+    proc.run(*command, env=env)
+    dead = "\n".join(dead_links(os.path.join(copy, "book")))
+    expect("gone" in dead and "#nowhere" in dead, f"dead links are not found, but:\n{dead}")
+
+
+CASES = [("what fails on a page is found", finds_failures), ("mdBook builds the site without a warning, and its links are alive", book)] + [(name, page(name)) for name in pages()]
