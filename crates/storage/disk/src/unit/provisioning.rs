@@ -5,7 +5,7 @@ use runtime::Chain;
 use scsi::Sense;
 use scsi::cdb::{GetLbaStatus, Unmap, WriteSame, opcode};
 use scsi::data::lba_status::{self, LbaStatus, Provisioning};
-use scsi::data::unmap;
+use scsi::data::unmap::{self, UnmapRange};
 
 use super::error::not_the_data;
 use super::limits::{
@@ -43,7 +43,7 @@ impl DiskUnit {
             max_ranges: MAX_UNMAP_DESCRIPTORS,
         };
         let ranges = unmap::parse(&list, &limits)?;
-        for range in ranges {
+        for range in joined(ranges) {
             let range = self.range(range.lba, u64::from(range.blocks))?;
             self.deallocate(mover, range).await?;
         }
@@ -192,5 +192,33 @@ impl DiskUnit {
             (false, whole) => (whole, false),
             (true, _) => (blocks(extent.len.next_multiple_of(1 << self.block_shift)).max(1), true),
         })
+    }
+}
+
+/// Ranges of which each continues the one before it, as one: a store may need as long for a block
+/// as for many.
+fn joined(ranges: Vec<UnmapRange>) -> Vec<UnmapRange> {
+    let mut joined: Vec<UnmapRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.lba + u64::from(last.blocks) == range.lba => last.blocks += range.blocks,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_an_unmap_that_continue_each_other_are_one() {
+        let ranges = |of: &[(u64, u32)]| of.iter().map(|&(lba, blocks)| UnmapRange { lba, blocks }).collect();
+        assert_eq!(joined(ranges(&[(5, 1), (6, 1), (7, 3)])), ranges(&[(5, 5)]));
+        assert_eq!(joined(ranges(&[(5, 1), (7, 1), (6, 1)])), ranges(&[(5, 1), (7, 1), (6, 1)]));
+        assert_eq!(joined(ranges(&[(5, 2), (6, 2)])), ranges(&[(5, 2), (6, 2)]));
+        assert_eq!(joined(ranges(&[(5, 1), (6, 0), (6, 1)])), ranges(&[(5, 2)]));
+        assert_eq!(joined(ranges(&[])), ranges(&[]));
     }
 }

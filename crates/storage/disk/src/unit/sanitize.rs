@@ -136,6 +136,11 @@ impl DiskUnit {
             Work::Overwrite { passes, .. } => u64::from(*passes),
             Work::Erase => 1,
         };
+        // Smaller pieces of what a medium gives back at once would only become zeros.
+        let step = match &work {
+            Work::Overwrite { .. } => CHUNK_BYTES as u64,
+            Work::Erase => u64::from(self.store.geometry().discard_granularity).max(CHUNK_BYTES as u64),
+        };
         for pass in 0..passes {
             let data = match &work {
                 Work::Overwrite { pattern, invert, .. } => {
@@ -145,7 +150,7 @@ impl DiskUnit {
                 }
                 Work::Erase => None,
             };
-            for chunk in all.chunks(self.block_shift) {
+            for chunk in all.steps(self.block_shift, step) {
                 match &data {
                     Some(data) => {
                         let mut data = data.clone();
