@@ -239,3 +239,16 @@ def silent(cluster, *names):
     finally:
         for name in names:
             cluster.signal(name, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def full(cluster):
+    """OSDs with a thousandth of their room in use count as full meanwhile."""
+    def ratios(nearfull, backfillfull, full):
+        for name, ratio in (("nearfull", nearfull), ("backfillfull", backfillfull), ("full", full)):
+            cluster.command("osd", f"set-{name}-ratio", ratio)
+    ratios(0.0008, 0.0009, 0.001)
+    try:
+        yield
+    finally:
+        ratios(0.85, 0.9, 0.95)

@@ -1,8 +1,9 @@
 """Ceph: images of a real cluster, small and on this machine, served by a daemon with a gateway's rights alone."""
 
 import json
+import contextlib
 import os
-import re
+import signal
 import struct
 import subprocess
 import threading
@@ -15,12 +16,13 @@ from peers import cu, qemu
 
 MIB = 1 << 20
 NOT_READY_HERE = (2, 0x04, 0x0C)  # NOT READY, TARGET PORT IN UNAVAILABLE STATE
+CAPACITY_CHANGED = (6, 0x2A, 0x09)  # UNIT ATTENTION, CAPACITY DATA HAS CHANGED
 
 
-def unit(cluster, image, **more):
+def unit(cluster, image, op_timeout=None, **more):
     """An image as a unit, with the rights of client.gateway."""
     options = f"ceph-user=gateway,ceph-conf={cluster.user('gateway')}"
-    return Unit(path=f"rbd:{image}", options=options, **more)
+    return Unit(path=f"rbd:{image}", options=options + (f",op-timeout={op_timeout}" if op_timeout else ""), **more)
 
 
 def exported(cluster, lab, image):
@@ -131,30 +133,41 @@ def identity(lab):
         cluster.rbd("rm", name)
 
 
+@contextlib.contextmanager
+def rival(lab, cluster, first, image):
+    """A second daemon that waits for the image's lock. Yields what waits until it serves and gives its URL, and what ends it."""
+    second = type(first)(lab.new_folder("second"), [unit(cluster, image)], "127.0.0.1", proc.free_port(), None, {})
+    with open(second.log_path, "ab") as log:
+        waiting = subprocess.Popen(second.command(), stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def url():
+        printed = waiting.stdout.readline().strip()
+        expect(printed, f"the second has ended: {second.log()}")
+        return printed
+
+    try:
+        proc.wait_until(lambda: "another client has the image's lock" in second.log(50), 60, "the second waits")
+        yield url, lambda: expect(proc.end(waiting) == 0, "the second ends cleanly")
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+
 def one_owner(lab):
     """A second daemon waits while the first one serves, never takes the lock, and serves once the first has ended."""
     proc.need("qemu-io")
     cluster = ceph.cluster(lab)
     image = cluster.image("owned", 16)
     with lab.serve(unit(cluster, image)) as first:
-        second = type(first)(lab.new_folder("second"), [unit(cluster, image)], "127.0.0.1", proc.free_port(), None, {})
-        with open(second.log_path, "ab") as log:
-            waiting = subprocess.Popen(second.command(), stdout=subprocess.PIPE, stderr=log, text=True)
-        try:
-            proc.wait_until(lambda: "another client has the image's lock" in second.log(50), 60, "the second waits")
+        with rival(lab, cluster, first, image) as (url_of_second, end_second):
             printed = proc.run("rbd", "bench", "--io-type", "write", "--io-total", "4K", image, env=cluster.env, ok=None, timeout=60)
             expect(printed.code != 0, f"another client writes: {printed}")
             qemu.io(first.url(), "write -P 3 0 1M", "read -P 3 0 1M")
             first.process.terminate()
-            url = waiting.stdout.readline().strip()
-            expect(url, f"the second has ended: {second.log()}")
-            qemu.io(url, "read -P 3 0 1M", "write -P 4 0 1M", "read -P 4 0 1M")
+            qemu.io(url_of_second(), "read -P 3 0 1M", "write -P 4 0 1M", "read -P 4 0 1M")
             expect(len(cluster.watchers(image)) == 1, "the first has gone")
             expect(first.process.wait(30) == 0, "the first ends cleanly")
-            expect(proc.end(waiting) == 0, "the second ends cleanly")
-        finally:
-            waiting.kill()
-            waiting.wait()
+            end_second()
         first.process = subprocess.Popen(first.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         proc.wait_until(lambda: len(cluster.watchers(image)) == 1, 60, "a third serves")
     cluster.rbd("rm", image)
@@ -249,27 +262,222 @@ def silent_osds(lab):
     cluster.rbd("rm", image)
 
 
+WRITE = struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 8, 0)
+READ = struct.pack(">BBIBHB", 0x28, 0, 0, 0, 8, 0)
+
+
+def check(target):
+    """The health of the daemon's units: an exit code, and what is wrong."""
+    return proc.run(target.binary, "status", "--control", target.control, "--check", ok=None)
+
+
+def serves_again(session):
+    proc.wait_until(lambda: session.run(WRITE, out=b"\4" * 4096)[0] == 0, 90, "a new instance serves")
+
+
+def late_write(lab):
+    """A write that the cluster holds back is answered when it can no longer be carried out, and never is; service resumes by itself."""
+    cluster = ceph.cluster(lab)
+    image = cluster.image("late", 16)
+    with lab.serve(unit(cluster, image, op_timeout=3)) as target, wire.session(target, timeout=60) as session:
+        before, acknowledged = len(cluster.blocklist()), 0
+        content = lambda number: struct.pack(">Q", number) * 512
+        cluster.command("osd", "set", "pause")  # Clients keep their operations until it is unset, once they know.
+        try:
+            while (answer := session.run(WRITE, out=content(acknowledged + 1)))[0] == 0:
+                acknowledged += 1
+            expect(sense(answer) == NOT_READY_HERE, f"a write without an answer of the cluster: {answer}")
+            expect(len(cluster.blocklist()) > before, "the instance is fenced before its write is answered")
+            told = check(target)
+            expect(told.code != 0 and "has not answered for 3 s" in told, f"the health meanwhile: {told}")
+        finally:
+            cluster.command("osd", "unset", "pause")
+        with open(exported(cluster, lab, image), "rb") as file:
+            expect(file.read(4096) == content(acknowledged), "the write has been carried out after its answer")
+        serves_again(session)
+        with open(exported(cluster, lab, image), "rb") as file:
+            expect(file.read(4096) == b"\4" * 4096, "what the new instance has written")
+        proc.wait_until(lambda: check(target).code == 0, 30, "the unit is healthy again")
+    cluster.rbd("rm", image)
+
+
+class Writer(threading.Thread):
+    """Writes numbers to blocks of its own, whatever the answers, until it is stopped."""
+
+    BLOCKS = 8
+
+    def __init__(self, target, place):
+        super().__init__(daemon=True)
+        self.session = wire.session(target, isid=struct.pack(">BBHH", 0x40, 0, 9, place), timeout=60)
+        self.first, self.stopped = place * self.BLOCKS, False
+        self.acknowledged = self.unknown = 0
+        self.possible = [{0} for _ in range(self.BLOCKS)]  # What each block may have.
+        self.wrong = None
+        self.start()
+
+    def run(self):
+        try:
+            while not self.stopped:
+                number = self.acknowledged + self.unknown + 1
+                block = number % self.BLOCKS
+                answer = self.session.run(struct.pack(">BBIBHB", 0x2A, 0, (self.first + block) * 8, 0, 8, 0),
+                                          out=struct.pack(">Q", number) * 512)
+                if answer[0] == 0:
+                    self.acknowledged += 1
+                    self.possible[block] = {number}
+                elif sense(answer) != CAPACITY_CHANGED:
+                    expect(sense(answer) == NOT_READY_HERE, f"write {number}: {answer}")
+                    self.unknown += 1
+                    self.possible[block].add(number)
+        except Exception as error:
+            self.wrong = error
+
+    def end(self):
+        self.stopped = True
+        self.join(60)
+        expect(self.wrong is None, f"a writer: {self.wrong}")
+
+    def verify(self, file):
+        for block, possible in enumerate(self.possible):
+            file.seek((self.first + block) * 4096)
+            found = set(struct.unpack(">512Q", file.read(4096)))
+            expect(len(found) == 1 and found <= possible, f"block {self.first + block} has {found}, not of {possible}")
+
+
+def stopped_osds(lab):
+    """All OSDs stop for longer than `op-timeout`, under writes: they are answered, other units go on, and afterwards each block has
+    what was written to it last."""
+    proc.need("qemu-io")
+    cluster = ceph.cluster(lab)
+    image = cluster.image("stopped", 16)
+    with lab.serve(unit(cluster, image, op_timeout=3), Unit(memory=True)) as target:
+        writers = [Writer(target, place) for place in range(6)]
+        until = lambda what, holds: proc.wait_until(
+            lambda: all(writer.wrong or holds(writer) for writer in writers), 120, what)
+        until("writes are acknowledged", lambda writer: writer.acknowledged > 20)
+        with ceph.silent(cluster, "osd.0", "osd.1", "osd.2"):
+            until("writes are answered", lambda writer: writer.unknown > 0)
+            qemu.io(target.url(1), "write -P 9 0 1M", "read -P 9 0 1M")
+        seen = {writer: writer.acknowledged for writer in writers}
+        until("service resumes", lambda writer: writer.acknowledged > seen[writer] + 2 * Writer.BLOCKS)
+        for writer in writers:
+            writer.end()
+        files = [exported(cluster, lab, image) for _ in range(2)]
+        proc.run("cmp", *files)
+        with open(files[0], "rb") as file:
+            for writer in writers:
+                writer.verify(file)
+        acknowledged, unknown = (sum(getattr(writer, what) for writer in writers) for what in ("acknowledged", "unknown"))
+        print(f"       {acknowledged} writes acknowledged, {unknown} of unknown outcome")
+    cluster.wait_up()
+    cluster.rbd("rm", image)
+
+
+def resized(lab):
+    """`rbd resize` under load: initiators are told without asking, READ CAPACITY follows, and blocks beyond the end are out of range."""
+    cluster = ceph.cluster(lab)
+    image = cluster.image("resized", 16)
+    at_28_mib = lambda opcode: struct.pack(">BBIBHB", opcode, 0, 28 * MIB // 512, 0, 8, 0)
+
+    def capacity(session):
+        status, _, data = session.run(struct.pack(">BBQIBB", 0x9E, 0x10, 0, 32, 0, 0), 32)
+        return 0 if status else (struct.unpack_from(">Q", data)[0] + 1) * 512
+
+    with lab.serve(unit(cluster, image)) as target, wire.session(target, timeout=60) as session:
+        writers = [Writer(target, place) for place in (1, 2)]
+
+        def told():
+            answer = session.run(READ, 4096)
+            expect(answer[0] == 0 or sense(answer) == CAPACITY_CHANGED, f"a read while the image is resized: {answer}")
+            return answer[0] != 0
+
+        cluster.rbd("resize", image, "--size", "32M")
+        proc.wait_until(told, 30, "initiators are told of a larger image")
+        expect(capacity(session) == 32 * MIB, "READ CAPACITY tells the new size")
+        expect(session.run(at_28_mib(0x2A), out=bytes(4096))[0] == 0, "the new blocks can be written")
+        cluster.rbd("resize", image, "--size", "8M", "--allow-shrink", "--no-progress")
+        proc.wait_until(lambda: capacity(session) == 8 * MIB, 30, "READ CAPACITY tells the smaller size")
+        session.test_unit_ready()
+        for opcode, more in ((0x28, {"length": 4096}), (0x2A, {"out": bytes(4096)})):
+            answer = session.run(at_28_mib(opcode), **more)
+            expect(sense(answer) == (5, 0x21, 0), f"beyond the end: {answer}")
+        status = check(target)
+        expect(status.code != 0 and "8388608 of 16777216 bytes" in status, f"the health of a unit that has shrunk: {status}")
+        for writer in writers:
+            writer.end()
+        with open(exported(cluster, lab, image), "rb") as file:
+            for writer in writers:
+                writer.verify(file)
+    cluster.rbd("rm", image)
+
+
+def full_cluster(lab):
+    """OSDs without room refuse writes at once with SPACE ALLOCATION FAILED; reads go on, and so do writes once there is room."""
+    cluster = ceph.cluster(lab)
+    image = cluster.image("full", 64)
+    with lab.serve(unit(cluster, image, thin=True), limits={"nop-interval": 60}) as target, wire.session(target, timeout=60) as session:
+        for lba in range(0, 48 * MIB // 512, 128):
+            session.write(lba, b"\1" * 65536)
+        answers = []
+
+        def writes_new_block():
+            lba = 48 * MIB // 512 + 8 * len(answers)
+            answers.append(session.run(struct.pack(">BBIBHB", 0x2A, 0, lba, 0, 8, 0), out=b"\2" * 4096))
+            return answers[-1][0] == 0
+
+        with ceph.full(cluster):
+            proc.wait_until(lambda: not writes_new_block(), 60, "a write is refused")
+            expect(sense(answers[-1]) == (7, 0x27, 0x07), f"sense of a write to a full cluster: {answers[-1]}")
+            expect(session.read(128, 8) == b"\1" * 4096, "what is there can be read")
+            session.write(0, b"\3" * 4096)  # It needs no room.
+            told = check(target)
+            expect("the medium is full" in told, f"the health: {told}")
+        proc.wait_until(writes_new_block, 60, "writes go on")
+        expect(session.read(0, 8) == b"\3" * 4096, "what is written meanwhile")
+    cluster.rbd("rm", image)
+
+
 def blocklisted(lab):
-    """A daemon that the cluster has shut out answers as an unavailable path, on which multipath changes it."""
+    """A daemon that the cluster has shut out says so, opens the image anew, and leaves it to another daemon that has it."""
+    proc.need("qemu-io")
     cluster = ceph.cluster(lab)
     image = cluster.image("refused", 16)
-    with lab.serve(unit(cluster, image)) as target:
-        with wire.session(target) as session:
-            session.write(0, bytes(4096))
-            for watcher in cluster.watchers(image):
-                cluster.command("osd", "blocklist", "add", watcher["address"], 60)
-            write = struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 8, 0)
-            proc.wait_until(lambda: session.run(write, out=bytes(4096))[0] == 2, 30, "a write is refused")
-            for answer in (session.run(write, out=bytes(4096)), session.run(struct.pack(">BBIBHB", 0x28, 0, 0, 0, 8, 0), 4096)):
-                expect(sense(answer) == NOT_READY_HERE, f"sense of a fenced daemon: {answer}")
-        told = proc.run(target.binary, "status", "--control", target.control, "--check", ok=None)
-        expect(told.code != 0 and "gone" in told, f"the health of a fenced daemon's unit: {told}")
-        target.kill()
-        for address in cluster.blocklist():
-            cluster.command("osd", "blocklist", "rm", address)
-        target.restart()
-        with wire.session(target) as session:
-            session.write(0, bytes(4096))
+
+    def shut_out():
+        owner, = json.loads(cluster.rbd("lock", "ls", image, "--format", "json"))
+        cluster.command("osd", "blocklist", "add", owner["address"], 60)
+
+    with lab.serve(unit(cluster, image, op_timeout=3)) as target, wire.session(target, timeout=60) as session:
+        session.write(0, bytes(4096))
+        shut_out()
+        answers = []
+
+        def refused():
+            answers.append(session.run(WRITE, out=bytes(4096)))
+            return answers[-1][0] == 2
+
+        proc.wait_until(refused, 30, "a write is refused")
+        expect(sense(answers[-1]) == NOT_READY_HERE, f"sense of a fenced daemon: {answers[-1]}")
+        serves_again(session)
+        for says in ("the cluster has shut this daemon out", "a new instance of the image is in service"):
+            expect(says in target.log(100), f"the log says {says!r}:\n{target.log(100)}")
+        proc.wait_until(lambda: check(target).code == 0, 30, "the unit is healthy again")
+        with rival(lab, cluster, target, image) as (url_of_rival, end_rival):
+            target.process.send_signal(signal.SIGSTOP)
+            try:
+                shut_out()
+                url = url_of_rival()
+            finally:
+                target.process.send_signal(signal.SIGCONT)
+            for command, more in ((WRITE, {"out": bytes(4096)}), (READ, {"length": 4096}), (WRITE, {"out": bytes(4096)})):
+                answer = session.run(command, **more)
+                expect(sense(answer) == NOT_READY_HERE, f"while another daemon has the image: {answer}")
+            told = check(target)
+            expect(told.code != 0 and "shut this daemon out" in told, f"the health of a fenced daemon's unit: {told}")
+            qemu.io(url, "read -P 4 0 4k", "write -P 5 4k 4k")
+            end_rival()
+            serves_again(session)
+            expect(session.read(8, 8) == b"\5" * 4096, "what the other daemon has written")
     cluster.rbd("rm", image)
 
 
@@ -291,29 +499,22 @@ def lab_binary():
     return Stag.binary
 
 
-# SANITIZE's tests ask which blocks are mapped, which an image does not tell. Unmap.Simple unmaps
-# 32,896 single blocks, each of which is an operation of the cluster. The others are about sessions
-# and paths, and wait.
-NOT_OF_A_STORE = re.compile(r"Sanitize|Unmap|iSCSI|Multipath")
-
-
 def iscsi_test_cu(lab):
-    """iscsi-test-cu over an image: what reads, writes, compares and reserves."""
+    """All of iscsi-test-cu over an image, in blocks of 512 bytes."""
     proc.need("iscsi-test-cu")
     cluster = ceph.cluster(lab)
-    image = cluster.image("cu", 128)
+    name, image = "thin", cluster.image("cu", 64)
     results = cu.Results()
     with lab.serve(unit(cluster, image, thin=True)) as target:
-        suites = {suite: tests for suite, tests in cu.all_tests().items() if not NOT_OF_A_STORE.match(suite)}
-        cu.run_unit("thin", target, suites, results)
-    excused = {test for test, entry in cu.exceptions().items() if "thin" in entry.get("units", cu.UNITS)}
-    outcomes = {test: by_unit["thin"] for test, by_unit in results.outcomes.items()}
-    failed = [f"{test}: {results.why[test, 'thin']}" for test, outcome in outcomes.items()
+        cu.run_unit(name, target, cu.all_tests(), results)
+    excused = {test for test, entry in cu.exceptions().items() if name in entry.get("units", cu.UNITS)}
+    outcomes = {test: by_unit[name] for test, by_unit in results.outcomes.items()}
+    failed = [f"{test}: {results.why[test, name]}" for test, outcome in outcomes.items()
               if outcome == "failed" and test not in excused]
     passed = sum(outcome == "passed" for outcome in outcomes.values())
     print(f"       {passed} of {len(outcomes)} tests passed, {len(failed)} failed")
     expect(not failed, "\n".join(failed))
-    expect(passed > 100, f"only {passed} tests ran")
+    expect(passed > 200, f"only {passed} tests ran")
     cluster.rbd("rm", image)
 
 
@@ -327,6 +528,10 @@ CASES = [
     ("images come and go by `stag apply`, and are taken over", changed),
     ("kill -9 keeps acknowledged writes and reservations, and the dead is fenced", killed),
     ("OSDs that stop are waited for, and nothing else waits", silent_osds),
-    ("a blocklisted daemon's path is unavailable", blocklisted),
+    ("a write without an answer is never carried out after its answer", late_write),
+    ("OSDs that stop for longer than op-timeout lose nothing", stopped_osds),
+    ("a blocklisted daemon opens the image anew, and takes it from no living owner", blocklisted),
+    ("a full cluster refuses writes with SPACE ALLOCATION FAILED", full_cluster),
+    ("`rbd resize` under load is told to initiators", resized),
     ("iscsi-test-cu over an image", iscsi_test_cu),
 ]

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::library::{self, Library};
@@ -17,23 +18,23 @@ pub struct Login {
 }
 
 /// Settings that no ceph.conf may change.
-const SETTINGS: [(&CStr, &CStr); 6] = [
+const SETTINGS: [(&CStr, &CStr); 5] = [
     // A cache of this client makes FUA a lie.
     (c"rbd_cache", c"false"),
     // Memory that is sent may change.
     (c"rbd_disable_zero_copy_writes", c"true"),
     // Who takes the lock of a dead client makes sure that nothing of it arrives later.
     (c"rbd_blocklist_on_break_lock", c"true"),
-    // An operation ends with its result. One that ended by a timeout may still be carried out.
-    (c"rados_osd_op_timeout", c"0"),
     // Seconds: opening an image fails if no monitor answers.
     (c"rados_mon_op_timeout", c"30"),
     (c"client_mount_timeout", c"30"),
 ];
+/// How long an operation that was given up may keep its memory.
+const LEFT_BEHIND: Duration = Duration::from_secs(30);
 
 /// A connected `rados_t`.
 pub(crate) struct Connection {
-    library: &'static Library,
+    pub(crate) library: &'static Library,
     cluster: library::Cluster,
 }
 
@@ -61,7 +62,13 @@ pub(crate) fn text(buffer: &[u8]) -> String {
 }
 
 impl Connection {
-    pub(crate) fn open(library: &'static Library, login: &Login) -> Result<Self, Error> {
+    /// Connects. Operations end with ETIMEDOUT some time after `op_timeout`, when those who have
+    /// started them no longer wait. They may still be carried out.
+    pub(crate) fn open(
+        library: &'static Library,
+        login: &Login,
+        op_timeout: Duration,
+    ) -> Result<Self, Error> {
         let user = login.user.as_deref().unwrap_or("admin");
         let name = c_string(&format!("client.{user}"))?;
         let mut cluster = std::ptr::null_mut();
@@ -69,7 +76,7 @@ impl Connection {
         let made = unsafe { (library.rados_create2)(&raw mut cluster, c"ceph".as_ptr(), name.as_ptr(), 0) };
         Error::check(made, || format!("there is no client of the name client.{user}"))?;
         let this = Self { library, cluster };
-        this.configure(login)?;
+        this.configure(login, op_timeout)?;
         // SAFETY: the cluster is configured.
         let connected = unsafe { (library.rados_connect)(cluster) };
         Error::check(connected, || {
@@ -80,7 +87,7 @@ impl Connection {
         Ok(this)
     }
 
-    fn configure(&self, login: &Login) -> Result<(), Error> {
+    fn configure(&self, login: &Login, op_timeout: Duration) -> Result<(), Error> {
         let path = login.conf.as_ref().map(|path| c_string(&path.to_string_lossy())).transpose()?;
         let (library, cluster) = (self.library, self.cluster);
         let file = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
@@ -96,12 +103,45 @@ impl Connection {
         // SAFETY: null stands for $CEPH_ARGS.
         let parsed = unsafe { (library.rados_conf_parse_env)(cluster, std::ptr::null()) };
         Error::check(parsed, || "$CEPH_ARGS cannot be read".into())?;
-        for (name, value) in SETTINGS {
+        let seconds = c_string(&(op_timeout + LEFT_BEHIND).as_secs().to_string())?;
+        for (name, value) in SETTINGS.into_iter().chain([(c"rados_osd_op_timeout", seconds.as_c_str())]) {
             // SAFETY: both end with zeros.
             let set = unsafe { (library.rados_conf_set)(cluster, name.as_ptr(), value.as_ptr()) };
             Error::check(set, || format!("{} cannot be set", name.to_string_lossy()))?;
         }
         Ok(())
+    }
+
+    /// The address by which the cluster knows this connection and no other: with its nonce.
+    pub(crate) fn address(&self) -> Result<String, Error> {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: it fills the pointer.
+        let code = unsafe { (self.library.rados_getaddrs)(self.cluster, &raw mut found) };
+        Error::check(code, || "this client's own address is not known".into())?;
+        // SAFETY: it is a string that librados has allocated by malloc, and leaves to the caller.
+        let addresses = unsafe {
+            let text = CStr::from_ptr(found).to_string_lossy().into_owned();
+            libc::free(found.cast());
+            text
+        };
+        with_nonce(&addresses).map(str::to_owned).ok_or(Error::NoNonce(addresses))
+    }
+
+    /// Keeps the client at `address` from the cluster, and waits until this connection knows of it:
+    /// an OSD carries out no later operation of this connection before it refuses those of the
+    /// other.
+    pub(crate) fn fence(&self, address: &str) -> Result<(), Error> {
+        // Without a nonce it would be all clients of this machine.
+        let address = with_nonce(address).ok_or_else(|| Error::NoNonce(address.to_owned()))?;
+        let c_address = c_string(address)?;
+        // SAFETY: the address ends with a zero, and is not changed. 0 is the cluster's usual time:
+        // an hour.
+        let added =
+            unsafe { (self.library.rados_blocklist_add)(self.cluster, c_address.as_ptr().cast_mut(), 0) };
+        Error::check(added, || format!("{address} cannot be put on the blocklist"))?;
+        // SAFETY: it waits.
+        let waited = unsafe { (self.library.rados_wait_for_latest_osdmap)(self.cluster) };
+        Error::check(waited, || "the cluster's newest map has not come".into()).map(drop)
     }
 
     /// The cluster's id.
@@ -156,5 +196,43 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: nothing uses the handle afterwards; images of it are gone.
         unsafe { (self.library.rados_ioctx_destroy)(self.handle) };
+    }
+}
+
+/// An address without the version of its protocol.
+pub(crate) fn plain(address: &str) -> &str {
+    ["v1:", "v2:", "any:"].iter().find_map(|version| address.strip_prefix(version)).unwrap_or(address)
+}
+
+/// The first of a client's addresses, which share a nonce, as the blocklist takes it; `None`
+/// without a nonce.
+fn with_nonce(addresses: &str) -> Option<&str> {
+    let list = addresses.strip_prefix("[v").and_then(|_| addresses.strip_prefix('[')?.strip_suffix(']'));
+    let first = plain(list.unwrap_or(addresses).split(',').next()?);
+    let (_, nonce) = first.rsplit_once('/')?;
+    nonce.parse::<u64>().ok().filter(|nonce| *nonce != 0).map(|_| first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_nonce_is_never_fenced() {
+        for (addresses, one) in [
+            ("v2:192.0.2.1:0/77", Some("192.0.2.1:0/77")),
+            ("192.0.2.1:0/77", Some("192.0.2.1:0/77")),
+            ("[v2:192.0.2.1:0/77,v1:192.0.2.1:0/77]", Some("192.0.2.1:0/77")),
+            ("v2:[2001:db8::1]:0/77", Some("[2001:db8::1]:0/77")),
+            ("[v2:[2001:db8::1]:0/77,v1:[2001:db8::1]:0/77]", Some("[2001:db8::1]:0/77")),
+            ("192.0.2.1:0/0", None),
+            ("192.0.2.1:0", None),
+            ("192.0.2.1", None),
+            ("192.0.2.0/24x", None),
+            ("-", None),
+            ("", None),
+        ] {
+            assert_eq!(with_nonce(addresses), one, "{addresses}");
+        }
     }
 }

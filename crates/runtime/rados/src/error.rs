@@ -29,9 +29,14 @@ pub enum Error {
         "another client has the image's exclusive lock, {owner}: end that one first, or let it release the lock"
     )]
     Held { owner: String },
+    /// The address is that of a machine or a network, not of one client.
+    #[error("{0:?} is not the address of one client: it has no nonce")]
+    NoNonce(String),
     /// The image cannot be locked.
     #[error("the image has no exclusive lock: rbd feature enable POOL/IMAGE exclusive-lock")]
     NoLock,
+    #[error("the system has no thread for the image")]
+    NoThread,
     /// A call did not end in time.
     #[error("{what} is not done after {seconds} s: is the cluster up? (ceph -s)")]
     TooLate { what: &'static str, seconds: u64 },

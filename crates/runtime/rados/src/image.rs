@@ -1,19 +1,22 @@
 //! An open RBD image: its exclusive lock from opening to closing, its metadata, and its I/O.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use runtime::{BufMut, Bytes, Foreign};
+use runtime::{BufMut, Bytes, timeout};
 use smallvec::SmallVec;
 
-use crate::bound::Bound;
-use crate::connection::{Connection, Login, Pool, c_string, text};
+use crate::bound::{Bound, Permit};
+use crate::connection::{Connection, Login, Pool, c_string, plain, text};
 use crate::error::Error;
-use crate::library::{EXCLUSIVE, FEATURE_LOCK, ImageInfo, Library, RbdImage, THICK, Watcher, library};
+use crate::library::{
+    EXCLUSIVE, FEATURE_FAST_DIFF, FEATURE_LOCK, FLAGS_INVALID, ImageInfo, Library, RbdImage, THICK, Watcher,
+    library,
+};
 use crate::operation::{Vectors, call};
 use crate::unpinned;
 
@@ -32,7 +35,7 @@ const IN_FLIGHT: u64 = 64 << 20;
 const LEAST: u64 = IN_FLIGHT / 1024;
 
 /// Which image to open.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub login: Login,
     pub pool: String,
@@ -40,6 +43,9 @@ pub struct Source {
     pub image: String,
     pub snapshot: Option<String>,
     pub read_only: bool,
+    /// How long an operation may take. After that it ends with ETIMEDOUT, and may still be carried
+    /// out. One that has waited so long for its turn is not carried out: `ErrorKind::ResourceBusy`.
+    pub op_timeout: Duration,
 }
 
 /// What an image is.
@@ -55,7 +61,13 @@ pub struct About {
     pub size: u64,
     /// Bytes of one object, in which space is given back.
     pub object_size: u64,
+    /// Whether the image knows which of its objects there are.
+    pub fast_diff: bool,
 }
+
+/// Called on a thread of librbd's after the image's header has changed: perhaps its size. Must not
+/// wait.
+pub type Changed = Arc<dyn Fn() + Send + Sync>;
 
 /// An open image. Clones share it; the last one closes it.
 #[derive(Clone)]
@@ -64,7 +76,16 @@ pub struct Image(Arc<Opened>);
 struct Opened {
     handle: Handle,
     about: About,
+    address: String,
+    op_timeout: Duration,
     bound: Bound,
+}
+
+/// A connection for the next instance of an image, made while the one before is kept from the
+/// cluster.
+pub struct Successor {
+    source: Source,
+    connection: Connection,
 }
 
 /// An open `rbd_image_t`, which closes when it is dropped: on a thread, since that may take time.
@@ -72,6 +93,8 @@ struct Handle {
     library: &'static Library,
     image: RbdImage,
     locked: bool,
+    /// librbd's number of who hears of changes, and its argument, which the image owns.
+    watch: Option<(u64, *mut Changed)>,
     /// Outlives the image.
     pool: ManuallyDrop<Pool>,
 }
@@ -88,27 +111,35 @@ impl Image {
     /// # Errors
     /// An [`Error`]. [`Error::Held`] comes after the time that it takes to see that an owner is
     /// dead.
-    pub fn open(source: &Source) -> Result<Self, Error> {
-        let library = library()?;
-        let source = source.clone();
-        unpinned::run("opening the image", OPEN + WATCH, move || Opened::open(library, &source))?
-            .map(|open| Self(Arc::new(open)))
+    pub fn open(source: &Source, changed: Changed) -> Result<Self, Error> {
+        let (library, source) = (library()?, source.clone());
+        open_within(move || {
+            Opened::open(Connection::open(library, &source.login, source.op_timeout)?, &source, changed)
+        })
     }
 
     pub fn about(&self) -> &About {
         &self.0.about
     }
 
+    /// The address by which the cluster knows this instance, and no other.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
     /// Reads at `at` into all of `memory`. Gives the number of bytes that there were.
+    ///
+    /// # Errors
+    /// Those of librbd, and of [`Source::op_timeout`].
     pub async fn read(
         &self,
         at: u64,
         memory: SmallVec<[BufMut; 2]>,
-    ) -> (io::Result<usize>, SmallVec<[BufMut; 2]>) {
+    ) -> io::Result<(usize, SmallVec<[BufMut; 2]>)> {
         let bytes = memory.iter().map(BufMut::len).sum::<usize>() as u64;
         let (library, image) = self.parts();
-        let permit = self.0.bound.take(bytes.max(LEAST)).await;
-        call(library, self.clone(), permit, memory, |vectors, memory, completion| {
+        let permit = self.permit(bytes).await?;
+        call(library, self.clone(), permit, self.0.op_timeout, memory, |vectors, memory, completion| {
             let vector =
                 |buf: &mut BufMut| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
             vectors.extend(memory.iter_mut().map(vector));
@@ -121,12 +152,12 @@ impl Image {
     /// Writes `memory` at `at`. It is on all replicas when this ends.
     ///
     /// # Errors
-    /// Those of librbd: the write may have been done in part.
+    /// Those of librbd, and of [`Source::op_timeout`]: the write may have been done in part.
     pub async fn write(&self, at: u64, memory: SmallVec<[Bytes; 2]>) -> io::Result<()> {
         let bytes = memory.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         let (library, image) = self.parts();
-        let permit = self.0.bound.take(bytes.max(LEAST)).await;
-        let (result, _) = call(library, self.clone(), permit, memory, |vectors, memory, completion| {
+        let permit = self.permit(bytes).await?;
+        call(library, self.clone(), permit, self.0.op_timeout, memory, |vectors, memory, completion| {
             let vector = |piece: &Bytes| libc::iovec {
                 iov_base: piece.as_ptr().cast_mut().cast(),
                 iov_len: piece.len(),
@@ -136,43 +167,93 @@ impl Image {
             // does not write to them.
             unsafe { (library.rbd_aio_writev)(image, vectors.as_ptr(), count(vectors), at, completion) }
         })
-        .await;
-        result.map(drop)
+        .await
+        .map(drop)
     }
 
     /// Makes `len` bytes at `at` zeros. Whole objects give their space back, unless they shall
     /// `take_room`. (A discard would leave the ends of a range as they are.)
     ///
     /// # Errors
-    /// Those of librbd: it may have been done in part.
+    /// Those of librbd, and of [`Source::op_timeout`]: it may have been done in part.
     pub async fn write_zeros(&self, at: u64, len: u64, take_room: bool) -> io::Result<()> {
         let (library, image) = self.parts();
         let flags = if take_room { THICK } else { 0 };
         let pieces = len.div_ceil(self.0.about.object_size.max(1));
         // Zeros that take room are sent as data.
         let bytes = if take_room { len } else { pieces.saturating_mul(LEAST) };
-        let permit = self.0.bound.take(bytes.max(LEAST)).await;
-        let (result, ()) = call(library, self.clone(), permit, (), |_, (), completion| {
+        let permit = self.permit(bytes).await?;
+        call(library, self.clone(), permit, self.0.op_timeout, (), |_, (), completion| {
             // SAFETY: it takes numbers.
             unsafe { (library.rbd_aio_write_zeroes)(image, at, len as usize, completion, flags, 0) }
         })
-        .await;
-        result.map(drop)
+        .await
+        .map(drop)
     }
 
     /// Waits for the writes in flight.
     ///
     /// # Errors
-    /// Those of librbd.
+    /// Those of librbd, and of [`Source::op_timeout`].
     pub async fn flush(&self) -> io::Result<()> {
         let (library, image) = self.parts();
-        let permit = self.0.bound.take(LEAST).await;
-        let (result, ()) = call(library, self.clone(), permit, (), |_, (), completion| {
+        let permit = self.permit(LEAST).await?;
+        call(library, self.clone(), permit, self.0.op_timeout, (), |_, (), completion| {
             // SAFETY: it takes nothing else.
             unsafe { (library.rbd_aio_flush)(image, completion) }
         })
-        .await;
-        result.map(drop)
+        .await
+        .map(drop)
+    }
+
+    /// The image's size in bytes. Blocks if it has changed.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub fn size(&self) -> Result<u64, Error> {
+        let ((library, image), mut size) = (self.parts(), 0);
+        // SAFETY: it fills the number.
+        let code = unsafe { (library.rbd_get_size)(image, &raw mut size) };
+        Error::check(code, || "the image's size cannot be read".into()).map(|_| size)
+    }
+
+    /// How many of the `len` bytes at `at` lie in objects of which all are there, or none is; and
+    /// whether they are. An object that is there may be zeros in part.
+    ///
+    /// # Errors
+    /// Those of librbd, and of [`Source::op_timeout`].
+    pub async fn run_of_objects(&self, at: u64, len: u64) -> io::Result<(u64, bool)> {
+        if !self.0.about.fast_diff {
+            return Ok((len, true));
+        }
+        let this = self.clone();
+        let run = unpinned::run_beside(self.0.op_timeout, move || this.run_of_objects_now(at, len)).await?;
+        run.map_err(io::Error::from_raw_os_error)
+    }
+
+    fn run_of_objects_now(&self, at: u64, len: u64) -> Result<(u64, bool), i32> {
+        let ((library, image), mut flags) = (self.parts(), 0);
+        // SAFETY: it fills the number.
+        let code = unsafe { (library.rbd_get_flags)(image, &raw mut flags) };
+        if code < 0 {
+            return Err(code.saturating_neg());
+        }
+        // Without its map librbd would ask for each object.
+        if flags & FLAGS_INVALID != 0 {
+            return Ok((len, true));
+        }
+        let mut run = Run { at, end: at + len, next: at, mapped: false, ended: false };
+        // SAFETY: the callback has this argument, and is not called after the return. Null stands
+        // for the beginning of time.
+        let code = unsafe {
+            let argument = (&raw mut run).cast();
+            (library.rbd_diff_iterate2)(image, std::ptr::null(), at, len, 1, 1, differs, argument)
+        };
+        match code {
+            0.. => Ok(run.result()),
+            _ if run.ended => Ok(run.result()),
+            _ => Err(code.saturating_neg()),
+        }
     }
 
     /// The value of a key of the image's metadata, at most `max` bytes; `None` if it has none.
@@ -203,6 +284,7 @@ impl Image {
     /// without blocking.
     pub fn set_metadata(&self, key: &str, value: &str) -> impl Future<Output = io::Result<()>> + use<> {
         let (this, named) = (self.clone(), c_string(key).and_then(|key| Ok((key, c_string(value)?))));
+        let limit = self.0.op_timeout;
         async move {
             let Ok((key, value)) = named else { return Err(io::ErrorKind::InvalidInput.into()) };
             let set = move || {
@@ -210,17 +292,15 @@ impl Image {
                 // SAFETY: both end with zeros.
                 unsafe { (library.rbd_metadata_set)(image, key.as_ptr(), value.as_ptr()) }
             };
-            let code = if runtime::is_running() {
-                let on_thread = |(): &mut (), completer: runtime::Completer| {
-                    // Without a thread the completer is dropped, and says so.
-                    unpinned::start(move || completer.complete(set()));
-                };
-                Foreign::start((), on_thread).await.0
-            } else {
-                set()
-            };
+            let code = if runtime::is_running() { unpinned::run_beside(limit, set).await? } else { set() };
             if code < 0 { Err(io::Error::from_raw_os_error(code.saturating_neg())) } else { Ok(()) }
         }
+    }
+
+    /// Waits for `bytes` of the bound.
+    async fn permit(&self, bytes: u64) -> io::Result<Permit> {
+        let late = |_| io::ErrorKind::ResourceBusy.into();
+        timeout(self.0.op_timeout, self.0.bound.take(bytes.max(LEAST))).await.map_err(late)
     }
 
     fn parts(&self) -> (&'static Library, RbdImage) {
@@ -228,26 +308,106 @@ impl Image {
     }
 }
 
+/// The first run of a list of pieces with data, which come in order.
+struct Run {
+    at: u64,
+    end: u64,
+    /// Where the pieces that have come end.
+    next: u64,
+    mapped: bool,
+    /// No later piece belongs to it.
+    ended: bool,
+}
+
+impl Run {
+    /// Whether it goes on behind a piece with data.
+    fn take(&mut self, at: u64, len: u64) -> bool {
+        if at > self.next {
+            // A hole before this piece: it ends the data before, or is the run itself.
+            self.end = if self.mapped { self.next } else { at };
+            self.ended = true;
+            return false;
+        }
+        self.mapped = true;
+        self.next = self.next.max(at.saturating_add(len));
+        true
+    }
+
+    fn result(&self) -> (u64, bool) {
+        let end = if self.mapped { self.next.min(self.end) } else { self.end };
+        (end - self.at, self.mapped)
+    }
+}
+
+/// The callback of [`Image::run_of_objects`].
+///
+/// # Safety
+/// `argument` is a [`Run`] that nothing else uses.
+unsafe extern "C" fn differs(at: u64, len: usize, exists: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the caller's.
+    let run = unsafe { &mut *argument.cast::<Run>() };
+    if exists == 0 || run.take(at, len as u64) { 0 } else { -libc::ECANCELED }
+}
+
+/// librbd's callback after a change of the header.
+///
+/// # Safety
+/// `argument` is the [`Changed`] of an image that has not been unwatched.
+unsafe extern "C" fn updated(argument: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe { (*argument.cast::<Changed>())() };
+}
+
 fn count(vectors: &Vectors) -> c_int {
     vectors.len() as c_int
 }
 
+impl Successor {
+    /// Connects to the cluster, and keeps the instance at the address `before` from it: nothing
+    /// that it has sent is carried out after the first operation of the successor on the same
+    /// object.
+    /// Blocks. Needs the monitors, and no OSD.
+    ///
+    /// # Errors
+    /// An [`Error`]: the instance before may still write.
+    pub fn to(before: &str, source: &Source) -> Result<Self, Error> {
+        let connection = Connection::open(library()?, &source.login, source.op_timeout)?;
+        connection.fence(before)?;
+        Ok(Self { source: source.clone(), connection })
+    }
+
+    /// [`Image::open`] by this connection.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(self, changed: Changed) -> Result<Image, Error> {
+        open_within(move || Opened::open(self.connection, &self.source, changed))
+    }
+}
+
+fn open_within(open: impl FnOnce() -> Result<Opened, Error> + Send + 'static) -> Result<Image, Error> {
+    unpinned::run("opening the image", OPEN + WATCH, open)?.map(|open| Image(Arc::new(open)))
+}
+
 impl Opened {
     /// Blocks.
-    fn open(library: &'static Library, source: &Source) -> Result<Self, Error> {
-        let pool =
-            Pool::open(Connection::open(library, &source.login)?, &source.pool, source.namespace.as_deref())?;
-        let mut handle = Handle::open(library, pool, source)?;
+    fn open(connection: Connection, source: &Source, changed: Changed) -> Result<Self, Error> {
+        let address = connection.address()?;
+        let pool = Pool::open(connection, &source.pool, source.namespace.as_deref())?;
+        let mut handle = Handle::open(pool, source)?;
         if !source.read_only && source.snapshot.is_none() {
             handle.lock()?;
         }
+        handle.watch(changed)?;
         let about = handle.about(source.snapshot.as_deref())?;
-        Ok(Self { handle, about, bound: Bound::new(IN_FLIGHT) })
+        let bound = Bound::new(IN_FLIGHT);
+        Ok(Self { handle, about, address, op_timeout: source.op_timeout, bound })
     }
 }
 
 impl Handle {
-    fn open(library: &'static Library, pool: Pool, source: &Source) -> Result<Self, Error> {
+    fn open(pool: Pool, source: &Source) -> Result<Self, Error> {
+        let library = pool.connection.library;
         let (name, snapshot) =
             (c_string(&source.image)?, source.snapshot.as_deref().map(c_string).transpose()?);
         let open = match source.read_only || snapshot.is_some() {
@@ -262,7 +422,7 @@ impl Handle {
             let at = source.snapshot.as_ref().map_or(String::new(), |name| format!("@{name}"));
             format!("image {}{at} of pool {} cannot be opened", source.image, source.pool)
         })?;
-        Ok(Self { library, image, locked: false, pool: ManuallyDrop::new(pool) })
+        Ok(Self { library, image, locked: false, watch: None, pool: ManuallyDrop::new(pool) })
     }
 
     fn about(&self, snapshot: Option<&str>) -> Result<About, Error> {
@@ -292,16 +452,35 @@ impl Handle {
             snapshot_id,
             size: info.size,
             object_size: info.object_size,
+            fast_diff: self.features()? & FEATURE_FAST_DIFF != 0,
         })
+    }
+
+    fn features(&self) -> Result<u64, Error> {
+        let mut features = 0;
+        // SAFETY: it fills the number.
+        let code = unsafe { (self.library.rbd_get_features)(self.image, &raw mut features) };
+        Error::check(code, || "the image's features cannot be read".into()).map(|_| features)
+    }
+
+    /// Has `changed` called from now on.
+    fn watch(&mut self, changed: Changed) -> Result<(), Error> {
+        let (mut number, argument) = (0, Box::into_raw(Box::new(changed)));
+        // SAFETY: librbd calls with this argument until it is unwatched, and it lives until then.
+        let code =
+            unsafe { (self.library.rbd_update_watch)(self.image, &raw mut number, updated, argument.cast()) };
+        if code < 0 {
+            // SAFETY: it came from a box, and librbd has not taken it.
+            drop(unsafe { Box::from_raw(argument) });
+        } else {
+            self.watch = Some((number, argument));
+        }
+        Error::check(code, || "the image's changes cannot be watched".into()).map(drop)
     }
 
     /// Takes the lock, so that librbd does not give it away when another client asks.
     fn lock(&mut self) -> Result<(), Error> {
-        let mut features = 0;
-        // SAFETY: it fills the number.
-        let code = unsafe { (self.library.rbd_get_features)(self.image, &raw mut features) };
-        Error::check(code, || "the image's features cannot be read".into())?;
-        if features & FEATURE_LOCK == 0 {
+        if self.features()? & FEATURE_LOCK == 0 {
             return Err(Error::NoLock);
         }
         let end = Instant::now() + WATCH;
@@ -386,6 +565,11 @@ impl Handle {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: nothing uses the image afterwards, and the pool is dropped once, after it.
         unsafe {
+            if let Some((number, argument)) = this.watch.take() {
+                // It waits for callbacks under way.
+                (this.library.rbd_update_unwatch)(this.image, number);
+                drop(Box::from_raw(argument));
+            }
             if this.locked {
                 (this.library.rbd_lock_release)(this.image);
             }
@@ -395,22 +579,38 @@ impl Handle {
     }
 }
 
-/// An address without the version of its protocol.
-fn plain(address: &str) -> &str {
-    ["v1:", "v2:", "any:"].iter().find_map(|version| address.strip_prefix(version)).unwrap_or(address)
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
-        let Self { library, image, locked, .. } = *self;
+        let Self { library, image, locked, watch, .. } = *self;
         // SAFETY: the pool is taken once.
         let pool = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.pool) });
-        let closing = ManuallyDrop::new(Self { library, image, locked, pool });
+        let closing = ManuallyDrop::new(Self { library, image, locked, watch, pool });
         let close = move || ManuallyDrop::into_inner(closing).close();
         if runtime::is_running() {
             unpinned::start(close);
         } else if let Err(error) = unpinned::run("closing the image", CLOSE, close) {
             tracing::warn!(%error, "an image stays open until the process ends");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first_run(at: u64, len: u64, pieces: &[(u64, u64)]) -> (u64, bool) {
+        let mut run = Run { at, end: at + len, next: at, mapped: false, ended: false };
+        let _ = pieces.iter().all(|&(at, len)| run.take(at, len));
+        run.result()
+    }
+
+    #[test]
+    fn the_first_run_ends_where_data_begins_or_ends() {
+        assert_eq!(first_run(10, 90, &[]), (90, false));
+        assert_eq!(first_run(10, 90, &[(40, 10), (50, 10)]), (30, false));
+        assert_eq!(first_run(10, 90, &[(10, 10), (20, 30)]), (40, true));
+        assert_eq!(first_run(10, 90, &[(10, 10), (30, 10)]), (10, true));
+        assert_eq!(first_run(10, 90, &[(10, 90)]), (90, true));
+        assert_eq!(first_run(10, 90, &[(8, 200)]), (90, true), "pieces may be larger than what was asked");
     }
 }

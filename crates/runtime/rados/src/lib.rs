@@ -25,4 +25,5 @@ mod unpinned;
 
 pub use connection::Login;
 pub use error::{Error, LoadError};
-pub use image::{About, Image, Source};
+pub use image::{About, Changed, Image, Source, Successor};
+pub use unpinned::start as start_unpinned;

@@ -19,8 +19,17 @@ pub(crate) type Callback = unsafe extern "C" fn(Completion, *mut c_void);
 
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 pub(crate) const EXCLUSIVE: c_int = 0;
+/// `rbd_update_callback_t`.
+pub(crate) type Updated = unsafe extern "C" fn(*mut c_void);
+/// The callback of `rbd_diff_iterate2`: an offset, a length, and whether there is data.
+pub(crate) type Differs = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
+
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(crate) const FEATURE_LOCK: u64 = 1 << 2;
+/// `RBD_FEATURE_FAST_DIFF`.
+pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
+/// `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
+pub(crate) const FLAGS_INVALID: u64 = 3;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the zeros take room.
 pub(crate) const THICK: c_int = 1;
 
@@ -110,6 +119,9 @@ functions! {
             rados_connect: fn(Cluster) -> c_int;
             rados_shutdown: fn(Cluster);
             rados_cluster_fsid: fn(Cluster, *mut c_char, usize) -> c_int;
+            rados_getaddrs: fn(Cluster, *mut *mut c_char) -> c_int;
+            rados_blocklist_add: fn(Cluster, *mut c_char, u32) -> c_int;
+            rados_wait_for_latest_osdmap: fn(Cluster) -> c_int;
             rados_ioctx_create: fn(Cluster, *const c_char, *mut Pool) -> c_int;
             rados_ioctx_destroy: fn(Pool);
             rados_ioctx_set_namespace: fn(Pool, *const c_char);
@@ -122,6 +134,11 @@ functions! {
             rbd_stat: fn(RbdImage, *mut ImageInfo, usize) -> c_int;
             rbd_get_id: fn(RbdImage, *mut c_char, usize) -> c_int;
             rbd_get_features: fn(RbdImage, *mut u64) -> c_int;
+            rbd_get_flags: fn(RbdImage, *mut u64) -> c_int;
+            rbd_get_size: fn(RbdImage, *mut u64) -> c_int;
+            rbd_update_watch: fn(RbdImage, *mut u64, Updated, *mut c_void) -> c_int;
+            rbd_update_unwatch: fn(RbdImage, u64) -> c_int;
+            rbd_diff_iterate2: fn(RbdImage, *const c_char, u64, u64, u8, u8, Differs, *mut c_void) -> c_int;
             rbd_snap_get_id: fn(RbdImage, *const c_char, *mut u64) -> c_int;
             rbd_lock_acquire: fn(RbdImage, c_int) -> c_int;
             rbd_lock_release: fn(RbdImage) -> c_int;

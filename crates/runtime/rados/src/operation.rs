@@ -5,8 +5,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::time::Duration;
 
-use runtime::{Completer, Foreign};
+use runtime::{Completer, Foreign, timeout};
 use smallvec::SmallVec;
 
 use crate::bound::Permit;
@@ -22,7 +23,8 @@ struct Held<T, K> {
     _keep: K,
 }
 
-/// Starts an operation by `submit`, and waits for its end: a count, or its error. `keep` is
+/// Starts an operation by `submit`, and waits for its end: a count and its memory, or its error.
+/// After `limit` the error is ETIMEDOUT, and the operation may still be carried out. `keep` is
 /// dropped after the completion.
 ///
 /// `submit` fills the list of vectors if it needs them, starts the operation with a completion, and
@@ -32,9 +34,10 @@ pub(crate) async fn call<T: 'static, K: 'static>(
     library: &'static Library,
     keep: K,
     permit: Permit,
+    limit: Duration,
     memory: T,
     submit: impl FnOnce(&mut Vectors, &mut T, Completion) -> c_int,
-) -> (io::Result<usize>, T) {
+) -> io::Result<(usize, T)> {
     let held = Held { vectors: Vectors::new(), memory, _permit: permit, _keep: keep };
     let operation = Foreign::start(held, |held, completer| {
         let argument = completer.into_raw();
@@ -55,9 +58,12 @@ pub(crate) async fn call<T: 'static, K: 'static>(
             }
         }
     });
-    let (result, held) = operation.await;
-    let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
-    (result, held.memory)
+    let unknown = |_| io::Error::from_raw_os_error(libc::ETIMEDOUT);
+    let (result, held) = timeout(limit, operation).await.map_err(unknown)?;
+    match usize::try_from(result) {
+        Ok(count) => Ok((count, held.memory)),
+        Err(_) => Err(io::Error::from_raw_os_error(result.saturating_neg())),
+    }
 }
 
 /// librbd's callback, on a thread of its own.

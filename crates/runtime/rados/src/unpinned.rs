@@ -3,8 +3,11 @@
 //! The threads that librados starts inherit the processors of the thread that connects, and a core
 //! is pinned to one.
 
-use std::sync::mpsc;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
+
+use runtime::{Completer, Foreign, timeout};
 
 use crate::error::Error;
 
@@ -26,8 +29,32 @@ pub(crate) fn run<T: Send + 'static>(
     result.recv_timeout(limit).map_err(|_| too_late)
 }
 
+/// [`run`] for a core, which does not wait meanwhile.
+///
+/// # Errors
+/// ETIMEDOUT after `limit`; then `f` goes on. ECANCELED if there is no thread.
+pub(crate) async fn run_beside<T: Send + 'static>(
+    limit: Duration,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let result = Arc::new(Mutex::new(None));
+    let place = result.clone();
+    let on_thread = |(): &mut (), completer: Completer| {
+        // Without a thread the completer is dropped, and says so.
+        start(move || {
+            let value = f();
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+            completer.complete(0);
+        });
+    };
+    let error = io::Error::from_raw_os_error;
+    timeout(limit, Foreign::start((), on_thread)).await.map_err(|_| error(libc::ETIMEDOUT))?;
+    let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+    value.ok_or_else(|| error(libc::ECANCELED))
+}
+
 /// Starts `f` on a thread of its own. Returns false if there is no thread; then `f` is dropped.
-pub(crate) fn start(f: impl FnOnce() + Send + 'static) -> bool {
+pub fn start(f: impl FnOnce() + Send + 'static) -> bool {
     let unpinned = || {
         leave_cores();
         f();

@@ -2,25 +2,36 @@
 //! it. Knows nothing of their content.
 
 use std::io;
+use std::sync::Arc;
 
+use backing::StoreError;
 use device::Persist;
-use rados::Image;
 use runtime::Pooled;
+
+use crate::live::Live;
 
 /// The key of the image's metadata.
 const KEY: &str = "stag.reservations";
 
 /// Keeps bytes as hexadecimal digits, since a value is a string.
-pub struct ImagePersist(pub(crate) Image);
+pub struct ImagePersist(pub(crate) Arc<Live>);
 
 impl Persist for ImagePersist {
     fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Pooled::new(self.0.set_metadata(KEY, &digits))
+        let live = self.0.clone();
+        Pooled::new(async move {
+            let (image, generation) = live.instance().await.map_err(io::Error::other)?;
+            match image.set_metadata(KEY, &digits).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(io::Error::other(live.failed(generation, error, 0, true).await)),
+            }
+        })
     }
 
     fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>> {
-        let found = self.0.metadata(KEY, max.saturating_mul(2)).map_err(io::Error::other)?;
+        let image = self.0.serving().ok_or_else(|| io::Error::other(StoreError::Fenced))?;
+        let found = image.metadata(KEY, max.saturating_mul(2)).map_err(io::Error::other)?;
         found.map(|digits| bytes(&digits).ok_or_else(|| io::ErrorKind::InvalidData.into())).transpose()
     }
 }

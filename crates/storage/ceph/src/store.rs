@@ -1,8 +1,9 @@
-//! An RBD image as a store. Owns the meaning of librbd's errors, and never waits on a core.
+//! An RBD image as a store. Never waits on a core.
 
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backing::health::problems::Kind;
 use backing::{BlockStore, Extent, Geometry, Health, Io, StoreError};
@@ -11,29 +12,40 @@ use rados::{About, Error, Image, Login, Source};
 use runtime::{Bytes, Chain, pool};
 use smallvec::SmallVec;
 
+use crate::live::Live;
 use crate::name::ImageName;
 use crate::persist::ImagePersist;
 
 /// The smallest logical block of a unit, bytes: the image itself has none.
-const BLOCK: u32 = 512;
+pub(crate) const BLOCK: u32 = 512;
 /// OSDs write smaller pieces by reading what is around them.
 const PHYSICAL: u32 = 4096;
 /// The most bytes that are made zeros by one call: it becomes one operation for each object.
 const ZEROS_AT_ONCE: u64 = 256 << 20;
 
+/// The most bytes of which a look says whether their objects are there. Each look reads the map of
+/// all objects, 2 bits each.
+const RUN_AT_ONCE: u64 = 64 << 30;
+
 /// An open image.
 pub struct RbdStore {
-    image: Image,
+    live: Arc<Live>,
     writable: bool,
     health: Arc<Health>,
 }
 
 impl RbdStore {
-    /// Opens an image; a snapshot is read-only. Blocks.
+    /// Opens an image; a snapshot is read-only. After `op_timeout` an operation without an answer
+    /// ends with [`StoreError::Unknown`], and is not carried out later. Blocks.
     ///
     /// # Errors
     /// See [`Image::open`].
-    pub fn open(name: &ImageName, login: Login, read_only: bool) -> Result<Self, Error> {
+    pub fn open(
+        name: &ImageName,
+        login: Login,
+        read_only: bool,
+        op_timeout: Duration,
+    ) -> Result<Self, Error> {
         let writable = !read_only && name.snapshot.is_none();
         let source = Source {
             login,
@@ -42,58 +54,49 @@ impl RbdStore {
             image: name.image.clone(),
             snapshot: name.snapshot.clone(),
             read_only: !writable,
+            op_timeout,
         };
-        let image = Image::open(&source)?;
-        Ok(Self { image, writable, health: Health::new(format!("rbd:{name}")) })
+        let health = Health::new(format!("rbd:{name}"));
+        Ok(Self { live: Live::open(source, health.clone())?, writable, health })
     }
 
     /// What names the image in the world: its cluster, its pool, and itself there.
     pub fn seed(&self) -> String {
-        let About { fsid, pool_id, id, snapshot_id, .. } = self.image.about();
+        let About { fsid, pool_id, id, snapshot_id, .. } = self.live.about();
         let snapshot = snapshot_id.map_or(String::new(), |id| format!("@{id}"));
         format!("{fsid}/{pool_id}/{id}{snapshot}")
     }
 
     /// Where its reservations are kept; nowhere if it cannot be written.
     pub fn persist(&self) -> Option<Arc<dyn Persist>> {
-        self.writable.then(|| Arc::new(ImagePersist(self.image.clone())) as Arc<dyn Persist>)
+        self.writable.then(|| Arc::new(ImagePersist(self.live.clone())) as Arc<dyn Persist>)
     }
 
-    fn change<F>(&self, at: u64, change: impl FnOnce(Image) -> F) -> Io<()>
+    fn change<F>(&self, at: u64, change: impl FnOnce(Image) -> F + 'static) -> Io<()>
     where
         F: Future<Output = io::Result<()>> + 'static,
     {
         if !self.writable {
             return Io::err(StoreError::ReadOnly);
         }
-        let (change, health) = (change(self.image.clone()), self.health.clone());
-        Io::running(async move { change.await.map_err(|error| failed(&error, at, true, &health)) })
+        let live = self.live.clone();
+        Io::running(async move {
+            let (image, generation) = live.instance().await?;
+            match change(image).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(live.failed(generation, error, at, true).await),
+            }
+        })
     }
-}
-
-/// The error of a failed operation, which is reported to `health`.
-#[cold]
-fn failed(error: &io::Error, at: u64, write: bool, health: &Health) -> StoreError {
-    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    let error = match errno {
-        // This client is on the blocklist, or another one has broken its lock.
-        libc::ESHUTDOWN => StoreError::Fenced,
-        libc::EROFS if write => StoreError::Fenced,
-        // An operation that ended by a timeout may still be carried out.
-        libc::ETIMEDOUT | libc::ECANCELED => StoreError::Unknown,
-        _ => StoreError::from_errno(errno),
-    };
-    health.report(Kind::of_errno(errno, write), errno, Some(at / u64::from(BLOCK)));
-    error
 }
 
 impl BlockStore for RbdStore {
     fn size(&self) -> u64 {
-        self.image.about().size
+        self.live.size()
     }
 
     fn geometry(&self) -> Geometry {
-        let object = u32::try_from(self.image.about().object_size).unwrap_or(1 << 31);
+        let object = u32::try_from(self.live.about().object_size).unwrap_or(1 << 31);
         Geometry { block: BLOCK, physical_block: PHYSICAL, discard_granularity: object.max(PHYSICAL) }
     }
 
@@ -107,19 +110,20 @@ impl BlockStore for RbdStore {
 
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
         let Some(memory) = pool::alloc_many(len) else { return Io::err(StoreError::NoMemory) };
-        let (image, health) = (self.image.clone(), self.health.clone());
+        let (live, health) = (self.live.clone(), self.health.clone());
         Io::running(async move {
+            let (image, generation) = live.instance().await?;
             match image.read(at, memory).await {
-                (Ok(read), memory) if read == len => {
+                Ok((read, memory)) if read == len => {
                     let mut chain = Chain::new();
                     memory.into_iter().for_each(|buf| chain.push(buf));
                     Ok(chain)
                 }
-                (Ok(_), _) => {
+                Ok(_) => {
                     health.report(Kind::Shrunk, 0, Some(at / u64::from(BLOCK)));
                     Err(StoreError::OutOfRange)
                 }
-                (Err(error), _) => Err(failed(&error, at, false, &health)),
+                Err(error) => Err(live.failed(generation, error, at, false).await),
             }
         })
     }
@@ -129,7 +133,7 @@ impl BlockStore for RbdStore {
         // A region's memory may change while librbd copies it.
         let stable: Option<SmallVec<[Bytes; 2]>> = data.iter().map(|buf| buf.stable()).collect();
         let Some(data) = stable else { return Io::err(StoreError::NoMemory) };
-        self.change(at, |image| async move { image.write(at, data).await })
+        self.change(at, move |image| async move { image.write(at, data).await })
     }
 
     fn sync(&self) -> Io<()> {
@@ -155,30 +159,19 @@ impl BlockStore for RbdStore {
         })
     }
 
-    /// Which objects there are is not asked: all counts as mapped.
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {
-        Io::ok(Extent { at, len, mapped: true })
+        let live = self.live.clone();
+        let len = len.min(RUN_AT_ONCE);
+        Io::running(async move {
+            let (image, generation) = live.instance().await?;
+            match image.run_of_objects(at, len).await {
+                Ok((len, mapped)) => Ok(Extent { at, len, mapped }),
+                Err(error) => Err(live.failed(generation, error, at, false).await),
+            }
+        })
     }
 
     fn health(&self) -> Option<&Arc<Health>> {
         Some(&self.health)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fenced_client_and_an_unknown_outcome_are_no_medium_errors() {
-        let health = Health::new("rbd:pool/image");
-        let becomes = |errno, write| failed(&io::Error::from_raw_os_error(errno), 0, write, &health);
-        assert_eq!(becomes(libc::ESHUTDOWN, false), StoreError::Fenced);
-        assert_eq!(becomes(libc::EROFS, true), StoreError::Fenced);
-        assert_eq!(becomes(libc::ETIMEDOUT, true), StoreError::Unknown);
-        assert_eq!(becomes(libc::ENOSPC, true), StoreError::NoSpace);
-        assert_eq!(becomes(libc::EDQUOT, true), StoreError::NoSpace);
-        assert_eq!(becomes(libc::EIO, false), StoreError::Io(libc::EIO));
-        assert_eq!(health.look().state, backing::health::State::Failed);
     }
 }

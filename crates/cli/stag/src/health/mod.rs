@@ -79,11 +79,15 @@ impl<'a> Medium<'a> {
         }
     }
 
-    /// Checks that the medium is still the one that was opened, and reports to its health.
+    /// Checks that the medium is still the one that was opened, and reports to its health. Tells
+    /// initiators of a size that has changed.
     pub fn inspect(self) {
         match self {
             Self::Unit(unit) => match &unit.kind {
-                OpenKind::Disk(disk) => disk.opened.store.inspect(),
+                OpenKind::Disk(disk) => {
+                    disk.opened.store.inspect();
+                    disk.unit.revalidate();
+                }
                 OpenKind::Objects(unit) => unit.store().inspect(),
             },
             Self::Closed(_) | Self::Memory(..) => {}

@@ -197,9 +197,11 @@ impl UnitSpec {
         for (option, _, what) in own.into_iter().filter(|(_, given, _)| on_ceph && *given) {
             wrong(option, format!("an RBD image has no {what}"), "leave it out");
         }
-        for (option, given) in
-            [("ceph-user", options.ceph_user.is_some()), ("ceph-conf", options.ceph_conf.is_some())]
-        {
+        for (option, given) in [
+            ("ceph-user", options.ceph_user.is_some()),
+            ("ceph-conf", options.ceph_conf.is_some()),
+            ("op-timeout", options.op_timeout_s.is_some()),
+        ] {
             if given && !on_ceph {
                 wrong(
                     option,
@@ -351,7 +353,8 @@ mod tests {
         assert_eq!(wrong("rbd:pool/disk", &[("size", "1G"), ("cache", "direct")]), ["size", "cache"]);
         assert_eq!(wrong("rbd:pool/disk", &[("engine", "uring"), ("format", "raw")]), ["engine", "format"]);
         assert_eq!(wrong("rbd:pool/disk@noon", &[("ro", "no")]), ["ro"]);
-        assert_eq!(wrong("/x", &[("ceph-user", "stag"), ("ceph-conf", "/x")]), ["ceph-user", "ceph-conf"]);
+        let of_ceph = [("ceph-user", "stag"), ("ceph-conf", "/x"), ("op-timeout", "30")];
+        assert_eq!(wrong("/x", &of_ceph), ["ceph-user", "ceph-conf", "op-timeout"]);
         assert_eq!(wrong("osd:/x", &[("bs", "512"), ("thin", "")]), ["bs", "thin"]);
         assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
         assert_eq!(wrong("osd:mem:4K", &[]), ["path"]);

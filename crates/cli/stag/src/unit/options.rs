@@ -94,6 +94,8 @@ settings! {
         "ceph-conf" ceph_conf: Option<PathBuf> = None,
             text("a path").otherwise("$CEPH_CONF, else /etc/ceph/ceph.conf")
                 .hint("write the path of the cluster's ceph.conf");
+        /// How long an operation of an RBD image may wait for the cluster.
+        "op-timeout" op_timeout_s: Option<u32> = None, number(1, 600).unit("s").otherwise("30");
         /// The most bytes a second that SANITIZE writes.
         "sanitize-rate" sanitize_rate: Option<u64> = None,
             size(1, u64::MAX).otherwise("no limit").hint("write how many bytes a second, as in 100M");
@@ -270,6 +272,7 @@ mod tests {
             ("aptpl", ""),
             ("ceph-user", ""),
             ("ceph-conf", ""),
+            ("op-timeout", "0"),
             ("sanitize-rate", "0"),
             ("quota", "0"),
             ("warn-used", "much"),

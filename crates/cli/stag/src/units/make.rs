@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backing::BlockStore;
 use backing::spec::{CacheMode, Opened, Source, StoreSpec};
@@ -17,6 +18,9 @@ use super::prefault::prefault;
 use crate::health;
 use crate::identity::{self, Carried, Reservations, Settled};
 use crate::unit::{Backing, UnitSpec};
+
+/// How long an operation of an RBD image may take, unless said otherwise, seconds.
+const OP_TIMEOUT_S: u32 = 30;
 
 /// Opens one unit. Blocks on its medium.
 ///
@@ -91,7 +95,8 @@ fn open_image(
 ) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
     let login = Login { user: options.ceph_user.clone(), conf: options.ceph_conf.clone() };
-    let store = RbdStore::open(name, login, options.ro == Some(true))?;
+    let op_timeout = Duration::from_secs(options.op_timeout_s.unwrap_or(OP_TIMEOUT_S).into());
+    let store = RbdStore::open(name, login, options.ro == Some(true), op_timeout)?;
     let settled = identity::of_image(&store);
     let geometry = store.geometry();
     // A write is on all replicas before it is answered: nothing is left to flush.

@@ -262,7 +262,7 @@ impl Health {
 
     /// Records a new size of the medium, bytes. Call it when the size has changed.
     #[cold]
-    pub(crate) fn saw_size(&self, bytes: u64) {
+    pub fn saw_size(&self, bytes: u64) {
         let least = self.lock().least_size;
         if bytes >= least {
             self.lock().problems.clear(Kind::Shrunk);

@@ -103,7 +103,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
     };
     let more: &[(&str, &str)] = match (header, setting.name) {
         ("[[target.unit]]", "name" | "capacity") => &[("path", "\"osd:/srv/objects\"")],
-        ("[[target.unit]]", "ceph-user" | "ceph-conf") => &[("path", "\"rbd:pool/disk\"")],
+        ("[[target.unit]]", "ceph-user" | "ceph-conf" | "op-timeout") => &[("path", "\"rbd:pool/disk\"")],
         ("[[target.unit]]", "quota") => &[("path", "\"mem:1G\""), ("thin", "true")],
         ("[[target.unit]]", "warn-used" | "warn-available") => &[("thin", "true")],
         (_, "burst") => &[("iops", "100")],

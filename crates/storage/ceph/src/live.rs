@@ -1,0 +1,301 @@
+//! The instance of an image that is in service: a connection of its own, the open image, its lock.
+//! Owns its replacement, and the meaning of librbd's errors. Never waits on a core.
+//!
+//! An operation without an answer may be carried out at any later time. So its instance is kept
+//! from the cluster (fenced) before the operation ends, and a new instance is opened. The same
+//! happens after the cluster has shut an instance out.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use backing::health::problems::Kind;
+use backing::{Health, StoreError};
+use rados::{About, Changed, Error, Image, Source, Successor};
+
+use crate::store::BLOCK;
+
+/// Pause between two tries to fence an instance, or to open one.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Live {
+    source: Source,
+    about: About,
+    health: Arc<Health>,
+    /// Bytes, as last seen.
+    size: AtomicU64,
+    /// Held while the size is read.
+    looking: Mutex<()>,
+    state: Mutex<State>,
+    /// To the image's thread.
+    ask: Sender<Ask>,
+}
+
+/// What the image's thread is asked for.
+enum Ask {
+    /// To replace the instance at this address.
+    Replace(String),
+    /// To look at the image's size.
+    Look,
+}
+
+struct State {
+    /// Counts instances.
+    generation: u64,
+    phase: Phase,
+    waiting: Vec<Waker>,
+}
+
+enum Phase {
+    Serving(Image),
+    /// The last instance may still write.
+    Fencing,
+    /// It no longer may, and the next one is being opened.
+    Opening,
+    /// The next one could not be opened yet.
+    Failing,
+}
+
+/// The open image, and the number of its instance.
+pub(crate) type Instance = (Image, u64);
+
+impl Live {
+    /// Opens the first instance. Blocks.
+    pub(crate) fn open(source: Source, health: Arc<Health>) -> Result<Arc<Self>, Error> {
+        let (ask, asked) = channel();
+        let image = Image::open(&source, changed(&ask))?;
+        let state = State { generation: 0, phase: Phase::Serving(image.clone()), waiting: Vec::new() };
+        let (about, looking) = (image.about().clone(), Mutex::default());
+        health.expect_size(about.size);
+        let size = about.size.into();
+        let this = Arc::new(Self { source, about, health, size, looking, state: Mutex::new(state), ask });
+        let live = Arc::downgrade(&this);
+        match rados::start_unpinned(move || serve_requests(&live, &asked)) {
+            true => Ok(this),
+            false => Err(Error::NoThread),
+        }
+    }
+
+    /// What the image was when it was first opened.
+    pub(crate) fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Bytes, as last seen.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Reads the image's size. Blocks.
+    fn look(&self) {
+        let _looking = self.looking.lock();
+        match self.serving().map(|image| image.size()) {
+            Some(Ok(size)) => self.saw(size),
+            Some(Err(error)) => tracing::warn!(path = self.health.path(), %error, "a change was not seen"),
+            // The next instance tells.
+            None => {}
+        }
+    }
+
+    fn saw(&self, size: u64) {
+        let before = self.size.swap(size, Ordering::AcqRel);
+        if before != size {
+            tracing::warn!(path = self.health.path(), before, size, "the medium's size changed");
+            self.health.saw_size(size);
+        }
+    }
+
+    /// The instance in service, unless it is being replaced.
+    pub(crate) fn serving(&self) -> Option<Image> {
+        match &self.lock().phase {
+            Phase::Serving(image) => Some(image.clone()),
+            Phase::Fencing | Phase::Opening | Phase::Failing => None,
+        }
+    }
+
+    /// The instance in service. Waits for one that is being opened, as long as an operation may
+    /// take.
+    pub(crate) async fn instance(&self) -> Result<Instance, StoreError> {
+        let found = |state: &State| match &state.phase {
+            Phase::Serving(image) => Some(Ok((image.clone(), state.generation))),
+            Phase::Fencing | Phase::Opening => None,
+            Phase::Failing => Some(Err(StoreError::Fenced)),
+        };
+        runtime::timeout(self.source.op_timeout, self.until(found)).await.unwrap_or(Err(StoreError::Fenced))
+    }
+
+    /// The store's error for an operation of the instance `generation` that has failed. If the
+    /// operation may still be carried out, this waits until it no longer may.
+    #[cold]
+    pub(crate) async fn failed(&self, generation: u64, error: io::Error, at: u64, write: bool) -> StoreError {
+        let errno = error.raw_os_error();
+        match errno {
+            None if error.kind() == io::ErrorKind::ResourceBusy => return StoreError::Unknown,
+            Some(libc::ESHUTDOWN) => self.replace(generation, "the cluster has shut this daemon out"),
+            // Others' writes fail so while another client has the lock.
+            Some(libc::EROFS) if write => {
+                self.replace(generation, "another client has taken the image's lock")
+            }
+            Some(libc::ETIMEDOUT | libc::ECANCELED) => {
+                let seconds = self.source.op_timeout.as_secs();
+                self.replace(generation, &format!("the cluster has not answered for {seconds} s"));
+                self.until(|state| state.is_fenced(generation).then_some(())).await;
+            }
+            Some(libc::EINVAL) => {}
+            _ => {
+                let errno = errno.unwrap_or(libc::EIO);
+                self.health.report(Kind::of_errno(errno, write), errno, Some(at / u64::from(BLOCK)));
+            }
+        }
+        meaning(errno.unwrap_or(libc::EIO), write)
+    }
+
+    /// Starts to replace the instance `generation`, unless that was done.
+    fn replace(&self, generation: u64, why: &str) {
+        let before = {
+            let mut state = self.lock();
+            if state.generation != generation || !matches!(state.phase, Phase::Serving(_)) {
+                return;
+            }
+            std::mem::replace(&mut state.phase, Phase::Fencing)
+        };
+        let Phase::Serving(image) = before else { return };
+        self.health.failed(format!("{why}: a new instance is opened"));
+        // The thread ends no sooner than `self`.
+        let _ = self.ask.send(Ask::Replace(image.address().to_owned()));
+    }
+
+    /// Puts an instance into service, if it is one of the same image.
+    fn serve(&self, image: Image) -> Result<(), String> {
+        let (now, before) = (image.about(), &self.about);
+        if (&now.fsid, now.pool_id, &now.id) != (&before.fsid, before.pool_id, &before.id) {
+            return Err("another image has its name now".into());
+        }
+        self.saw(now.size);
+        self.lock().generation += 1;
+        self.enter(Phase::Serving(image));
+        self.health.recovered();
+        tracing::warn!(path = self.health.path(), "a new instance of the image is in service");
+        Ok(())
+    }
+
+    fn enter(&self, phase: Phase) {
+        let mut state = self.lock();
+        state.phase = phase;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until `find` finds something in the state.
+    async fn until<T>(&self, find: impl Fn(&State) -> Option<T>) -> T {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            if let Some(found) = find(&state) {
+                return Poll::Ready(found);
+            }
+            if !state.waiting.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+                state.waiting.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether nothing of the instance `generation` is carried out any more.
+    fn is_fenced(&self, generation: u64) -> bool {
+        self.generation != generation || matches!(self.phase, Phase::Opening | Phase::Failing)
+    }
+}
+
+/// The store's error for one of librbd's.
+fn meaning(errno: i32, write: bool) -> StoreError {
+    match errno {
+        // This client is on the blocklist, or another one has its lock.
+        libc::ESHUTDOWN => StoreError::Fenced,
+        libc::EROFS if write => StoreError::Fenced,
+        libc::ETIMEDOUT | libc::ECANCELED => StoreError::Unknown,
+        // The image has become smaller.
+        libc::EINVAL => StoreError::OutOfRange,
+        _ => StoreError::from_errno(errno),
+    }
+}
+
+/// What an image calls after each change of its header.
+fn changed(ask: &Sender<Ask>) -> Changed {
+    let ask = ask.clone();
+    Arc::new(move || drop(ask.send(Ask::Look)))
+}
+
+/// The thread of an image. The senders go with the store.
+fn serve_requests(live: &Weak<Live>, asked: &Receiver<Ask>) {
+    while let Ok(ask) = asked.recv() {
+        let Some(this) = live.upgrade() else { return };
+        match ask {
+            Ask::Replace(before) => {
+                drop(this);
+                if replace(live, &before).is_none() {
+                    return;
+                }
+            }
+            // Not here: while OSDs are silent it takes long, and an instance may have to be fenced.
+            Ask::Look => drop(rados::start_unpinned(move || this.look())),
+        }
+    }
+}
+
+/// Tries until it is done; `None` if the store has gone.
+fn replace(live: &Weak<Live>, before: &str) -> Option<()> {
+    let (source, changed) = {
+        let this = live.upgrade()?;
+        (this.source.clone(), changed(&this.ask))
+    };
+    let mut next = loop {
+        match Successor::to(before, &source) {
+            Ok(successor) => {
+                live.upgrade()?.enter(Phase::Opening);
+                break successor.open(changed.clone());
+            }
+            // Nothing may be answered before.
+            Err(error) => live.upgrade()?.health.failed(format!("its last instance is not fenced: {error}")),
+        }
+        std::thread::sleep(PAUSE);
+    };
+    loop {
+        let this = live.upgrade()?;
+        let Err(reason) = next.map_err(|error| error.to_string()).and_then(|image| this.serve(image)) else {
+            return Some(());
+        };
+        this.health.failed(format!("no new instance could be opened yet: {reason}"));
+        this.enter(Phase::Failing);
+        drop(this);
+        std::thread::sleep(PAUSE);
+        next = Image::open(&source, changed.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fenced_client_and_an_unknown_outcome_are_no_medium_errors() {
+        assert_eq!(meaning(libc::ESHUTDOWN, false), StoreError::Fenced);
+        assert_eq!(meaning(libc::EROFS, true), StoreError::Fenced);
+        assert_eq!(meaning(libc::ETIMEDOUT, true), StoreError::Unknown);
+        assert_eq!(meaning(libc::EINVAL, true), StoreError::OutOfRange);
+        assert_eq!(meaning(libc::ENOSPC, true), StoreError::NoSpace);
+        assert_eq!(meaning(libc::EDQUOT, true), StoreError::NoSpace);
+        assert_eq!(meaning(libc::EIO, false), StoreError::Io(libc::EIO));
+    }
+}
