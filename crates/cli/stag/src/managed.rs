@@ -79,7 +79,7 @@ impl Document {
     /// # Errors
     /// It is none.
     pub fn from_toml(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map(|tables| Self { tables }).map_err(|error| error.message().to_owned())
+        toml::from_str(text).map(Self::of).map_err(|error| error.message().to_owned())
     }
 
     /// Takes JSON: an object with `target` and `export`.
@@ -88,7 +88,23 @@ impl Document {
     /// It is no object.
     pub fn from_json(json: Value) -> Result<Self, String> {
         let Value::Object(tables) = json else { return Err("the document is a JSON object".into()) };
-        Ok(Self { tables })
+        Ok(Self::of(tables))
+    }
+
+    /// A list of one table may stand without brackets. Here it does not, so that it is found.
+    fn of(tables: Map<String, Value>) -> Self {
+        let mut document = Self { tables };
+        let listed = |tables: &mut Map<String, Value>, list: &str| {
+            if let Some(alone) = tables.get_mut(list).filter(|found| found.is_object()) {
+                *alone = Value::Array(vec![alone.take()]);
+            }
+        };
+        listed(&mut document.tables, "target");
+        listed(&mut document.tables, "export");
+        let targets = document.tables.get_mut("target").and_then(Value::as_array_mut);
+        let targets = targets.into_iter().flatten().filter_map(Value::as_object_mut);
+        targets.for_each(|target| listed(target, "unit"));
+        document
     }
 
     /// This document; secrets that it leaves out stay those of `before`.
@@ -327,6 +343,16 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_table_that_stands_alone_is_found_as_one_in_a_list() {
+        let alone = json!({ "target": { "iqn": "iqn.2026-01.org.example:t", "unit": { "lun": 0, "path": "mem:1M" } } });
+        let document = document(alone.clone());
+        assert!(document.targets().contains("iqn.2026-01.org.example:t"));
+        assert_eq!(document.shown()["target"][0]["unit"][0]["lun"], 0);
+        assert_eq!(document.without(joined("", alone).unwrap()).targets, []);
+        assert_eq!(Document::from_toml(&document.text().unwrap()).unwrap(), document);
     }
 
     #[test]
