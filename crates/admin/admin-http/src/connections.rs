@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::api::Peer;
 use crate::{Source, pages};
 
 /// Connections at once. One more replaces the oldest that has not sent a request.
@@ -54,8 +55,8 @@ async fn accept(listener: tokio::net::TcpListener, router: Router) {
     let mut tasks = JoinSet::new();
     let mut guests: Vec<Guest> = Vec::with_capacity(CONNECTIONS);
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "HTTP: accept failed");
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -75,15 +76,16 @@ async fn accept(listener: tokio::net::TcpListener, router: Router) {
             }
         }
         let asked = Arc::new(AtomicBool::new(false));
-        let ends = tasks.spawn(connection(stream, router.clone(), asked.clone()));
+        let ends = tasks.spawn(connection(stream, Peer(peer), router.clone(), asked.clone()));
         guests.push(Guest { ends, asked });
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, asked: Arc<AtomicBool>) {
+async fn connection(stream: TcpStream, peer: Peer, router: Router, asked: Arc<AtomicBool>) {
     let pages = TowerToHyperService::new(router);
-    let answer = service_fn(move |request: Request<Incoming>| {
+    let answer = service_fn(move |mut request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(peer);
         let answer = may_be_answered(&request).then(|| pages.call(request));
         async move {
             match answer {

@@ -1,14 +1,16 @@
-//! HTTP for administrators: `/metrics`, `/healthz` and `/readyz`, on a thread of its own beside the
-//! cores. It knows nothing of the server: a [`Source`] supplies the content.
+//! HTTP for administrators: `/metrics`, `/healthz`, `/readyz` and the API, on a thread of its own
+//! beside the cores. It knows nothing of the server: a [`Source`] supplies the content.
 //!
 //! - [`Http`]: the thread, from its start before the sandbox closes to its end.
 //! - [`exposition`]: metrics as text, for Prometheus and OpenMetrics.
+//! - [`Head`] and [`Answer`]: a request to `/api/`, and what it gets.
 //!
 //! The thread must never run on a core, and nothing here may wait for a client without a bound. It
 //! is the only place that uses tokio.
 #![forbid(unsafe_code)]
 
 mod accept;
+mod api;
 mod connections;
 pub mod exposition;
 mod pages;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+pub use api::{Answer, CALLS, Head};
 use exposition::Format;
 use tokio::sync::oneshot;
 
@@ -26,6 +29,8 @@ use tokio::sync::oneshot;
 pub trait Source: Send + Sync + 'static {
     /// State at one moment.
     type Picture: Send + Sync + 'static;
+    /// A request to `/api/` that may be executed.
+    type Call: Send + 'static;
 
     /// Takes a picture of everything. Called once a second at most; all clients share the result.
     fn look(&self) -> Self::Picture;
@@ -38,6 +43,25 @@ pub trait Source: Send + Sync + 'static {
 
     /// Whether clients can be served now, and text for people.
     fn readiness(&self, picture: &Self::Picture) -> Report;
+
+    /// Whether the request may read the metrics. Must not block.
+    ///
+    /// # Errors
+    /// The answer to a client that may not.
+    fn may_scrape(&self, head: &Head) -> Result<(), Answer>;
+
+    /// Decides on a request to `/api/`, before its body is read: what to execute, and how many
+    /// bytes its body may have. Must not block.
+    ///
+    /// # Errors
+    /// The answer to a client that gets nothing else.
+    fn admit(&self, head: Head) -> Result<(Self::Call, usize), Answer>;
+
+    /// Executes a request. [`CALLS`] run at once, each on a thread of its own.
+    fn execute(&self, call: Self::Call, body: &[u8]) -> Answer;
+
+    /// The answer to a request that cannot be executed, for the reason `what`.
+    fn refusal(status: u16, what: &str) -> Answer;
 }
 
 /// An answer of yes or no, with reasons.
@@ -74,8 +98,8 @@ impl<S: Source> Http<S> {
             let made = tokio::runtime::Builder::new_current_thread()
                 .enable_io()
                 .enable_time()
-                // Takes the pictures. Its thread inherits `be_patient`'s scheduling.
-                .max_blocking_threads(1)
+                // One takes the pictures. The threads inherit `be_patient`'s scheduling.
+                .max_blocking_threads(1 + CALLS)
                 .thread_name("http-gather")
                 .build();
             let runtime = match made {

@@ -1,18 +1,18 @@
-//! Routes and responses: `/metrics`, `/healthz`, `/readyz`. All clients share a picture that is a
-//! second old at most.
+//! Routes and responses: `/metrics`, `/healthz`, `/readyz`, and what lies below `/api/`. All
+//! clients share a picture that is a second old at most.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use tokio::sync::Mutex;
+use axum::routing::{any, get};
+use tokio::sync::{Mutex, Semaphore};
 
-use crate::{Report, Source, accept};
+use crate::{CALLS, Head, Report, Source, accept, api};
 
 /// Time for which a picture is served.
 const FRESH: Duration = Duration::from_secs(1);
@@ -22,6 +22,8 @@ struct Shared<S: Source> {
     source: Arc<S>,
     /// Held while a new picture is taken: requests that arrive meanwhile get that one.
     latest: Mutex<Option<Arc<Taken<S>>>>,
+    /// Requests of the API that may be executed now.
+    calls: Arc<Semaphore>,
 }
 
 struct Taken<S: Source> {
@@ -49,11 +51,13 @@ impl<S: Source> Shared<S> {
 
 /// All pages.
 pub fn router<S: Source>(source: Arc<S>) -> Router {
-    let shared = Arc::new(Shared { source, latest: Mutex::default() });
+    let shared =
+        Arc::new(Shared { source, latest: Mutex::default(), calls: Arc::new(Semaphore::new(CALLS)) });
     Router::new()
         .route("/metrics", get(metrics::<S>))
         .route("/healthz", get(health::<S>))
         .route("/readyz", get(readiness::<S>))
+        .route("/api/{*rest}", any(below_api::<S>))
         .fallback(nothing)
         .with_state(shared)
 }
@@ -62,8 +66,16 @@ async fn nothing() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n")
 }
 
-async fn metrics<S: Source>(State(shared): State<Arc<Shared<S>>>, headers: HeaderMap) -> Response {
-    let format = accept::format(&headers);
+async fn below_api<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {
+    api::answer(shared.source.clone(), shared.calls.clone(), request).await
+}
+
+async fn metrics<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {
+    let (parts, _) = request.into_parts();
+    if let Err(answer) = shared.source.may_scrape(&Head::of(&parts)) {
+        return answer.into_response();
+    }
+    let format = accept::format(&parts.headers);
     let Some(taken) = shared.picture().await else { return failed() };
     let text = match taken.texts[format as usize].get() {
         Some(text) => Ok(text.clone()),

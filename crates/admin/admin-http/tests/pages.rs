@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use admin_http::exposition::Format;
-use admin_http::{Http, Report, Source};
+use admin_http::{Answer, Head, Http, Report, Source};
 
 /// Time limit of an answer on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,6 +21,7 @@ struct Counted {
 
 impl Source for Counted {
     type Picture = usize;
+    type Call = Head;
 
     fn look(&self) -> usize {
         assert!(!self.panics.load(Ordering::SeqCst), "as the test wants");
@@ -38,6 +39,34 @@ impl Source for Counted {
 
     fn readiness(&self, _: &usize) -> Report {
         Report { well: true, text: "ready\n".into() }
+    }
+
+    fn may_scrape(&self, head: &Head) -> Result<(), Answer> {
+        match head.authorization.as_deref() {
+            Some("Bearer wrong") => Err(Self::refusal(401, "who is it?")),
+            _ => Ok(()),
+        }
+    }
+
+    fn admit(&self, head: Head) -> Result<(Head, usize), Answer> {
+        match head.host.as_deref() {
+            Some("a") => Ok((head, 1000)),
+            host => Err(Self::refusal(421, &format!("{host:?}"))),
+        }
+    }
+
+    fn execute(&self, call: Head, body: &[u8]) -> Answer {
+        assert!(!self.panics.load(Ordering::SeqCst), "as the test wants");
+        let body = format!("{} {}?{} {} bytes", call.method, call.path, call.query, body.len());
+        Answer {
+            status: 200,
+            fields: vec![("content-type", "text/x".into()), ("etag", "\"1\"".into())],
+            body,
+        }
+    }
+
+    fn refusal(status: u16, what: &str) -> Answer {
+        Answer { status, fields: vec![("content-type", "text/plain".into())], body: what.into() }
     }
 }
 
@@ -154,6 +183,36 @@ fn wrong_requests_get_the_status_that_says_why() {
         assert_eq!(status(&answer), expected, "{shown:?} is answered with {answer}");
     }
     assert_eq!(status(&get(address, "/metrics")), 200);
+}
+
+#[test]
+fn a_request_to_the_api_is_admitted_before_its_body_is_read() {
+    let (source, _http, address) = served();
+    let ask = |line: &str, fields: &str, body: &str| {
+        answer(address, &format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}"))
+    };
+    let done = ask("PUT /api/v1/a%2Fb?plan=1", "Content-Length: 5\r\n", "hello");
+    assert!(done.ends_with("PUT /api/v1/a%2Fb?plan=1 5 bytes") && done.contains("etag: \"1\"\r\n"), "{done}");
+    assert!(done.contains("cache-control: no-store") && done.contains("content-type: text/x\r\n"), "{done}");
+    let chunked = ask("POST /api/x", "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n");
+    assert!(chunked.ends_with("POST /api/x? 3 bytes"), "{chunked}");
+    // A client that is not admitted need not send its body to get its answer.
+    let refused = answer(address, "PUT /api/v1/x HTTP/1.1\r\nHost: b\r\nContent-Length: 500\r\n\r\n");
+    assert!(status(&refused) == 421 && refused.ends_with("Some(\"b\")"), "{refused}");
+    let twice = answer(address, "GET /api/v1/x HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n");
+    assert!(status(&twice) == 421 && twice.ends_with("Some(\"a, a\")"), "{twice}");
+    // Nor does a body that is too large come whole.
+    assert_eq!(status(&ask("PUT /api/x", "Content-Length: 1001\r\n", "")), 413);
+    let long = format!("3e9\r\n{}\r\n0\r\n\r\n", "a".repeat(1001));
+    assert_eq!(status(&ask("PUT /api/x", "Transfer-Encoding: chunked\r\n", &long)), 413);
+    assert_eq!(
+        status(&ask("PUT /api/x", "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n")),
+        400
+    );
+    source.panics.store(true, Ordering::SeqCst);
+    assert_eq!(status(&ask("PUT /api/x", "Content-Length: 0\r\n", "")), 500);
+    let scrape = answer(address, "GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer wrong\r\n\r\n");
+    assert_eq!(status(&scrape), 401);
 }
 
 #[test]

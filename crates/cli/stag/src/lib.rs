@@ -9,7 +9,10 @@
 mod out;
 
 mod advice;
+#[cfg(feature = "http")]
+mod api;
 mod args;
+mod audit;
 mod bench;
 mod block_device;
 mod client;
@@ -50,6 +53,7 @@ mod state;
 mod suggest;
 mod supervisor;
 mod terminal;
+mod tokens;
 mod tune;
 mod unit;
 mod units;
@@ -91,6 +95,7 @@ pub fn run() -> ExitCode {
         Command::Drain(args) => control::drain::command(&args),
         Command::Apply(args) => control::apply::command(&args),
         Command::Managed(args) => control::managed::command(&args),
+        Command::Token(args) => control::token::command(&args),
         Command::Upgrade(args) => control::upgrade::command(&args),
         Command::Top(args) => control::top::command(&args),
         Command::Slow(args) => control::slow::command(&args),

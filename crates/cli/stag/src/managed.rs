@@ -159,6 +159,26 @@ impl Document {
         self.names("export", "name").map(str::to_owned).collect()
     }
 
+    /// Its target `iqn`, to change it.
+    ///
+    /// # Errors
+    /// It has none.
+    #[cfg(feature = "http")]
+    pub fn target(&mut self, iqn: &str) -> Result<Tables<'_>, String> {
+        let all = self.tables.get_mut("target").and_then(Value::as_array_mut);
+        let is_it = |table: &&mut Value| is_name(table.get("iqn"), &Value::from(iqn));
+        match all.into_iter().flatten().find(is_it) {
+            Some(Value::Object(tables)) => Ok(Tables(tables)),
+            _ => Err(format!("the managed document has no target {iqn}")),
+        }
+    }
+
+    /// All of it, to change it.
+    #[cfg(feature = "http")]
+    pub fn all(&mut self) -> Tables<'_> {
+        Tables(&mut self.tables)
+    }
+
     fn names(&self, list: &str, key: &'static str) -> impl Iterator<Item = &str> {
         let all = self.tables.get(list).and_then(Value::as_array).into_iter().flatten();
         all.filter_map(move |table| table.get(key)?.as_str())
@@ -187,6 +207,81 @@ impl Document {
         config.targets.retain(|target| !targets.contains(&target.iqn.to_ascii_lowercase()));
         config.exports.retain(|export| !exports.contains(&export.name));
         config
+    }
+}
+
+/// Tables of the document: all of it, or one target.
+#[cfg(feature = "http")]
+pub struct Tables<'a>(&'a mut Map<String, Value>);
+
+#[cfg(feature = "http")]
+impl Tables<'_> {
+    /// Makes `table` the element of `list` whose `key` is `name`. Secrets that it leaves out stay.
+    ///
+    /// # Errors
+    /// The table has another name.
+    pub fn put(&mut self, list: &str, key: &str, name: Value, table: &Value) -> Result<(), String> {
+        let mut table = table.clone();
+        if table.get(key).is_some_and(|said| !is_name(Some(said), &name)) {
+            return Err(format!("{key} of the body is not {name}, which the path says"));
+        }
+        let is_empty = table.get(key).is_none();
+        let all = self.list(list)?;
+        match all.iter_mut().find(|other| is_name(other.get(key), &name)) {
+            Some(old) => {
+                if is_empty {
+                    table[key] = old[key].clone();
+                }
+                keep_secrets(&mut table, old);
+                wipe(old);
+                *old = table;
+            }
+            None => {
+                if is_empty {
+                    table[key] = name;
+                }
+                all.push(table);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the element of `list` whose `key` is `name`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove(&mut self, list: &str, key: &str, name: &Value) -> Result<(), String> {
+        let all = self.list(list)?;
+        let Some(at) = all.iter().position(|other| is_name(other.get(key), name)) else {
+            return Err(format!("the managed document has no {list} with {key} = {name}"));
+        };
+        wipe(&mut all.remove(at));
+        Ok(())
+    }
+
+    /// The element of `list` whose `key` is `name`, without secrets.
+    pub fn shown(&mut self, list: &str, key: &str, name: &Value) -> Option<Value> {
+        let mut found = self.list(list).ok()?.iter().find(|other| is_name(other.get(key), name))?.clone();
+        without_secrets(&mut found);
+        Some(found)
+    }
+
+    /// The tables of `list`, which is made if it is missing.
+    fn list(&mut self, list: &str) -> Result<&mut Vec<Value>, String> {
+        let found = self.0.entry(list).or_insert_with(|| Value::Array(Vec::new()));
+        found.as_array_mut().ok_or_else(|| format!("{list} is no list of tables"))
+    }
+}
+
+/// Whether both are one name. Letters of iSCSI names are no different in capitals; those of exports
+/// are.
+#[cfg(feature = "http")]
+fn is_name(one: Option<&Value>, other: &Value) -> bool {
+    match (one, other) {
+        (Some(Value::String(one)), Value::String(other)) if !other.starts_with('/') => {
+            one.eq_ignore_ascii_case(other)
+        }
+        (one, other) => one == Some(other),
     }
 }
 

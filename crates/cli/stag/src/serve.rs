@@ -454,7 +454,15 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         config.nfs.listen = args.nfs;
     }
     if let Some(listen) = args.http {
-        config.http = Some(Http { listen });
+        let http = Http { listen, ..config.http.take().unwrap_or_default() };
+        if http.is_exposed() {
+            say!(
+                "stag: tokens would cross the network in the clear at {listen}: HTTP has no TLS here; \
+                  listen on the loopback behind a proxy with TLS, or add insecure = true to [http]"
+            );
+            return Err(Exit::Usage);
+        }
+        config.http = Some(http);
     }
     if !args.nfs_verbs.is_empty() {
         config.nfs.verbs = args.nfs_verbs;

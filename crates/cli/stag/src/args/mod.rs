@@ -16,6 +16,7 @@ pub mod osd_bench;
 pub mod place;
 pub mod rdma_bench;
 mod serve;
+mod token;
 mod tune;
 pub mod url;
 
@@ -39,6 +40,7 @@ pub use lab::Lab;
 pub use osd::Osd;
 pub use rdma_bench::RdmaBench;
 pub use serve::{Demo, Serve};
+pub use token::{Token, TokenWhat};
 pub use tune::Tune;
 pub use url::Remote;
 
@@ -90,6 +92,7 @@ pub enum Command {
     Disconnect(Disconnect),
     Apply(Apply),
     Managed(Managed),
+    Token(Token),
     Upgrade(Upgrade),
     Identity(Identity),
     Ls(Ls),

@@ -139,6 +139,8 @@ fn isns(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
 }
 
 fn http(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Option<Http> {
+    let mut http = Http::default();
+    given.fill(&mut http, place, problems);
     let listen = given.value::<String>(&setting::<Http>("listen"), place, problems);
     given.end(problems);
     let At { value, span } = listen?;
@@ -147,7 +149,13 @@ fn http(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
         let what = format!("\"{value}\" is no address");
         problems.error(&span, what, "write an IP address, with or without a port: \"127.0.0.1:3261\"");
     }
-    Some(Http { listen: listen? })
+    let http = Http { listen: listen?, ..http };
+    if http.is_exposed() {
+        let what = "tokens would cross the network in the clear: HTTP has no TLS here";
+        let instead = "listen on the loopback behind a proxy with TLS, or add insecure = true";
+        problems.error(&span, what, instead);
+    }
+    Some(http)
 }
 
 fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, place: &Place<'_>, problems: &mut Problems) {

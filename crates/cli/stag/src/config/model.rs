@@ -203,11 +203,28 @@ settings! {
 
 settings! {
     /// HTTP for administrators: `/metrics`, `/healthz` and `/readyz`, to everybody who reaches the
-    /// address. Off without this table.
+    /// address, and the [API](api.md) to whoever has a token. Off without this table.
     pub struct Http in "[http]", NextStart {
         /// Where to listen: an IP address with a port or for 3261.
         "listen" listen: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), HTTP_PORT),
             text("an address").required("listen = \"127.0.0.1:3261\"").flag("--http").by_hand();
+        /// Answer the API. `stag token` makes its tokens.
+        "api" api: bool = false, yes_no();
+        /// Whether the API may be reached at other addresses than those of the loopback. It has no
+        /// TLS: there a proxy with TLS, or a network of your own, has to keep tokens secret.
+        "insecure" insecure: bool = false, yes_no();
+        /// Names besides `localhost`, the machine's own and addresses that a client of the API may
+        /// write into Host.
+        "hosts" hosts: Vec<String> = Vec::new(), list(&Form::Text(1, 253, "a host's name")).otherwise("none");
+        /// Whether `/metrics` needs a token.
+        "metrics-token" metrics_token: bool = false, yes_no();
+    }
+}
+
+impl Http {
+    /// Whether tokens would cross a network in the clear.
+    pub fn is_exposed(&self) -> bool {
+        (self.api || self.metrics_token) && !self.insecure && !self.listen.ip().is_loopback()
     }
 }
 

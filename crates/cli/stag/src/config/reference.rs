@@ -244,8 +244,9 @@ pub fn schema() -> Value {
             // A table below has its header of its own.
             let mut value = of_form(key.form);
             value["description"] = key.doc().into();
-            if let Some(default) = default.as_ref().and_then(|text| serde_json::from_str::<Value>(text).ok())
-            {
+            // A required key has no default, though its field begins with some value.
+            let default = default.as_ref().filter(|_| key.required.is_none());
+            if let Some(default) = default.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
                 value["default"] = default;
             }
             properties.insert(key.name.to_owned(), value);

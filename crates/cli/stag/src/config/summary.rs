@@ -35,7 +35,8 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
         writeln!(out, "registers with the iSNS server {}{more}", isns.server)?;
     }
     if let Some(http) = &config.http {
-        writeln!(out, "answers HTTP on {}: /metrics, /healthz, /readyz", http.listen)?;
+        let more = with(&http.said(&["listen"]));
+        writeln!(out, "answers HTTP on {}: /metrics, /healthz, /readyz{more}", http.listen)?;
     }
     let all = [
         ("daemon", config.daemon.said(&[])),

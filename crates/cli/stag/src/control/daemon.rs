@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::upgrade::Program;
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::exports::Trees;
 use crate::health;
 use crate::health::monitor::Monitor;
 use crate::managed::Document;
 use crate::sandbox::Sandbox;
+use crate::tokens::Tokens;
 use crate::units::Units;
 
 /// A running daemon as its verbs see it.
@@ -28,6 +30,10 @@ pub struct Daemon {
     pub sandbox: Sandbox,
     /// Checks the health of units and exports.
     pub monitor: Monitor,
+    /// Tokens of the HTTP API.
+    pub tokens: Tokens,
+    /// The log of changes.
+    pub audit: Audit,
     /// The socket of HTTP, and the configured address.
     pub http: OnceLock<(SocketAddr, OwnedFd)>,
     /// The configuration in force, and its open units.
@@ -86,6 +92,8 @@ impl Daemon {
         let (monitor, listener) = Monitor::new();
         let daemon = Arc::new(Self {
             monitor,
+            tokens: Tokens::load(),
+            audit: Audit::new(),
             http: OnceLock::new(),
             started: Instant::now(),
             core,

@@ -28,6 +28,7 @@ pub mod slow;
 pub mod socket;
 pub mod status;
 mod status_text;
+pub mod token;
 pub mod top;
 pub mod upgrade;
-mod verbs;
+pub mod verbs;

@@ -15,7 +15,8 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
 };
 use super::socket::ControlSocket;
-use super::{acknowledge, apply, disconnect, handover, upgrade, verbs};
+use super::{acknowledge, apply, disconnect, handover, token, upgrade, verbs};
+use crate::audit::Asked;
 
 /// Timeout of a read from a client.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -117,6 +118,7 @@ fn refuse(mut out: &UnixStream, what: &str) -> io::Result<()> {
 fn wanted(request: &Request) -> Rights {
     match request.verb.as_str() {
         apply::VERB | handover::VERB | upgrade::VERB | acknowledge::VERB => Rights::Own,
+        token::ADD | token::LIST | token::REMOVE => Rights::Own,
         _ => Rights::Operate,
     }
 }
@@ -125,8 +127,26 @@ fn wanted(request: &Request) -> Rights {
 fn is_change(request: &Request) -> bool {
     matches!(
         request.verb.as_str(),
-        apply::VERB | handover::VERB | acknowledge::VERB | disconnect::VERB | "alua" | "drain" | "undrain"
+        apply::VERB
+            | handover::VERB
+            | acknowledge::VERB
+            | disconnect::VERB
+            | token::ADD
+            | token::REMOVE
+            | "alua"
+            | "drain"
+            | "undrain"
     )
+}
+
+/// Has the audit log record a change that a client of the control socket asks for. Such a change is
+/// made in any case: the remedy for a full disk may be one.
+fn recorded(daemon: &Daemon, uid: u32, request: &Request) -> Option<Asked> {
+    if !daemon.running().config.http.as_ref().is_some_and(|http| http.api) {
+        return None;
+    }
+    let asked = daemon.audit.asked(&format!("user {uid}"), "control socket", &request.verb);
+    asked.inspect_err(|error| tracing::error!(%error, "a change is not in the audit log")).ok()
 }
 
 /// Answers one client's requests until it goes.
@@ -197,10 +217,15 @@ fn serve(
             stream.set_read_timeout(Some(PATIENCE))?;
             continue;
         }
+        let asked = is_change(&request).then(|| recorded(daemon, uid, &request)).flatten();
         let answer = verbs::answer(daemon, &request, body, &mut |step| {
             // A lost client is noticed at the answer; the verb still finishes.
             let _ = write_answer(&mut out, Answer::Progress(step));
         });
+        if let Some(asked) = asked {
+            let result = answer.as_ref().map_or_else(|fault| fault.message.as_str(), |_| "done");
+            daemon.audit.ended(&asked, result, answer.as_ref().ok().and_then(|value| value.get("plan")));
+        }
         write_answer(&mut out, answer.map_or_else(Answer::Error, Answer::Ok))?;
     }
 }

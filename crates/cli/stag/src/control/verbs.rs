@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Progress, Request, json};
-use super::{acknowledge, alua, apply, disconnect, drain, managed, slow, status, upgrade};
+use super::{acknowledge, alua, apply, disconnect, drain, managed, slow, status, token, upgrade};
 use crate::config::Text;
 
 /// Executes `request`, on its client's thread.
@@ -20,6 +20,7 @@ pub fn answer(
     match request.verb.as_str() {
         "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(daemon)),
         managed::VERB => request.arguments::<NoArguments>().and_then(|_| managed::answer(daemon)),
+        token::ADD | token::LIST | token::REMOVE => token::answer(daemon, request),
         slow::VERB => request.arguments::<NoArguments>().and_then(|_| slow::answer(daemon)),
         acknowledge::VERB => acknowledge::answer(daemon, request),
         "alua" => request.arguments().and_then(|wanted| alua::answer(daemon, wanted)),

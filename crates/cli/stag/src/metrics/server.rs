@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::exposition::Format;
-use admin_http::{Http, Report, Source};
+use admin_http::{Answer, Head, Http, Report, Source};
 
 use super::picture::Picture;
 use super::process::Process;
+use crate::api::{self, Api, Call};
 use crate::control::daemon::Daemon;
 use crate::control::status;
 use crate::exit::Exit;
@@ -72,24 +73,30 @@ impl Server {
         tracing::info!(address = %self.address, "listening for HTTP");
         // Fails if already set: a daemon has one HTTP address.
         let _ = daemon.http.set((self.asked, self.handed_over));
-        self.http.serve(Arc::new(Shown(daemon.clone())));
+        let http = daemon.running().config.http.clone().unwrap_or_default();
+        let api = Api::new(daemon.clone(), http);
+        self.http.serve(Arc::new(Shown { daemon: daemon.clone(), api }));
         self.http
     }
 }
 
-/// The daemon as a source of metrics.
-struct Shown(Arc<Daemon>);
+/// The daemon as a source of metrics, and its API.
+struct Shown {
+    daemon: Arc<Daemon>,
+    api: Api,
+}
 
 impl Source for Shown {
     type Picture = Picture;
+    type Call = Call;
 
     fn look(&self) -> Picture {
         let began = Instant::now();
-        let status = status::status(&self.0, PATIENCE);
+        let status = status::status(&self.daemon, PATIENCE);
         Picture {
             status,
             process: Process::now(),
-            ends: self.0.is_replaced(),
+            ends: self.daemon.is_replaced(),
             took_s: began.elapsed().as_secs_f64(),
         }
     }
@@ -115,5 +122,21 @@ impl Source for Shown {
             _ => "ready\n",
         };
         Report { well: !picture.ends && !silent, text: text.to_owned() }
+    }
+
+    fn may_scrape(&self, head: &Head) -> Result<(), Answer> {
+        self.api.may_scrape(head)
+    }
+
+    fn admit(&self, head: Head) -> Result<(Call, usize), Answer> {
+        self.api.admit(head)
+    }
+
+    fn execute(&self, call: Call, body: &[u8]) -> Answer {
+        self.api.execute(call, body)
+    }
+
+    fn refusal(status: u16, what: &str) -> Answer {
+        api::problem(status, what)
     }
 }

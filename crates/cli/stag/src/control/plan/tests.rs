@@ -88,6 +88,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                 "server" => ("\"192.0.2.30\"", "\"192.0.2.31\""),
                 "iqn" => ("\"iqn.2026-01.org.example:t\"", "\"iqn.2026-01.org.example:u\""),
                 "initiator" => ("\"iqn.2026-01.org.example:i\"", "\"iqn.2026-01.org.example:j\""),
+                "hosts" => ("[\"a\"]", "[\"b\"]"),
                 "groups" => ("[]", "[1]"),
                 "luns" => ("[]", "[0]"),
                 "redirect" => ("\"192.0.2.20:1\"", "\"192.0.2.20:2\""),

@@ -1,0 +1,117 @@
+//! Execution of an admitted request, its lines in the audit log, and its answer as JSON: what was
+//! asked for, or a problem.
+
+use admin_http::Answer;
+use serde_json::{Map, Value};
+
+use super::problem::problem;
+use super::request::Call;
+use super::routes::{self, Body, Does};
+use super::seen::Changed;
+use crate::control::daemon::Daemon;
+use crate::control::protocol::{Fault, Kind};
+use crate::managed;
+
+/// Executes a request.
+pub fn execute(daemon: &Daemon, call: Call, body: &[u8]) -> Answer {
+    let mut json = match read(&call, body) {
+        Ok(json) => json,
+        Err(answer) => return answer,
+    };
+    let answer = match call.route.does {
+        Does::Look(look) => match look(daemon, &call.names) {
+            Ok(looked) => said(looked.generation, &looked.value),
+            Err(fault) => refused(&fault),
+        },
+        _ if call.asked.how.dry_run => match changed(daemon, &call, &json) {
+            Ok(planned) => said(planned.generation, &planned.value),
+            Err(fault) => refused(&fault),
+        },
+        _ => recorded(daemon, &call, &json),
+    };
+    managed::wipe(&mut json);
+    answer
+}
+
+/// Makes a change that the audit log has.
+fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Answer {
+    let asked = match daemon.audit.asked(&call.who, &call.whence, &call.what) {
+        Ok(asked) => asked,
+        Err(error) => {
+            let what = format!("the change cannot be recorded: {error}; nothing has been changed");
+            return problem(500, &what);
+        }
+    };
+    match changed(daemon, call, json) {
+        Ok(done) => {
+            daemon.audit.ended(&asked, "done", done.plan.as_ref());
+            said(done.generation, &done.value)
+        }
+        Err(fault) => {
+            daemon.audit.ended(&asked, fault.plain.as_ref().unwrap_or(&fault.message), None);
+            refused(&fault)
+        }
+    }
+}
+
+fn changed(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault> {
+    match call.route.does {
+        Does::Edit(edit) => routes::edited(daemon, edit, &call.names, call.asked, json),
+        Does::Verb(verb) => {
+            let members = json.as_object().cloned().unwrap_or_default();
+            routes::executed(daemon, &verb(&call.names, call.asked, members)?)
+        }
+        Does::Look(_) => Err(Fault::new(Kind::Request, "this changes nothing")),
+    }
+}
+
+/// The body as JSON: an object, where the route has one.
+fn read(call: &Call, body: &[u8]) -> Result<Value, Answer> {
+    if call.route.body == Body::None {
+        return match body {
+            [] => Ok(Value::Null),
+            _ => Err(problem(400, "this request has no body")),
+        };
+    }
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(members)) => match mistake(call.route.body, &members) {
+            None => Ok(Value::Object(members)),
+            Some(what) => Err(problem(400, &what)),
+        },
+        Ok(mut other) => {
+            managed::wipe(&mut other);
+            Err(problem(400, "the body is a JSON object"))
+        }
+        Err(error) => Err(problem(400, &format!("the body is no JSON: {error}"))),
+    }
+}
+
+/// What is wrong with the members of a verb's body. The configuration checks its own.
+fn mistake(body: Body, members: &Map<String, Value>) -> Option<String> {
+    let Body::Members(all) = body else { return None };
+    let known = |name: &str| all.iter().any(|(known, ..)| *known == name);
+    let unknown = members.keys().find(|name| !known(name));
+    let missing = all.iter().find(|(name, _, needed)| *needed && !members.contains_key(*name));
+    match (unknown, missing) {
+        (Some(name), _) => Some(format!("there is no `{}` here", name.escape_default())),
+        (None, Some((name, ..))) => Some(format!("`{name}` is missing")),
+        (None, None) => None,
+    }
+}
+
+fn said(generation: u64, value: &Value) -> Answer {
+    let fields = vec![("content-type", "application/json".to_owned()), ("etag", format!("\"{generation}\""))];
+    Answer { status: 200, fields, body: format!("{value}\n") }
+}
+
+fn refused(fault: &Fault) -> Answer {
+    let status = match fault.kind {
+        Kind::Request => 400,
+        Kind::Missing => 404,
+        Kind::Refused => 409,
+        Kind::Conflict => 412,
+        Kind::Config => 422,
+        Kind::Failed => 500,
+    };
+    problem(status, fault.plain.as_ref().unwrap_or(&fault.message))
+}

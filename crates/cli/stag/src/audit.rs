@@ -1,0 +1,149 @@
+//! The audit log of changes: `audit.log` in the state directory, one JSON object a line, appended
+//! and made durable. Knows no verb and no secret: callers say what is written.
+//!
+//! A change has two lines: what was asked, before anything is done, and what became of it. A crash
+//! in between leaves the first alone.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use crate::state;
+
+/// Size from which on a file is moved to `audit.log.1`, which replaces the one before: so both
+/// together are bounded.
+const LARGEST: u64 = 8 << 20;
+/// The longest line, bytes. A longer plan is left out.
+const LONGEST: usize = 64 << 10;
+
+/// The audit log of a daemon.
+pub struct Audit {
+    path: Result<PathBuf, String>,
+    /// Held while a line is written.
+    writing: Mutex<u64>,
+}
+
+/// A change that was asked for, and is in the log.
+pub struct Asked(u64);
+
+impl Audit {
+    /// The log in the state directory.
+    pub fn new() -> Self {
+        let directory = state::directory().ok_or_else(|| "there is no state directory".to_owned());
+        Self::at(directory.map(|directory| directory.join("audit.log")))
+    }
+
+    fn at(path: Result<PathBuf, String>) -> Self {
+        Self { path, writing: Mutex::new(0) }
+    }
+
+    /// Writes that `who` (a token or a user) asks from `whence` for `what`.
+    ///
+    /// # Errors
+    /// The line cannot be kept: the change must not be made then.
+    pub fn asked(&self, who: &str, whence: &str, what: &str) -> Result<Asked, String> {
+        let mut number = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        *number += 1;
+        let line = json!({ "who": who, "from": whence, "what": what });
+        self.write(*number, "asked", line)?;
+        Ok(Asked(*number))
+    }
+
+    /// Writes what became of a change: `done`, or why not; and its plan.
+    pub fn ended(&self, asked: &Asked, result: &str, plan: Option<&Value>) {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = json!({ "result": result });
+        if let Some(plan) = plan.filter(|plan| plan.to_string().len() < LONGEST) {
+            line["plan"] = plan.clone();
+        }
+        if let Err(error) = self.write(asked.0, "ended", line) {
+            tracing::error!(%error, "the end of a change is not in the audit log");
+        }
+    }
+
+    fn write(&self, number: u64, event: &str, line: Value) -> Result<(), String> {
+        let path = self.path.clone()?;
+        let failed = |error: io::Error| format!("{} cannot be written: {error}", path.display());
+        state::make_folder(&path)?;
+        let mut whole = Map::new();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        whole.insert("time_unix_s".into(), json!(now.as_millis() as f64 / 1e3));
+        whole.insert("event".into(), event.into());
+        // Of one daemon's changes, which of them.
+        whole.insert("change".into(), format!("{}-{number}", std::process::id()).into());
+        if let Value::Object(rest) = line {
+            whole.extend(rest);
+        }
+        append(&path, &format!("{}\n", Value::Object(whole))).map_err(failed)
+    }
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    let open = || -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(nofollow).open(path)
+    };
+    let mut file = open()?;
+    if file.metadata()?.len() >= LARGEST {
+        std::fs::rename(path, path.with_extension("log.1"))?;
+        file = open()?;
+    }
+    file.write_all(line.as_bytes())?;
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn lines(path: &Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_change_is_in_the_log_before_it_is_made_and_once_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let audit = Audit::at(Ok(path.clone()));
+        let asked = audit.asked("token ops", "192.0.2.1:80", "PUT /api/v1/x\n{}").unwrap();
+        assert_eq!(lines(&path).len(), 1);
+        audit.ended(&asked, "done", Some(&json!({ "changes": [] })));
+        let all = lines(&path);
+        assert_eq!((&all[0]["event"], &all[1]["event"]), (&json!("asked"), &json!("ended")));
+        assert_eq!(all[0]["change"], all[1]["change"]);
+        assert_eq!((&all[0]["who"], &all[1]["result"]), (&json!("token ops"), &json!("done")));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_log_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let audit = Audit::at(Ok(path.clone()));
+        std::fs::write(&path, vec![b'\n'; LARGEST as usize]).unwrap();
+        audit.asked("a", "b", "c").unwrap();
+        assert_eq!(lines(&path).len(), 1);
+        assert_eq!(std::fs::metadata(dir.path().join("audit.log.1")).unwrap().len(), LARGEST);
+        let asked = audit.asked("a", "b", "c").unwrap();
+        audit.ended(&asked, "done", Some(&json!("x".repeat(LONGEST))));
+        assert!(std::fs::metadata(&path).unwrap().len() < 2000);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+        assert!(Audit::at(Ok(path)).asked("a", "b", "c").is_err());
+        assert!(!dir.path().join("elsewhere").exists());
+        assert!(Audit::at(Err("there is no state directory".into())).asked("a", "b", "c").is_err());
+    }
+}

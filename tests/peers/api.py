@@ -1,0 +1,247 @@
+"""The HTTP API: what validators and fuzzers of OpenAPI make of it, a program that manages volumes by it, and hostile clients.
+
+No time is judged.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import threading
+
+from lab import proc, wire
+from lab.report import Skip, expect
+from lab.target import IQN, Stag, Unit
+
+from .metrics import closed
+
+MIB = 1 << 20
+BASE = "/api/v1"
+# Where tests/install-peers puts Python's programs that Debian does not have.
+PYTHON = os.path.join(os.environ.get("STAG_PEERS", "/opt/stag-peers"), "bin")
+
+
+class Api:
+    """A client with a token."""
+
+    def __init__(self, port, token):
+        self.port, self.token = port, token
+
+    def ask(self, method, path, body=None, **fields):
+        """Status, fields and what JSON says."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, BASE + path, json.dumps(body) if body is not None else None, headers | fields)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, json.loads(answer.read())
+
+    def done(self, method, path, body=None, **fields):
+        status, _, said = self.ask(method, path, body, **fields)
+        expect(status == 200, f"{method} {path}: {status} {said}")
+        return said
+
+
+@contextlib.contextmanager
+def managed(lab, *units):
+    """A target with the API, its administrator, and a folder that the sandbox leaves in reach."""
+    if lab.kind != "stag":
+        raise Skip("stag's own API")
+    port, state, folder = proc.free_port(), lab.new_folder("state"), lab.new_folder("volumes")
+    before = os.environ.get("STATE_DIRECTORY")
+    os.environ["STATE_DIRECTORY"] = state
+    try:
+        with lab.serve(*units, top={"managed": True, "sandbox-directories": [folder]},
+                       more=["[http]", f'listen = "127.0.0.1:{port}"', "api = true"]) as target:
+            def token(role):
+                return proc.run(Stag.binary, "token", "--control", target.control, "add", role, "--role", role).strip()
+            yield target, Api(port, token("admin")), token, folder
+    finally:
+        if before is None:
+            del os.environ["STATE_DIRECTORY"]
+        else:
+            os.environ["STATE_DIRECTORY"] = before
+
+
+def program(name):
+    """A program of Python's, by its whole path."""
+    found = os.path.join(PYTHON, name)
+    if not os.path.exists(found):
+        found = shutil.which(name)
+    if not found:
+        raise Skip(f"{name} not installed (tests/install-peers installs it)")
+    return found
+
+
+def validator(lab):
+    """openapi-spec-validator takes the document as OpenAPI 3.1, and finds a fault where there is one."""
+    validate = program("openapi-spec-validator")
+    with managed(lab, Unit(memory=True)) as (_, api, _, folder):
+        document = api.done("GET", "/openapi.json")
+        path = os.path.join(folder, "openapi.json")
+
+        def check():
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+            return proc.run(validate, "--schema", "3.1.0", path, ok=None)
+        said = check()
+        expect(said.code == 0, proc.tail(said))
+        expect(document["openapi"].startswith("3.1") and len(document["paths"]) > 15, "few paths")
+        del document["paths"]["/targets"]["get"]["responses"]
+        document["info"].pop("title")
+        expect(check().code != 0, "the validator takes everything")
+
+
+def fuzzed(lab):
+    """schemathesis asks for all operations, in order and out of it: no error of the server, no status and no body that the document does not have."""
+    st = program("st")
+    with managed(lab, Unit(mib=16, memory=True)) as (target, api, _, folder):
+        # It leaves a folder where it runs.
+        said = proc.run("env", "-C", folder, st, "run", f"http://127.0.0.1:{api.port}{BASE}/openapi.json", "-H", f"Authorization: Bearer {api.token}", "--no-color",
+                        "--max-time", "40", "--max-examples", "20", "--seed", "20", "--no-shrink", "--continue-on-failure", "--generation-database", "none",
+                        "--phases", "examples,coverage,fuzzing",
+                        "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance",
+                        timeout=150, ok=None)
+        expect(said.code == 0, proc.tail(said, 60))
+        expect(api.token not in said, "the token is shown")
+        with wire.session(target) as session:
+            session.write(0, b"\x5a" * 4096)
+            expect(session.read(0, 8) == b"\x5a" * 4096, "an initiator reads other data")
+            session.logout()
+        log = open(os.path.join(os.environ["STATE_DIRECTORY"], "audit.log"), encoding="utf-8").read().strip().split("\n")
+        expect(len(log) > 20 and all(json.loads(line) for line in log), "changes were recorded")
+
+
+def volumes(lab):
+    """A volume that the API makes is there for QEMU at once, grows, and goes; what the file has stays."""
+    proc.need("qemu-io", "qemu-img")
+    with managed(lab, Unit(mib=16, memory=True)) as (target, api, _, folder):
+        own = "iqn.2026-01.org.example:volume"
+        url = target.urls[0].replace(IQN, own)
+        body = {"unit": [{"lun": 0, "path": os.path.join(folder, "a.img"), "size": "8M"}]}
+        plan = api.done("PUT", f"/targets/{own}?plan=1", body)
+        expect(not plan["applied"] and len(plan["plan"]["changes"]) == 1, f"{plan}")
+        api.done("PUT", f"/targets/{own}", body)
+        proc.run("qemu-io", "-f", "raw", "-c", "write -P 0x5a 0 1M", url)
+        body["unit"][0]["size"] = "16M"
+        api.done("PUT", f"/targets/{own}", body, **{"If-Match": f'"{api.done("GET", "/status")["generation"]}"'})
+        expect(str(16 * MIB) in proc.run("qemu-img", "info", "--output=json", "-f", "raw", url), "it has not grown")
+        proc.run("qemu-io", "-f", "raw", "-c", "read -P 0x5a 0 1M", url)
+        expect(api.ask("PUT", f"/targets/{IQN}", body)[0] == 422, "the file's target was replaced")
+        # Whoever plans on what was, loses.
+        stale = f'"{plan["generation"]}"'
+        expect(api.ask("DELETE", f"/targets/{own}", **{"If-Match": stale})[0] == 412, "a lost update")
+        api.done("DELETE", f"/targets/{own}")
+        expect([one["iqn"] for one in api.done("GET", "/targets")] == [IQN], "targets are left")
+        expect(os.path.getsize(os.path.join(folder, "a.img")) == 16 * MIB, "the file is gone")
+
+
+def together(lab):
+    """Eight programs add units by what they have seen: none is lost, and each loses a race now and then."""
+    with managed(lab, Unit(memory=True)) as (_, api, _, _):
+        own, lost, wrong = "/targets/iqn.2026-01.org.example:many", [], []
+        api.done("PUT", own, {})
+
+        def add(first):
+            for lun in range(first, first + 8):
+                while True:
+                    _, fields, _ = api.ask("GET", "/document")
+                    status, _, said = api.ask("PUT", f"{own}/units/{lun}", {"path": "mem:1M"}, **{"If-Match": fields["ETag"]})
+                    if status == 200:
+                        break
+                    (lost if status == 412 else wrong).append((status, said))
+                    if status != 412:
+                        return
+        threads = [threading.Thread(target=add, args=(first,)) for first in range(0, 64, 8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expect(not wrong, f"{wrong[:3]}")
+        expect(len(api.done("GET", own)["state"]["units"]) == 64, "units were lost")
+
+
+def roles(lab):
+    """What each role may, and what a client without a token, with another Host or another method gets."""
+    with managed(lab, Unit(memory=True)) as (_, api, token, _):
+        asked = [("GET", "/status", None), ("POST", "/undrain", {"all": True}), ("DELETE", "/exports/%2Fa", None)]
+        for number, role in enumerate(["metrics", "read", "operate"]):
+            client = Api(api.port, token(role))
+            for place, request in enumerate(asked):
+                status = client.ask(*request)[0]
+                expect((status == 403) == (place >= number), f"{role} {request}: {status}")
+        for client in [Api(api.port, ""), Api(api.port, "stag_" + "0" * 64), Api(api.port, api.token[:-1])]:
+            status, fields, said = client.ask("GET", "/status")
+            expect(status == 401 and fields["WWW-Authenticate"].startswith("Bearer") and said["status"] == 401, f"{status} {said}")
+        expect(api.ask("GET", "/status", Host="evil.example")[0] == 421, "a foreign Host is answered")
+        status, fields, _ = api.ask("OPTIONS", "/targets", Origin="http://evil.example")
+        expect(status == 405 and fields["Allow"] == "GET" and not any("access-control" in name.lower() for name in fields), f"{fields}")
+
+
+def hostile(lab):
+    """Clients that break every rule cost a connection each, of 64, and no memory; initiators and the API are served meanwhile."""
+    with managed(lab, Unit(mib=16, memory=True)) as (target, api, _, _):
+        def raw(request):
+            connected = socket.create_connection(("127.0.0.1", api.port), timeout=60)
+            with contextlib.suppress(OSError):
+                connected.sendall(request)
+            return connected
+
+        def answer(request):
+            data = b""
+            with contextlib.closing(raw(request)) as connected, contextlib.suppress(OSError):
+                while piece := connected.recv(65536):
+                    data += piece
+            return data
+
+        head = f"PUT {BASE}/document HTTP/1.1\r\nHost: localhost\r\n".encode()
+        known = head + f"Authorization: Bearer {api.token}\r\nContent-Type: application/json\r\n".encode()
+        before = target.status("VmRSS")
+        idle = [raw(b"") for _ in range(1000)]
+        expect(api.ask("GET", "/status")[0] == 200, "a client is not served beside idle ones")
+        # Without a token no body is read, however large it is said to be.
+        greedy = [raw(head + b"Content-Length: 4000000\r\n\r\n" + b"x" * 100000) for _ in range(60)]
+        smuggled = f"0\r\n\r\nDELETE {BASE}/targets/{IQN} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode()
+        for request, statuses in [
+                (head + b"Content-Length: 2\r\n\r\n{}", (b"401",)),
+                (head + b"X: " + b"a" * MIB + b"\r\n\r\n", (b"431", b"")),
+                (known + b"Content-Length: 5000000\r\n\r\n", (b"413",)),
+                (known + b"Transfer-Encoding: chunked\r\n\r\n500000\r\n" + b" " * 0x500000 + b"\r\n0\r\n\r\n", (b"413", b"")),
+                (known + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled, (b"400",)),
+                (known + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n" + smuggled, (b"400",)),
+                (known + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", (b"400",)),
+                (known + b"Content-Length: 2\r\n\r\n{}" + smuggled[5:], (b"200",)),
+                (known + b"Content-Length: 9\r\n\r\n{\"a\": [[[", (b"400",)),
+                (known + b"Content-Length: 400000\r\n\r\n" + b"[" * 400000, (b"400",)),
+                (known.replace(b"Host: localhost", b"Host: a\r\nHost: localhost") + b"Content-Length: 2\r\n\r\n{}", (b"421",)),
+                (known.replace(b"Host: localhost\r\n", b"") + b"Content-Length: 2\r\n\r\n{}", (b"400",)),
+                (known.replace(b"/document", b"/exports/%2F..%2F..%2Fetc%00") + b"Content-Length: 16\r\n\r\n{\"path\":\"mem:1M\"}", (b"422", b"409", b"400")),
+                (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", (b"400", b""))]:
+            said = answer(request)
+            expect(said[9:12] in statuses and said.count(b"HTTP/1.1 ") <= 1, f"{request[:200]!r} is answered with {said[:300]!r}")
+        # A body that stops in its middle holds one connection, until its time is over.
+        half = [raw(known + b"Content-Length: 1000\r\n\r\n{") for _ in range(8)]
+        expect(api.ask("GET", "/status")[0] == 200, "a client is not served beside slow ones")
+        with wire.session(target) as session:
+            session.write(0, b"\xc3" * 4096)
+            expect(session.read(0, 8) == b"\xc3" * 4096, "an initiator reads other data")
+            session.logout()
+        proc.wait_until(lambda: all(closed(connected) for connected in half), 60, "slow clients are closed")
+        expect([one["iqn"] for one in api.done("GET", "/targets")] == [IQN], "what was smuggled was done")
+        for connected in idle + greedy + half:
+            connected.close()
+        grown = (target.status("VmRSS") - before) / 1024
+        expect(grown < 64, f"memory grew by {grown:.0f} MiB")
+
+
+CASES = [
+    ("openapi-spec-validator takes the document", validator),
+    ("schemathesis finds nothing that the document does not say", fuzzed),
+    ("QEMU uses a volume that the API makes, grows and removes", volumes),
+    ("eight programs at once lose no update", together),
+    ("roles, tokens, Host and methods", roles),
+    ("hostile HTTP is refused and bounded", hostile),
+]
