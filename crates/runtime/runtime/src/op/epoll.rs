@@ -17,8 +17,8 @@ use std::time::Duration;
 use io_uring::opcode;
 use io_uring::squeue::Entry;
 
+use super::generation::generation;
 use super::sqe::{Kind, MORE, Offered, Sqe, received_flags};
-use super::watched::generation;
 use super::{Completion, IGNORED};
 use crate::net::{check, set_nonblocking};
 

@@ -11,6 +11,7 @@
 mod driver;
 mod epoll;
 mod foreign;
+mod generation;
 mod provided;
 mod restrictions;
 pub(crate) mod sqe;

@@ -2,28 +2,13 @@
 //!
 //! An epoll instance knows a file by its descriptor's number, and keeps it while any descriptor of
 //! the same open file exists. So a number that is given to another file has to be told from the one
-//! before: each number has a generation, which changes when a `Watched` is made of it.
+//! before ([`super::generation`]).
 
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use super::generation;
 use crate::runtime::Core;
-
-/// Numbers of descriptors that are this far apart share a generation. One that changes too often
-/// costs a registration.
-const APART: usize = 4096;
-
-static GENERATIONS: [AtomicU32; APART] = [const { AtomicU32::new(0) }; APART];
-
-fn of(fd: RawFd) -> &'static AtomicU32 {
-    &GENERATIONS[fd as usize % APART]
-}
-
-/// The generation of a descriptor's number.
-pub(super) fn generation(fd: RawFd) -> u32 {
-    of(fd).load(Ordering::Relaxed)
-}
 
 /// A descriptor that this core's operations may wait for. Operations on it have ended, or were
 /// dropped, before this is.
@@ -32,7 +17,7 @@ pub(crate) struct Watched(Option<OwnedFd>);
 
 impl Watched {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        of(fd.as_raw_fd()).fetch_add(1, Ordering::Relaxed);
+        generation::begin(fd.as_raw_fd());
         Self(Some(fd))
     }
 
