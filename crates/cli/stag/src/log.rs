@@ -48,10 +48,11 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// Targets of log lines: the crates that log.
-const TARGETS: [&str; 16] = [
+const TARGETS: [&str; 17] = [
     "stag",
     "admin_http",
     "backing",
+    "ceph",
     "device",
     "disk",
     "folder",

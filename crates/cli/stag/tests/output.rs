@@ -81,8 +81,12 @@ fn every_command_that_prints_is_tested_without_a_reader() {
         "disconnect",
     ];
     let told = [&ALONE[..], &SERVED, &MANAGED].concat();
-    let told: BTreeSet<&str> =
-        told.iter().map(|command| command[0]).chain(silent).chain(["apply", "read", "cat"]).collect();
+    let told: BTreeSet<&str> = told
+        .iter()
+        .map(|command| command[0])
+        .chain(silent)
+        .chain(["apply", "read", "cat", "token"])
+        .collect();
     let all = subcommands(&[]);
     let missing: Vec<_> = all.iter().filter(|name| !told.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -193,7 +197,7 @@ fn commands_on_objects_never_panic_on_their_output() {
 }
 
 /// Commands that are given `--control`.
-const MANAGED: [&[&str]; 10] = [
+const MANAGED: [&[&str]; 11] = [
     &["acknowledge", "iqn.2026-01.org.example:t/0"],
     &["slow"],
     &["slow", "--json"],
@@ -204,19 +208,21 @@ const MANAGED: [&[&str]; 10] = [
     &["top", "--once", "--interval", "0.1"],
     &["top", "--interval", "0.1"],
     &["top", "--json", "--interval", "0.1"],
+    &["managed", "--json"],
 ];
 
 #[test]
 fn commands_to_a_daemon_never_panic_on_their_output() {
     let dir = tempfile::tempdir().unwrap();
     let (socket, config) = (path(dir.path(), "socket"), path(dir.path(), "stag.toml"));
-    let text = "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n\
+    let text = "managed = true\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n\
                 alua = { group = [{ id = 1, portal-groups = [1], state = \"active/optimized\" }] }\n[[target.unit]]\nlun = 0\npath = \"mem:1M\"\n";
     fs::write(&config, text).unwrap();
     let server = Server::start(&["--config", &config, "--control", &socket], 1);
     for command in MANAGED {
         survives(&[command, &["--control", &socket]].concat());
     }
+    survives(&["token", "--control", &socket, "list", "--json"]);
     survives(&["apply", "--dry-run", "--control", &socket, &config]);
     survives(&["apply", "--json", "--control", &socket, &config]);
     assert_eq!(server.end(Signal::TERM), Some(0));
