@@ -50,6 +50,7 @@ impl Source for Counted {
 
     fn admit(&self, head: Head) -> Result<(Head, usize), Answer> {
         match head.host.as_deref() {
+            _ if !head.path.starts_with("/api/") => Err(Self::refusal(404, "there is nothing here")),
             Some("a") => Ok((head, 1000)),
             host => Err(Self::refusal(421, &format!("{host:?}"))),
         }
@@ -205,7 +206,8 @@ fn a_request_to_the_api_is_admitted_before_its_body_is_read() {
     assert_eq!(status(&ask("PUT /api/x", "Content-Length: 1001\r\n", "")), 413);
     let long = format!("3e9\r\n{}\r\n0\r\n\r\n", "a".repeat(1001));
     assert_eq!(status(&ask("PUT /api/x", "Transfer-Encoding: chunked\r\n", &long)), 413);
-    // Of two lengths Transfer-Encoding counts alone (RFC 9112 §6.3); bytes behind it are no request.
+    // Of two lengths Transfer-Encoding counts alone (RFC 9112 §6.3); bytes behind it are no
+    // request.
     let both =
         ask("PUT /api/x", "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\nGET /metrics");
     assert!(status(&both) == 200 && both.ends_with("PUT /api/x? 0 bytes"), "{both}");
