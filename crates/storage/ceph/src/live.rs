@@ -5,18 +5,17 @@
 //! from the cluster (fenced) before the operation ends, and a new instance is opened. The same
 //! happens after the cluster has shut an instance out.
 
-use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use backing::health::problems::Kind;
 use backing::{Health, StoreError};
 use rados::{About, Changed, Error, Image, Source, Successor};
 
+use crate::awaited::Awaited;
 use crate::store::BLOCK;
 
 /// Pause between two tries to fence an instance, or to open one.
@@ -30,7 +29,7 @@ pub(crate) struct Live {
     size: AtomicU64,
     /// Held while the size is read.
     looking: Mutex<()>,
-    state: Mutex<State>,
+    state: Awaited<State>,
     /// To the image's thread.
     ask: Sender<Ask>,
 }
@@ -47,7 +46,6 @@ struct State {
     /// Counts instances.
     generation: u64,
     phase: Phase,
-    waiting: Vec<Waker>,
 }
 
 enum Phase {
@@ -68,11 +66,11 @@ impl Live {
     pub(crate) fn open(source: Source, health: Arc<Health>) -> Result<Arc<Self>, Error> {
         let (ask, asked) = channel();
         let image = Image::open(&source, changed(&ask))?;
-        let state = State { generation: 0, phase: Phase::Serving(image.clone()), waiting: Vec::new() };
+        let state = Awaited::new(State { generation: 0, phase: Phase::Serving(image.clone()) });
         let (about, looking) = (image.about().clone(), Mutex::default());
         health.expect_size(about.size);
         let size = about.size.into();
-        let this = Arc::new(Self { source, about, health, size, looking, state: Mutex::new(state), ask });
+        let this = Arc::new(Self { source, about, health, size, looking, state, ask });
         let live = Arc::downgrade(&this);
         match rados::start_unpinned(move || serve_requests(&live, &asked)) {
             true => Ok(this),
@@ -111,10 +109,10 @@ impl Live {
 
     /// The instance in service, unless it is being replaced.
     pub(crate) fn serving(&self) -> Option<Image> {
-        match &self.lock().phase {
+        self.state.with(|state| match &state.phase {
             Phase::Serving(image) => Some(image.clone()),
             Phase::Fencing | Phase::Opening | Phase::Failing => None,
-        }
+        })
     }
 
     /// The instance in service. Waits for one that is being opened, as long as an operation may
@@ -125,7 +123,9 @@ impl Live {
             Phase::Fencing | Phase::Opening => None,
             Phase::Failing => Some(Err(StoreError::Fenced)),
         };
-        runtime::timeout(self.source.op_timeout, self.until(found)).await.unwrap_or(Err(StoreError::Fenced))
+        runtime::timeout(self.source.op_timeout, self.state.until(found))
+            .await
+            .unwrap_or(Err(StoreError::Fenced))
     }
 
     /// The store's error for an operation of the instance `generation` that has failed. If the
@@ -143,7 +143,7 @@ impl Live {
             Some(libc::ETIMEDOUT | libc::ECANCELED) => {
                 let seconds = self.source.op_timeout.as_secs();
                 self.replace(generation, &format!("the cluster has not answered for {seconds} s"));
-                self.until(|state| state.is_fenced(generation).then_some(())).await;
+                self.state.until(|state| state.is_fenced(generation).then_some(())).await;
             }
             Some(libc::EINVAL) => {}
             _ => {
@@ -156,14 +156,13 @@ impl Live {
 
     /// Starts to replace the instance `generation`, unless that was done.
     fn replace(&self, generation: u64, why: &str) {
-        let before = {
-            let mut state = self.lock();
-            if state.generation != generation || !matches!(state.phase, Phase::Serving(_)) {
-                return;
+        let before = self.state.with(|state| match state.phase {
+            Phase::Serving(_) if state.generation == generation => {
+                Some(std::mem::replace(&mut state.phase, Phase::Fencing))
             }
-            std::mem::replace(&mut state.phase, Phase::Fencing)
-        };
-        let Phase::Serving(image) = before else { return };
+            _ => None,
+        });
+        let Some(Phase::Serving(image)) = before else { return };
         self.health.failed(format!("{why}: a new instance is opened"));
         // The thread ends no sooner than `self`.
         let _ = self.ask.send(Ask::Replace(image.address().to_owned()));
@@ -176,38 +175,17 @@ impl Live {
             return Err("another image has its name now".into());
         }
         self.saw(now.size);
-        self.lock().generation += 1;
-        self.enter(Phase::Serving(image));
+        self.state.change(|state| {
+            state.generation += 1;
+            state.phase = Phase::Serving(image);
+        });
         self.health.recovered();
         tracing::warn!(path = self.health.path(), "a new instance of the image is in service");
         Ok(())
     }
 
     fn enter(&self, phase: Phase) {
-        let mut state = self.lock();
-        state.phase = phase;
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        waiting.into_iter().for_each(Waker::wake);
-    }
-
-    /// Waits until `find` finds something in the state.
-    async fn until<T>(&self, find: impl Fn(&State) -> Option<T>) -> T {
-        poll_fn(|cx| {
-            let mut state = self.lock();
-            if let Some(found) = find(&state) {
-                return Poll::Ready(found);
-            }
-            if !state.waiting.iter().any(|waiter| waiter.will_wake(cx.waker())) {
-                state.waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.change(|state| state.phase = phase);
     }
 }
 
