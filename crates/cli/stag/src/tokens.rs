@@ -58,6 +58,8 @@ pub struct Token {
 /// All tokens of a daemon.
 pub struct Tokens {
     path: Result<PathBuf, String>,
+    /// Held while the file is replaced. `all` is not: `find` must not wait for a medium.
+    changing: Mutex<()>,
     /// As in the file; an error if that cannot be read.
     all: Mutex<Result<Vec<Token>, String>>,
 }
@@ -71,7 +73,7 @@ impl Tokens {
 
     fn of(path: Result<PathBuf, String>) -> Self {
         let all = path.clone().and_then(|path| read(&path));
-        Self { path, all: Mutex::new(all) }
+        Self { path, changing: Mutex::default(), all: Mutex::new(all) }
     }
 
     /// Names and roles.
@@ -141,15 +143,15 @@ impl Tokens {
     }
 
     fn change(&self, edit: impl FnOnce(&mut Vec<Token>) -> Result<(), String>) -> Result<(), String> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = all.clone()?;
+        let _changing = self.changing.lock();
+        let mut next = self.list()?;
         edit(&mut next)?;
         let path = self.path.clone()?;
         let failed = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
         let bytes = serde_json::to_vec_pretty(&next).map_err(|error| failed(error.into()))?;
         state::make_folder(&path)?;
         backing::durable::replace(&path, &bytes).map_err(failed)?;
-        *all = Ok(next);
+        *self.all.lock().unwrap_or_else(PoisonError::into_inner) = Ok(next);
         Ok(())
     }
 }
