@@ -63,7 +63,7 @@ pub fn router<S: Source>(source: Arc<S>) -> Router {
 }
 
 async fn nothing() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n")
+    (StatusCode::NOT_FOUND, "there are /metrics, /healthz, /readyz and /api/v1\n")
 }
 
 async fn below_api<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {

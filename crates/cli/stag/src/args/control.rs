@@ -11,7 +11,7 @@ use crate::health::Served;
 pub struct At {
     /// The daemon's control socket [default: /run/stag/control.sock, or stag/control.sock in
     /// $XDG_RUNTIME_DIR if not root]
-    #[arg(long, value_name = "PATH", env = "STAG_CONTROL", hide_env_values = true)]
+    #[arg(long, value_name = "PATH", env = "STAG_CONTROL", hide_env_values = true, global = true)]
     pub control: Option<PathBuf>,
 }
 
