@@ -13,7 +13,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lab import fuzz, tools  # noqa: E402
-from lab.main import SUITES  # noqa: E402
+from lab.main import selected  # noqa: E402
 from lab.report import Report  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -203,26 +203,33 @@ def suites(names, out=print):
                 report.add("failed", " ".join(names), f"the tests {ended} before they were done")
 
 
-def of_the_kernel(word):
-    """Whether a word names suites that boot the lab's kernel: the group, or one of its files."""
-    name = word.split(":")[0].removeprefix("kernel.")
-    return name == "kernel" or os.path.exists(os.path.join(ROOT, "tests/kernel", f"{name}.py"))
+# Suites that share nothing with the others, and take a third of their time.
+APART = ["peers.docs", "peers.containers", "peers.ceph", "peers.api"]
 
 
 def lanes(words):
-    """The suites that boot the lab's kernel, in two that run beside each other: NFS takes as long as all others."""
-    every = [suite for suite in SUITES if suite.startswith("kernel.")]
-    names = [name for word in words for name in (every if word == "kernel" else [word])]
-    files = [name for name in names if name.split(":")[0].removeprefix("kernel.") == "nfs"]
-    return [lane for lane in ([name for name in names if name not in files], files) if lane]
+    """The suites that the words name, as lists that run beside each other: each mostly waits, in a network of its own. Linux's
+    NFS client takes as long as all other suites in the lab's kernel."""
+    named = [suite if suite == word or word in ("all", *suite.split(".")) else f"{suite}:{word.split(':', 1)[1]}"
+             for word in words for suite in selected([word])]
+    lane_of = {suite: "apart" for suite in APART} | {"kernel.nfs": "nfs"}
+    found = {}
+    for name in dict.fromkeys(named):
+        suite = name.split(":")[0]
+        found.setdefault(lane_of.get(suite, suite.split(".")[0]), []).append(name)
+    return list(found.values())
 
 
-def kernel_suites(build, names, out):
-    """The suites that boot the lab's kernel, once `build` has made it."""
-    if build and build.wait(1500) != 0:
+def of_the_kernel(name):
+    """Whether a suite boots the lab's kernel."""
+    return name.startswith("kernel.")
+
+
+def lane(names, build, out):
+    """Runs suites one after the other; those that boot the lab's kernel once `build` has made it."""
+    if build and of_the_kernel(names[0]) and build.wait(1500) != 0:
         out("the lab's kernel could not be built", flush=True)
-    if names:
-        suites(names, out)
+    suites(names, out)
 
 
 def compile_beside(commands):
@@ -253,14 +260,16 @@ def main():
     words = sys.argv[1:] or ["unit", "peers", "kernel", "fuzz"]
     fuzzed = [word for word in words if word.split(":")[0] == "fuzz"]
     names = [word for word in words if word != "unit" and word not in fuzzed]
-    kernel = any(of_the_kernel(word) or word == "all" for word in names)
+    beside = lanes(names) if names else []
+    every = [name for names in beside for name in names]
+    kernel = any(map(of_the_kernel, every))
 
     build = debian = None
     # In the background and at low priority: they fill the gaps that compiling Rust leaves.
     if kernel:
         build = subprocess.Popen([os.path.join(ROOT, "tests/kernel/build")], start_new_session=True)
         running.add(build)
-    if any(word.split(":")[0] in ("all", "peers", "package", "peers.package", "rpm", "peers.rpm") for word in words):
+    if any(name.split(":")[0] in ("peers.package", "peers.rpm") for name in every):
         debian = subprocess.Popen([os.path.join(ROOT, "tests/service/debian")], start_new_session=True)
         running.add(debian)
     if "unit" in words:
@@ -270,29 +279,24 @@ def main():
     if names:
         if kernel:
             tool("fsx", FSX)
-        if not all(of_the_kernel(name) for name in names):
+        if not all(map(of_the_kernel, every)):
             python_packages()
         if not os.environ.get("STAG_BIN"):
             # With --workspace what `cargo test` has built can be used again: features are the same.
             step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)
         if debian:
             debian.wait(1500)
-        in_kernel = [name for name in names if of_the_kernel(name)]
-        others = [name for name in names if name not in in_kernel]
-        # All at once: each mostly waits, in a network of its own.
-        beside = [(lane, Later()) for lane in lanes(in_kernel)]
-        beside = [(lane, later, threading.Thread(target=kernel_suites, args=(build, lane, later.print))) for lane, later in beside]
-        for *_, thread in beside:
+        # The first prints at once.
+        printed = [(names, Later()) for names in beside]
+        threads = [threading.Thread(target=lane, args=(names, build, later.print)) for names, later in printed]
+        for thread in threads:
             thread.start()
         compiled = [(CLIPPY, None)] * ("unit" in words) + [fuzz.build_command()] * bool(fuzzed)
         compiling = threading.Thread(target=compile_beside, args=(compiled,))
         compiling.start()
         try:
-            if others:
-                say(f"{' '.join(others)}" + (f", and {' '.join(in_kernel)} beside" if in_kernel else ""))
-                suites(others)
-            for lane, later, thread in beside:
-                say(" ".join(lane))
+            for (names, later), thread in zip(printed, threads):
+                say(" ".join(names))
                 later.turn()
                 thread.join()
             compiling.join()
