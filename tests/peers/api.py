@@ -7,11 +7,10 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import socket
 import threading
 
-from lab import proc, wire
+from lab import proc, tools, wire
 from lab.report import Skip, expect
 from lab.target import IQN, Stag, Unit
 
@@ -19,8 +18,6 @@ from .metrics import closed
 
 MIB = 1 << 20
 BASE = "/api/v1"
-# Where tests/install-peers puts Python's programs that Debian does not have.
-PYTHON = os.path.join(os.environ.get("STAG_PEERS", "/opt/stag-peers"), "bin")
 
 
 class Api:
@@ -66,19 +63,9 @@ def managed(lab, *units):
             os.environ["STATE_DIRECTORY"] = before
 
 
-def program(name):
-    """A program of Python's, by its whole path."""
-    found = os.path.join(PYTHON, name)
-    if not os.path.exists(found):
-        found = shutil.which(name)
-    if not found:
-        raise Skip(f"{name} not installed (tests/install-peers installs it)")
-    return found
-
-
 def validator(lab):
     """openapi-spec-validator takes the document as OpenAPI 3.1, and finds a fault where there is one."""
-    validate = program("openapi-spec-validator")
+    validate, env = tools.python("openapi-spec-validator", "--schema", "3.1.0")
     with managed(lab, Unit(memory=True)) as (_, api, _, folder):
         document = api.done("GET", "/openapi.json")
         path = os.path.join(folder, "openapi.json")
@@ -86,7 +73,7 @@ def validator(lab):
         def check():
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(document, file)
-            return proc.run(validate, "--schema", "3.1.0", path, ok=None)
+            return proc.run(*validate, path, env=env, ok=None)
         said = check()
         expect(said.code == 0, proc.tail(said))
         expect(document["openapi"].startswith("3.1") and len(document["paths"]) > 15, "few paths")
@@ -97,14 +84,14 @@ def validator(lab):
 
 def fuzzed(lab):
     """schemathesis asks for all operations, in order and out of it: no error of the server, no status and no body that the document does not have."""
-    st = program("st")
+    st, env = tools.python("st", "run")
     with managed(lab, Unit(mib=16, memory=True)) as (target, api, _, folder):
         # It leaves a folder where it runs.
-        said = proc.run("env", "-C", folder, st, "run", f"http://127.0.0.1:{api.port}{BASE}/openapi.json", "-H", f"Authorization: Bearer {api.token}", "--no-color",
+        said = proc.run("env", "-C", folder, *st, f"http://127.0.0.1:{api.port}{BASE}/openapi.json", "-H", f"Authorization: Bearer {api.token}", "--no-color",
                         "--max-time", "40", "--max-examples", "20", "--seed", "20", "--no-shrink", "--continue-on-failure", "--generation-database", "none",
                         "--phases", "examples,coverage,fuzzing",
                         "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance",
-                        timeout=150, ok=None)
+                        env=env, timeout=150, ok=None)
         expect(said.code == 0, proc.tail(said, 60))
         expect(api.token not in said, "the token is shown")
         with wire.session(target) as session:

@@ -13,7 +13,8 @@ from peers import durable, libiscsi, nfs, nfs_wire, qemu, recovery, session
 
 FILTERED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lab", "forbidden")
 SUITES = [libiscsi, qemu, session, recovery, durable, nfs, nfs_wire]
-# Cases that take most of the time, and need nothing of the kernel that the others do not: with STAG_RUNTIME=epoll they run by themselves.
+# Cases that take most of the time, and need nothing of the kernel that the others do not: with
+# STAG_RUNTIME=epoll they run by themselves.
 LONG = ["rpcbind lists", "Ganesha", "stag conform", "RDMA", "dies and comes back", "stag tune"]
 
 
