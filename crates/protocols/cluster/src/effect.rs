@@ -56,8 +56,7 @@ pub enum Effect {
         /// The instance, which is fenced.
         instance: InstanceId,
     },
-    /// Opens the unit and loads the record that travels with it ([`crate::carried`]). Answered by
-    /// [`Event::Opened`].
+    /// Opens the unit for commands, its reservations included. Answered by [`Event::Opened`].
     Open {
         /// The unit.
         unit: UnitId,

@@ -78,7 +78,7 @@ struct Proposal {
     /// The version that it makes.
     version: Version,
     record: Record,
-    request: Option<u64>,
+    request: Option<(u64, Request)>,
 }
 
 impl Gateway {
@@ -236,7 +236,14 @@ impl Gateway {
     /// Whether a begun command may touch the unit at `now`, and its outcome come from memory.
     #[must_use]
     pub fn executes(&self, unit: UnitId, now: Time) -> bool {
-        self.life == Life::Member && self.phase(unit).serves() && self.lease.holds(now)
+        self.executes_until(unit).is_some_and(|end| now < end)
+    }
+
+    /// Until when [`Gateway::executes`] is true of the unit if no later event comes.
+    #[must_use]
+    pub fn executes_until(&self, unit: UnitId) -> Option<Time> {
+        let serves = self.life == Life::Member && self.phase(unit).serves();
+        self.lease.end().filter(|_| serves)
     }
 
     /// Whether an instance is a member, as far as is known: the driver refuses the messages of all
@@ -325,6 +332,8 @@ impl Gateway {
             return;
         };
         if !done {
+            // Another gateway's change came first.
+            proposal.request.into_iter().for_each(|request| self.requests.push_front(request));
             return self.look_soon(now);
         }
         // A look may have seen this change, or a later one, before its answer came.
@@ -332,7 +341,7 @@ impl Gateway {
             self.version = proposal.version;
             self.record = proposal.record;
         }
-        if let Some(request) = proposal.request {
+        if let Some((request, _)) = proposal.request {
             self.effects.push_back(Effect::Requested { request, outcome: Ok(()) });
         }
         self.effects.push_back(Effect::Notify);
@@ -437,7 +446,7 @@ impl Gateway {
                 && let Some((request, asked)) = self.requests.pop_front()
             {
                 match self.grant(asked, &mut record) {
-                    Ok(true) => Some(request),
+                    Ok(true) => Some((request, asked)),
                     outcome => {
                         let outcome = outcome.map(|_| ());
                         self.effects.push_back(Effect::Requested { request, outcome });
@@ -451,7 +460,7 @@ impl Gateway {
         }
     }
 
-    fn send_change(&mut self, record: Record, request: Option<u64>) {
+    fn send_change(&mut self, record: Record, request: Option<(u64, Request)>) {
         self.effects.push_back(Effect::Change { expect: self.version, record: record.clone() });
         self.change = Some(Proposal { version: Version(self.version.0 + 1), record, request });
     }
@@ -525,7 +534,7 @@ impl Gateway {
                 Ok(record.places.get(&unit).copied() != before)
             }
             Request::Spread => Ok(record.spread()),
-            Request::Add(unit) => Ok(record.add(unit)),
+            Request::Add(unit) => record.add(unit),
             Request::Remove(unit) => record.remove(unit).map(|()| true),
             Request::Leave => Ok(record.leave(self.id)),
         }

@@ -12,7 +12,6 @@
 //! - [`fencing`]: taking an instance out: who blocklists it, and when.
 //! - [`ownership`]: the steps by which one gateway takes a unit, serves it and hands it over.
 //! - [`holding`]: where commands go, which wait, which are sent again and which end.
-//! - [`carried`]: the record of reservations that travels with a unit.
 //! - [`gateway`]: the machine that joins these.
 //! - [`view`]: what `stag gateways` shows.
 //!
@@ -22,7 +21,6 @@
 //! `docs/src/design/gateways.md` has the argument.
 #![forbid(unsafe_code)]
 
-pub mod carried;
 pub mod effect;
 pub mod fencing;
 pub mod gateway;

@@ -1,12 +1,12 @@
 //! The steps by which one gateway takes a unit, serves it and hands it over.
 //!
 //! ```text
-//!          ┌──── retry ─────┐
-//!   Away ─ Locking ─ Breaking
-//!    │        │
-//!    │      Locked ── the map's barrier ── Opening ── Serving ── Draining
-//!    │                                                              │
-//!    └──────────────────────── Releasing ───────────────────────────┘
+//!                      ┌──── retry ─────┐
+//!   Away ── barrier ── Locking ─ Breaking
+//!    │                    │
+//!    │                  Locked ── barrier ── Opening ── Serving ── Draining
+//!    │                                                                │
+//!    └────────────────────────── Releasing ───────────────────────────┘
 //! ```
 //!
 //! A step is chosen from what the record wants now, never from how it came to want it: so it does
@@ -31,7 +31,7 @@ pub enum Phase {
     },
     /// The lock of a fenced instance is being broken.
     Breaking,
-    /// The lock is this gateway's. It opens the unit when its map has reached the barrier.
+    /// The lock is this gateway's. It opens the unit when its OSD map has reached the barrier.
     Locked {
         /// Not before then.
         since: Time,
@@ -82,12 +82,14 @@ impl Phase {
         barrier: Epoch,
     ) -> Option<(Phase, Effect)> {
         match (self, want) {
-            (Phase::Away, Want::Own) => Some((Phase::Locking, Effect::Acquire { unit })),
-            (Phase::Waiting { again }, Want::Own) if again <= now => {
+            // Barrier: with an older map, this gateway could touch an object before the OSD of that
+            // object refuses a fenced instance. Its late write would land after ours. The lock is
+            // behind it too, since librbd loads the image's object map when it gets the lock.
+            (Phase::Away, Want::Own) if map >= barrier => Some((Phase::Locking, Effect::Acquire { unit })),
+            (Phase::Waiting { again }, Want::Own) if again <= now && map >= barrier => {
                 Some((Phase::Locking, Effect::Acquire { unit }))
             }
-            // Barrier: with an older map, this gateway could touch an object before the OSD of that
-            // object refuses a fenced instance. Its late write would land after ours.
+            // The barrier may have risen since.
             (Phase::Locked { since }, Want::Own) if since <= now && map >= barrier => {
                 Some((Phase::Opening, Effect::Open { unit }))
             }
@@ -163,7 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_opens_behind_the_barrier_only() {
+    fn a_lock_is_asked_for_and_a_unit_opens_behind_the_barrier_only() {
+        let asks = Some((Phase::Locking, Effect::Acquire { unit: UNIT }));
+        for phase in [Phase::Away, Phase::Waiting { again: ZERO }] {
+            assert_eq!(next(phase, Want::Own, 4), None);
+            assert_eq!(next(phase, Want::Own, 5), asks);
+        }
         let locked = Phase::Locked { since: ZERO };
         assert_eq!(next(locked, Want::Own, 4), None);
         assert_eq!(next(locked, Want::Own, 5), Some((Phase::Opening, Effect::Open { unit: UNIT })));

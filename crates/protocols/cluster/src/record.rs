@@ -11,6 +11,16 @@ use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
 
 /// The number of fences that the record remembers.
 pub const FENCES: usize = 64;
+/// The most members.
+pub const MEMBERS: usize = 256;
+/// The most gateways that have relative port identifiers.
+pub const GATEWAYS: usize = 1_024;
+/// The most units.
+pub const PLACES: usize = 16_384;
+/// The most addresses of a member.
+pub const ADDRESSES: usize = 16;
+/// The most bytes of an address.
+pub const ADDRESS: usize = 64;
 
 /// The group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +121,8 @@ pub enum Refusal {
     Secret,
     /// All 65,535 relative port identifiers are taken.
     Ports,
+    /// The record has no room for another gateway, unit or address.
+    Full,
     /// The group does not serve this unit.
     NoUnit,
     /// This gateway is no member that serves.
@@ -151,6 +163,14 @@ impl Record {
     pub fn join(&mut self, id: GatewayId, member: Member, ports: u16) -> Result<(), Refusal> {
         if self.members.contains_key(&id) {
             return Err(Refusal::Predecessor);
+        }
+        let known = self.ports.contains_key(&id);
+        if self.members.len() >= MEMBERS
+            || !known && self.ports.len() >= GATEWAYS
+            || member.addresses.len() > ADDRESSES
+            || member.addresses.iter().any(|address| address.len() > ADDRESS)
+        {
+            return Err(Refusal::Full);
         }
         if common(self.members.values().map(|member| &member.protocol).chain([&member.protocol])).is_none() {
             return Err(Refusal::Protocol);
@@ -222,13 +242,19 @@ impl Record {
     }
 
     /// Serves one more unit. Whether that changed anything.
-    pub fn add(&mut self, unit: UnitId) -> bool {
+    ///
+    /// # Errors
+    /// If the record has no room for it.
+    pub fn add(&mut self, unit: UnitId) -> Result<bool, Refusal> {
         if self.places.contains_key(&unit) {
-            return false;
+            return Ok(false);
+        }
+        if self.places.len() >= PLACES {
+            return Err(Refusal::Full);
         }
         self.places.insert(unit, Place::Vacant);
         self.settle();
-        true
+        Ok(true)
     }
 
     /// Begins to serve a unit no more.
@@ -419,7 +445,7 @@ mod tests {
             record.join(GatewayId(id), member(u64::from(id)), 2).expect("a gateway joins");
         }
         for unit in 0..units {
-            record.add(UnitId(unit));
+            record.add(UnitId(unit)).expect("there is room");
         }
         record
     }

@@ -78,7 +78,7 @@ fn a_new_owner_without_the_barrier_is_found() {
 
 #[test]
 fn watchers_taken_for_members_are_found() {
-    is_found(Mistake::WatchersAsMembers, 104, &["not the owner", "gateways execute"]);
+    is_found(Mistake::WatchersAsMembers, 470, &["not the owner", "gateways execute"]);
 }
 
 #[test]
@@ -103,15 +103,15 @@ fn a_write_that_is_sent_again_is_found() {
 
 #[test]
 fn a_command_without_a_look_for_its_initiator_is_found() {
-    is_found(Mistake::StaleCommands, 0, &["given up"]);
+    is_found(Mistake::StaleCommands, 7, &["given up"]);
 }
 
 #[test]
 fn a_forwarded_command_with_an_old_token_is_found() {
-    is_found(Mistake::StaleTokens, 219, &["given up"]);
+    is_found(Mistake::StaleTokens, 301, &["given up"]);
 }
 
 #[test]
 fn a_command_that_ends_while_its_owner_may_execute_it_is_found() {
-    is_found(Mistake::EndsUnasked, 181, &["after its end"]);
+    is_found(Mistake::EndsUnasked, 283, &["after its end"]);
 }

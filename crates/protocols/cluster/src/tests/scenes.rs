@@ -224,3 +224,19 @@ fn a_gateway_that_leaves_hands_its_units_over_without_a_fence() {
     let view = scene.gateway(two).view(now);
     assert_eq!((view.gateways.len(), view.here), (1, vec![UNIT]));
 }
+
+#[test]
+fn a_request_that_lost_the_race_for_the_record_is_tried_again() {
+    let mut scene = Scene::default();
+    let (one, two) = (scene.starts(1, 11), scene.starts(2, 21));
+    let now = scene.now;
+    for (instance, unit) in [(one, 1), (two, 2)] {
+        let event = Event::Request { request: unit.into(), asked: Request::Add(UnitId(unit)) };
+        scene.gateway(instance).handle(now, event);
+    }
+    scene.passes(Duration::from_secs(1));
+    assert!(scene.object.record.places.keys().eq(&[UnitId(1), UnitId(2)]));
+    for (instance, request) in [(one, 1), (two, 2)] {
+        assert!(scene.done.contains(&(instance, Effect::Requested { request, outcome: Ok(()) })));
+    }
+}
