@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chap;
+pub mod cluster;
 pub mod connection;
 #[cfg(feature = "config")]
 pub mod control;
@@ -76,6 +77,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "copy_list_lid4", run: scsi::copy_list_lid4, seeds: scsi::copy_list_lid4_seeds },
     Target { name: "rod_tokens", run: scsi::rod_tokens, seeds: scsi::rod_tokens_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
+    Target { name: "cluster_record", run: cluster::record, seeds: cluster::record_seeds },
     Target { name: "disk_unit", run: unit::run, seeds: unit::seeds },
     #[cfg(feature = "config")]
     Target { name: "config", run: user::config, seeds: user::config_seeds },

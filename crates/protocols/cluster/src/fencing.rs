@@ -25,8 +25,8 @@ enum Step {
 }
 
 impl Fencing {
-    /// The record has `instance` fenced. Whether this gateway has to ask for its entry now; it waits
-    /// for `patience` first.
+    /// The record has `instance` fenced. Whether this gateway has to ask for its entry now; it
+    /// waits for `patience` first.
     pub fn asks(&mut self, instance: InstanceId, now: Time, patience: Duration) -> bool {
         let step = self.steps.entry(instance).or_insert(Step::Waiting { until: now + patience });
         let asks = matches!(step, Step::Waiting { until } if *until <= now);

@@ -196,8 +196,9 @@ impl Gateway {
         self.go_on(now);
     }
 
-    /// A command has arrived. `heard` is when the latest completed round trip with its sender began,
-    /// by this gateway's clock. [`Gateway::executes`] and a fresh `heard` let a driver skip this.
+    /// A command has arrived. `heard` is when the latest completed round trip with its sender
+    /// began, by this gateway's clock. [`Gateway::executes`] and a fresh `heard` let a driver skip
+    /// this.
     pub fn submit(
         &mut self,
         now: Time,

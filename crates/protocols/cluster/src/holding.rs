@@ -2,12 +2,13 @@
 //!
 //! A command waits here until its unit has an owner, goes to it, and is kept until its outcome has
 //! come. Three rules:
-//! - A command goes on only if its sender was there a moment ago. A gateway that was paused, or that
-//!   held a command, would otherwise execute what its initiator has long sent over another path.
+//! - A command goes on only if its sender was there a moment ago. A gateway that was paused, or
+//!   that held a command, would otherwise execute what its initiator has long sent over another
+//!   path.
 //! - A command that may have begun ends only by its outcome, by its owner's word that it never will
 //!   begin, or by its owner's fence. So nothing of it touches the medium afterwards.
-//! - A command that its lost owner may have executed is executed again only if it is a READ. A WRITE
-//!   that is executed twice undoes what others have written between, and read.
+//! - A command that its lost owner may have executed is executed again only if it is a READ. A
+//!   WRITE that is executed twice undoes what others have written between, and read.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +91,8 @@ enum State {
 }
 
 impl Holding {
-    /// A command has arrived. `heard` is when the latest completed round trip with its sender began.
+    /// A command has arrived. `heard` is when the latest completed round trip with its sender
+    /// began.
     pub fn submit(
         &mut self,
         now: Time,

@@ -6,6 +6,7 @@
 //!
 //! - [`id`]: names of gateways, instances, units, map epochs and commands.
 //! - [`record`]: what the group has agreed on, one object that is changed by compare-and-set.
+//! - [`codec`]: its bytes.
 //! - [`timers`]: the durations, and how they have to relate.
 //! - [`lease`]: whether this gateway may execute, by its own clock.
 //! - [`silence`]: which other gateway has stopped, by the observer's own clock.
@@ -21,6 +22,7 @@
 //! `docs/src/design/gateways.md` has the argument.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod effect;
 pub mod fencing;
 pub mod gateway;

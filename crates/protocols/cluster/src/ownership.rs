@@ -1,12 +1,12 @@
 //! The steps by which one gateway takes a unit, serves it and hands it over.
 //!
 //! ```text
-//!                      ┌──── retry ─────┐
-//!   Away ── barrier ── Locking ─ Breaking
-//!    │                    │
-//!    │                  Locked ── barrier ── Opening ── Serving ── Draining
-//!    │                                                                │
-//!    └────────────────────────── Releasing ───────────────────────────┘
+//!                   +--- retry ---+
+//!   Away - barrier - Locking - Breaking
+//!    |                  |
+//!    |               Locked - barrier - Opening - Serving - Draining
+//!    |                                                          |
+//!    +----------------------- Releasing ------------------------+
 //! ```
 //!
 //! A step is chosen from what the record wants now, never from how it came to want it: so it does

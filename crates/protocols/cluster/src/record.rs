@@ -36,6 +36,8 @@ pub struct Record {
     pub barrier: Epoch,
     /// The last fences, oldest first.
     pub fences: VecDeque<Fence>,
+    /// What a newer release has added ([`crate::codec`]).
+    pub kept: BTreeMap<u16, Vec<u8>>,
 }
 
 /// A gateway of the group.
@@ -323,7 +325,8 @@ impl Record {
         }
     }
 
-    /// Moves units from gateways that own many to those that own few. Whether that changed anything.
+    /// Moves units from gateways that own many to those that own few. Whether that changed
+    /// anything.
     pub fn spread(&mut self) -> bool {
         let mut changed = false;
         while let (Some((few, least)), Some((many, most))) = (self.few(), self.many()) {

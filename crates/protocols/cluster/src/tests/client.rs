@@ -1,5 +1,5 @@
-//! An initiator: one command at a time, each write with a number of its own. It gives a path up when
-//! it hears nothing from its gateway, and goes on through another one.
+//! An initiator: one command at a time, each write with a number of its own. It gives a path up
+//! when it hears nothing from its gateway, and goes on through another one.
 
 use std::time::Duration;
 

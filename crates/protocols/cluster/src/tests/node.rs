@@ -1,11 +1,12 @@
 //! The driver of one gateway: what `stag` does around the machine.
 //!
-//! It has a clock of its own, a RADOS client, connections of initiators, and the peer link. Commands
-//! of one block begin in the order in which the machine runs them, one at a time.
+//! It has a clock of its own, a RADOS client, connections of initiators, and the peer link.
+//! Commands of one block begin in the order in which the machine runs them, one at a time.
 //!
 //! The peer link's rules: a forwarded command carries the newest token of its owner, which is the
-//! owner's own time. So the owner knows by its own clock how old the command can be. Each forwarding
-//! has a number of its own. The owner remembers it: what it has refused once it never begins.
+//! owner's own time. So the owner knows by its own clock how old the command can be. Each
+//! forwarding has a number of its own. The owner remembers it: what it has refused once it never
+//! begins.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
