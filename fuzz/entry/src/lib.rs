@@ -20,6 +20,7 @@ pub mod isns;
 pub mod iwarp;
 pub mod login;
 pub mod mutate;
+pub mod nbd;
 pub mod negotiation;
 pub mod nfs;
 pub mod nfs4;
@@ -89,6 +90,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
     Target { name: "iser_message", run: iser::message, seeds: iser::message_seeds },
     Target { name: "isns_message", run: isns::message, seeds: isns::message_seeds },
+    Target { name: "nbd_handshake", run: nbd::handshake, seeds: nbd::handshake_seeds },
+    Target { name: "nbd_replies", run: nbd::replies, seeds: nbd::replies_seeds },
     Target { name: "rpc_records", run: rpc::records, seeds: rpc::records_seeds },
     Target { name: "rpc_message", run: rpc::message, seeds: rpc::message_seeds },
     Target { name: "rpcrdma_header", run: rpcrdma::header, seeds: rpcrdma::header_seeds },
