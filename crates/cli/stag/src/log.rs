@@ -48,7 +48,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// Targets of log lines: the crates that log.
-const TARGETS: [&str; 17] = [
+const TARGETS: [&str; 18] = [
     "stag",
     "admin_http",
     "backing",
@@ -58,6 +58,7 @@ const TARGETS: [&str; 17] = [
     "folder",
     "iscsi_client",
     "iscsi_server",
+    "nbd_store",
     "nfs_client",
     "nfs_server",
     "objects",

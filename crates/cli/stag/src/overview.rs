@@ -28,7 +28,7 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "Unit",
-                "A disk that is served: a file, a block device, memory, an image of a Ceph cluster, or a store of objects. It has a \
+                "A disk that is served: a file, a block device, memory, an image of a Ceph cluster, an export of an NBD server, or a store of objects. It has a \
                  number in its target, the LUN, and an identity (serial number and worldwide name) that stays when its file is moved.",
             ),
             (

@@ -19,13 +19,13 @@ use crate::unit::UnitSpec;
 #[command(
     long_about = "Serve disks and files until SIGTERM or SIGINT: disks over iSCSI, trees of files over NFS.\n\n\
     Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
-    osd:DIR (objects in a directory), or rbd:POOL/IMAGE (an image of a Ceph cluster). Once the daemon serves, it prints the URL of each unit on a line of its own. \
+    osd:DIR (objects in a directory), rbd:POOL/IMAGE (an image of a Ceph cluster), or nbd://HOST/EXPORT (an export of an NBD server). Once the daemon serves, it prints the URL of each unit on a line of its own. \
     Without PATH and --config it starts empty; `stag apply FILE` configures it."
 )]
 #[command(after_long_help = format!("{}\n{EXAMPLES}", reference::options()))]
 pub struct Serve {
-    /// The units: a file, a block device, mem:SIZE, osd:DIR or rbd:POOL/IMAGE, and its
-    /// options
+    /// The units: a file, a block device, mem:SIZE, osd:DIR, rbd:POOL/IMAGE or nbd://HOST/EXPORT,
+    /// and its options
     #[arg(value_name = "PATH[,option...]", value_parser = crate::unit::parse)]
     pub units: Vec<UnitSpec>,
     /// A configuration file; a target of its own serves PATHs given beside it
@@ -96,6 +96,7 @@ Examples:
   stag serve mem:1G
   stag serve osd:/var/lib/stag/objects
   stag serve rbd:rbd/disk,thin,ceph-user=stag
+  stag serve nbd://backup.example.org/disk,thin 'nbd+unix:///?socket=/run/nbd.sock'
   stag serve --listen 0.0.0.0:3260 /srv/a.img,size=100G,thin /dev/sdb,cache=direct
   stag serve --listen '[::]:3260' --iqn iqn.2026-01.org.example:media /srv/dvd.iso,ro,removable
   stag serve --export /data=/srv/data

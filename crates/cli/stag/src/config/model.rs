@@ -426,8 +426,9 @@ sections! {
         /// Its number.
         "lun" number(0, LUNS.end - 1).required("lun = 0");
         /// A file, a block device, memory (`mem:1G`), objects in a directory (`osd:/srv/objects`),
-        /// or an RBD image of a Ceph cluster (`rbd:POOL/IMAGE`).
-        "path" text("a path, mem:SIZE, osd:DIR or rbd:POOL/IMAGE")
+        /// an RBD image of a Ceph cluster (`rbd:POOL/IMAGE`), or an export of an NBD server
+        /// (`nbd://HOST/EXPORT`).
+        "path" text("a path, mem:SIZE, osd:DIR, rbd:POOL/IMAGE or nbd://HOST/EXPORT")
             .required("path = \"/srv/disk.img\", path = \"mem:1G\" or path = \"osd:/srv/objects\"");
     }
     /// CHAP names, secrets and hashes.

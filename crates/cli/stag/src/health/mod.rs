@@ -180,6 +180,10 @@ pub fn restore_marks(marks: &HashMap<String, CarriedMark>, units: &Units) {
 /// Files that keep the mark of a unit: in the state directory, which outlives the medium, and
 /// beside the medium, to move with it. A device has only the first.
 fn mark_places(spec: &UnitSpec) -> Vec<mark::Place> {
+    if let Backing::Nbd(uri) = &spec.backing {
+        let file = state::path(FLUSH_FAILED, &uri.to_string()).ok();
+        return file.into_iter().map(|file| mark::Place { file, make_folder: true }).collect();
+    }
     let Some(path) = spec.backing.path() else { return Vec::new() };
     let in_state = state::path(FLUSH_FAILED, &key(path)).ok();
     let with_medium = match &spec.backing {

@@ -131,7 +131,7 @@ fn paths(config: &Config) -> impl Iterator<Item = &Path> {
     let units = config.targets.iter().flat_map(|target| &target.units).flat_map(|unit| {
         let medium = match &unit.spec.backing {
             Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
-            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) => None,
+            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) | Backing::Nbd(_) => None,
         };
         medium.into_iter().chain(unit.spec.options.aptpl.as_deref())
     });

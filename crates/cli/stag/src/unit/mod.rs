@@ -11,7 +11,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use backing::size::{Size, parse_size};
+use backing::spec::CacheMode;
 use ceph::{ImageName, NameError};
+use nbd::uri::{Address, Uri, UriError, is_uri};
 
 use crate::config::settings::{Group, Media};
 
@@ -30,6 +32,8 @@ pub enum Backing {
     Path(PathBuf),
     /// An RBD image of a Ceph cluster.
     Rbd(ImageName),
+    /// An export of an NBD server.
+    Nbd(Uri),
     /// Objects, in a directory: an object-based storage device.
     Objects(PathBuf),
     /// Objects in memory, this many bytes of them; gone when the daemon ends.
@@ -40,7 +44,7 @@ impl Backing {
     /// Its path, if it is in a file, on a device or in a directory.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) => None,
+            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) | Self::Nbd(_) => None,
             Self::Path(path) | Self::Objects(path) => Some(path),
         }
     }
@@ -48,7 +52,7 @@ impl Backing {
     /// What no other unit may write at the same time, as it is written; `None` in memory.
     pub fn medium(&self) -> Option<OsString> {
         match self {
-            Self::Rbd(_) => Some(self.to_string().into()),
+            Self::Rbd(_) | Self::Nbd(_) => Some(self.to_string().into()),
             _ => self.path().map(|path| OsStr::new(path).to_owned()),
         }
     }
@@ -61,6 +65,7 @@ impl std::fmt::Display for Backing {
             Self::Memory(bytes) => write!(f, "mem:{}", Size(*bytes)),
             Self::Path(path) => path.display().fmt(f),
             Self::Rbd(name) => write!(f, "rbd:{name}"),
+            Self::Nbd(uri) => write!(f, "{uri}"),
             Self::Objects(path) => write!(f, "osd:{}", path.display()),
             Self::ObjectMemory(bytes) => write!(f, "osd:mem:{}", Size(*bytes)),
         }
@@ -87,8 +92,8 @@ pub struct Contradiction {
 }
 
 impl UnitSpec {
-    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE` or `osd:DIR`) and
-    /// combines it with `options`.
+    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE`, `nbd://HOST/EXPORT`
+    /// or `osd:DIR`) and combines it with `options`.
     ///
     /// # Errors
     /// Every contradiction that can be seen without opening anything.
@@ -167,6 +172,14 @@ impl UnitSpec {
         };
         let (backing, size) = match path.strip_prefix("mem:").map(parse_size) {
             None => match path.strip_prefix("rbd:").map(str::parse) {
+                None if is_uri(path) => match path.parse() {
+                    Ok(uri) => (Backing::Nbd(uri), None),
+                    Err(error) => {
+                        let error: UriError = error;
+                        wrong("path", format!("`{path}` names no export: {error}"), UriError::INSTEAD);
+                        (Backing::Path(path.into()), None)
+                    }
+                },
                 None => (Backing::Path(path.into()), options.size),
                 Some(Ok(name)) => (Backing::Rbd(name), None),
                 Some(Err(error)) => {
@@ -187,6 +200,7 @@ impl UnitSpec {
         }
         let in_memory = matches!(backing, Backing::Memory(_));
         let on_ceph = matches!(backing, Backing::Rbd(_));
+        let over_nbd = matches!(backing, Backing::Nbd(_));
         let own: [(&str, bool, &str); 5] = [
             ("size", options.size.is_some(), "size: rbd resize changes it"),
             ("cache", options.cache.is_some(), "cache: each write is on all replicas"),
@@ -197,11 +211,28 @@ impl UnitSpec {
         for (option, _, what) in own.into_iter().filter(|(_, given, _)| on_ceph && *given) {
             wrong(option, format!("an RBD image has no {what}"), "leave it out");
         }
-        for (option, given) in [
-            ("ceph-user", options.ceph_user.is_some()),
-            ("ceph-conf", options.ceph_conf.is_some()),
-            ("op-timeout", options.op_timeout_s.is_some()),
-        ] {
+        let of_server: [(&str, bool, &str); 4] = [
+            ("size", options.size.is_some(), "size: the server says it"),
+            ("engine", options.engine.is_some(), "engine: the server reads and writes it"),
+            ("format", options.format.is_some(), "format of a file"),
+            ("prefault", options.prefault == Some(true), "blocks of a file to take"),
+        ];
+        for (option, _, what) in of_server.into_iter().filter(|(_, given, _)| over_nbd && *given) {
+            wrong(option, format!("an NBD export has no {what}"), "leave it out");
+        }
+        if over_nbd && options.cache == Some(CacheMode::Direct) {
+            let instead = "write writeback or writethrough, or leave it out";
+            wrong("cache", "an NBD export is not read past a cache of this host".into(), instead);
+        }
+        if let Backing::Nbd(Uri { address: Address::Unix(socket), .. }) = &backing
+            && !socket.starts_with('/')
+        {
+            let what = format!("the path of the socket, `{socket}`, is relative");
+            wrong("path", what, "write the whole path, as in nbd+unix:///?socket=/run/nbd.sock");
+        }
+        for (option, given) in
+            [("ceph-user", options.ceph_user.is_some()), ("ceph-conf", options.ceph_conf.is_some())]
+        {
             if given && !on_ceph {
                 wrong(
                     option,
@@ -209,6 +240,10 @@ impl UnitSpec {
                     "write rbd:POOL/IMAGE as the path, or leave it out",
                 );
             }
+        }
+        if options.op_timeout_s.is_some() && !on_ceph && !over_nbd {
+            let instead = "write rbd:POOL/IMAGE or nbd://HOST/EXPORT as the path, or leave it out";
+            wrong("op-timeout", "op-timeout is for RBD images and NBD exports".into(), instead);
         }
         if let (Backing::Rbd(ImageName { snapshot: Some(_), .. }), Some(false)) = (&backing, options.ro) {
             wrong("ro", "a snapshot cannot be written".into(), "leave ro out, or serve the image itself");
@@ -285,6 +320,7 @@ impl UnitSpec {
             Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
             Backing::Path(path) => vec![path.display().to_string()],
             Backing::Rbd(name) => vec![format!("Ceph's image {name}")],
+            Backing::Nbd(uri) => vec![format!("NBD export {uri}")],
             Backing::Objects(path) => return self.describe_objects(format!("objects in {}", path.display())),
             Backing::ObjectMemory(bytes) => {
                 return self.describe_objects(format!("objects in memory, {}", Size(*bytes)));
@@ -329,6 +365,31 @@ mod tests {
             set.set(name, value).unwrap();
         }
         UnitSpec::new(path, set).unwrap_err().into_iter().map(|found| found.option).collect()
+    }
+
+    #[test]
+    fn exports_of_nbd_servers_are_read_and_shown_in_one_form() {
+        for (text, shown) in [
+            ("nbd://host", "nbd://host/"),
+            ("nbd://host:10809/a%2cb", "nbd://host/a%2Cb"),
+            ("nbd+unix:///x?socket=/run/s", "nbd+unix:///x?socket=/run/s"),
+        ] {
+            let unit = UnitSpec::new(text, Options::default()).unwrap();
+            assert!(matches!(unit.backing, Backing::Nbd(_)));
+            assert_eq!(unit.backing.to_string(), shown);
+            assert_eq!(unit.backing.medium(), Some(shown.into()));
+        }
+        assert_eq!(wrong("nbds://host/x", &[]), ["path"]);
+        assert_eq!(wrong("nbd:///x", &[]), ["path"]);
+        assert_eq!(wrong("nbd+unix:///x?socket=run/s", &[]), ["path"]);
+        let all = [("size", "1G"), ("engine", "uring"), ("prefault", ""), ("ceph-user", "a")];
+        assert_eq!(wrong("nbd://host/x", &all), ["size", "engine", "prefault", "ceph-user"]);
+        assert_eq!(wrong("nbd://host/x", &[("cache", "direct")]), ["cache"]);
+        let mut options = Options::default();
+        options.set("op-timeout", "5").unwrap();
+        options.set("cache", "writethrough").unwrap();
+        UnitSpec::new("nbd://host/x", options).unwrap();
+        assert_eq!(wrong("/x", &[("op-timeout", "5")]), ["op-timeout"]);
     }
 
     #[test]

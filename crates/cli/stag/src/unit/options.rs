@@ -94,7 +94,7 @@ settings! {
         "ceph-conf" ceph_conf: Option<PathBuf> = None,
             text("a path").otherwise("$CEPH_CONF, else /etc/ceph/ceph.conf")
                 .hint("write the path of the cluster's ceph.conf");
-        /// How long an operation of an RBD image may wait for the cluster.
+        /// How long an operation of an RBD image or NBD export may wait for the cluster or server.
         "op-timeout" op_timeout_s: Option<u32> = None, number(1, 600).unit("s").otherwise("30");
         /// The most bytes a second that SANITIZE writes.
         "sanitize-rate" sanitize_rate: Option<u64> = None,

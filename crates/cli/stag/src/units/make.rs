@@ -11,6 +11,7 @@ use backing::spec::{CacheMode, Opened, Source, StoreSpec};
 use ceph::{ImageName, Login, RbdStore};
 use device::Identity;
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
+use nbd_store::{NbdStore, Uri};
 
 use super::objects;
 use super::open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened};
@@ -19,7 +20,7 @@ use crate::health;
 use crate::identity::{self, Carried, Reservations, Settled};
 use crate::unit::{Backing, UnitSpec};
 
-/// How long an operation of an RBD image may take, unless said otherwise, seconds.
+/// How long an operation of an RBD image or an NBD export may take, unless said otherwise, seconds.
 const OP_TIMEOUT_S: u32 = 30;
 
 /// Opens one unit. Blocks on its medium.
@@ -47,6 +48,7 @@ fn open_kind(
         Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, registry, carried)?,
         Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
         Backing::Rbd(name) => open_image(name, spec, registry)?,
+        Backing::Nbd(uri) => open_export(uri, spec, place, registry, carried)?,
         Backing::Objects(_) | Backing::ObjectMemory(_) => {
             identity::prepare_store(spec, carried, place)?;
             let store = objects::open(spec)?;
@@ -101,6 +103,38 @@ fn open_image(
     let geometry = store.geometry();
     // A write is on all replicas before it is answered: nothing is left to flush.
     let (block_size, cache) = (options.block_bytes(), CacheMode::WriteThrough);
+    let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
+    let disk = disk_options(spec, &opened, &settled);
+    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    Ok((OpenKind::Disk(OpenDisk { opened, unit }), settled))
+}
+
+fn open_export(
+    uri: &Uri,
+    spec: &UnitSpec,
+    place: &Place,
+    registry: &Registry,
+    carried: &Carried,
+) -> Result<(OpenKind, Settled), Unopened> {
+    let options = &spec.options;
+    let op_timeout = Duration::from_secs(options.op_timeout_s.unwrap_or(OP_TIMEOUT_S).into());
+    let source = nbd_store::Source { uri: uri.clone(), read_only: options.ro == Some(true), op_timeout };
+    let store = NbdStore::open(source).map_err(|error| format!("{uri}: {error}"))?;
+    let geometry = store.geometry();
+    let least = if geometry.block <= 512 { 512 } else { 4096 };
+    let block_size = options.bs.unwrap_or(least);
+    if geometry.block > block_size {
+        let (block, instead) =
+            (geometry.block, if geometry.block > 4096 { "no unit has them" } else { "write bs=4096" });
+        return Err(format!(
+            "{uri}: the server's blocks are {block} bytes, more than {block_size}: {instead}"
+        )
+        .into());
+    }
+    // Without flushes the server has no cache that an initiator could ask it to write.
+    let usual = if store.export().flags.flush() { CacheMode::WriteBack } else { CacheMode::WriteThrough };
+    let cache = options.cache.unwrap_or(usual);
+    let settled = identity::settle(spec, place, carried)?;
     let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
     let disk = disk_options(spec, &opened, &settled);
     let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
