@@ -138,10 +138,12 @@ def tool(name, version):
 
 
 def python_packages():
-    """What tests/requirements.txt names, and the crates of all systems, which the lists of parts are made from: no suite has a network."""
+    """What tests/requirements.txt names, axe, and the crates of all systems, which the lists of parts are made from: no suite has a network."""
     say("Python's packages of the tests")
     if tools.install_python(lambda command: stream(command, 600)) != 0:
         report.add("failed" if CI else "skipped", "tests/requirements.txt", "the packages cannot be installed here")
+    if tools.install_axe(lambda command: stream(command, 600)) != 0:
+        report.add("failed" if CI else "skipped", "axe-core", "it cannot be installed here")
     stream(["cargo", "fetch", "--locked", "--quiet"], 600)
 
 

@@ -43,8 +43,8 @@ class Api:
 
 
 @contextlib.contextmanager
-def managed(lab, *units):
-    """A target with the API, its administrator, and a folder that the sandbox leaves in reach."""
+def managed(lab, *units, http=()):
+    """A target with the API, its administrator, and a folder that the sandbox leaves in reach. `http` has more lines of [http]."""
     if lab.kind != "stag":
         raise Skip("stag's own API")
     port, state, folder = proc.free_port(), lab.new_folder("state"), lab.new_folder("volumes")
@@ -52,7 +52,7 @@ def managed(lab, *units):
     os.environ["STATE_DIRECTORY"] = state
     try:
         with lab.serve(*units, top={"managed": True, "sandbox-directories": [folder]},
-                       more=["[http]", f'listen = "127.0.0.1:{port}"', "api = true"]) as target:
+                       more=["[http]", f'listen = "127.0.0.1:{port}"', "api = true", *http]) as target:
             def token(role):
                 return proc.run(Stag.binary, "token", "--control", target.control, "add", role, "--role", role).strip()
             yield target, Api(port, token("admin")), token, folder

@@ -1,5 +1,5 @@
-//! Requests to `/api/`: the head goes to the source, which admits it before a byte of its body is
-//! read; the source then executes it on a thread of its own. Knows no route.
+//! Requests to all other paths: the head goes to the source, which admits it before a byte of its
+//! body is read; the source then executes it on a thread of its own. Knows no route.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,6 +32,12 @@ pub struct Head {
     pub if_match: Option<String>,
     /// Content-Type.
     pub content_type: Option<String>,
+    /// Cookie.
+    pub cookie: Option<String>,
+    /// Origin: whose page makes a browser send this.
+    pub origin: Option<String>,
+    /// Sec-Fetch-Site: the browser's own word for that.
+    pub fetch_site: Option<String>,
     /// The client's address; `None` if the connection did not tell it.
     pub from: Option<SocketAddr>,
 }
@@ -79,6 +85,9 @@ impl Head {
             authorization: field(&parts.headers, header::AUTHORIZATION),
             if_match: field(&parts.headers, header::IF_MATCH),
             content_type: field(&parts.headers, header::CONTENT_TYPE),
+            cookie: field(&parts.headers, header::COOKIE),
+            origin: field(&parts.headers, header::ORIGIN),
+            fetch_site: field(&parts.headers, HeaderName::from_static("sec-fetch-site")),
             from: parts.extensions.get::<Peer>().map(|peer| peer.0),
         }
     }

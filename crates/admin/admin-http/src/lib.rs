@@ -1,9 +1,10 @@
-//! HTTP for administrators: `/metrics`, `/healthz`, `/readyz` and the API, on a thread of its own
-//! beside the cores. It knows nothing of the server: a [`Source`] supplies the content.
+//! HTTP for administrators: `/metrics`, `/healthz` and `/readyz`, and paths of the source's, such
+//! as an API, on a thread of its own beside the cores. It knows nothing of the server: a [`Source`]
+//! supplies the content.
 //!
 //! - [`Http`]: the thread, from its start before the sandbox closes to its end.
 //! - [`exposition`]: metrics as text, for Prometheus and OpenMetrics.
-//! - [`Head`] and [`Answer`]: a request to `/api/`, and what it gets.
+//! - [`Head`] and [`Answer`]: a request to any other path, and what it gets.
 //!
 //! The thread must never run on a core, and nothing here may wait for a client without a bound. It
 //! is the only place that uses tokio.
@@ -29,7 +30,7 @@ use tokio::sync::oneshot;
 pub trait Source: Send + Sync + 'static {
     /// State at one moment.
     type Picture: Send + Sync + 'static;
-    /// A request to `/api/` that may be executed.
+    /// A request to another path that may be executed.
     type Call: Send + 'static;
 
     /// Takes a picture of everything. Called once a second at most; all clients share the result.
@@ -50,8 +51,8 @@ pub trait Source: Send + Sync + 'static {
     /// The answer to a client that may not.
     fn may_scrape(&self, head: &Head) -> Result<(), Answer>;
 
-    /// Decides on a request to `/api/`, before its body is read: what to execute, and how many
-    /// bytes its body may have. Must not block.
+    /// Decides on a request to another path than those above, before its body is read: what to
+    /// execute, and how many bytes its body may have. Must not block.
     ///
     /// # Errors
     /// The answer to a client that gets nothing else.

@@ -1,5 +1,5 @@
-//! Routes and responses: `/metrics`, `/healthz`, `/readyz`, and what lies below `/api/`. All
-//! clients share a picture that is a second old at most.
+//! Routes and responses: `/metrics`, `/healthz` and `/readyz`, whose clients share a picture that
+//! is a second old at most. All other paths are the source's.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::get;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::{CALLS, Head, Report, Source, accept, api};
@@ -22,7 +22,7 @@ struct Shared<S: Source> {
     source: Arc<S>,
     /// Held while a new picture is taken: requests that arrive meanwhile get that one.
     latest: Mutex<Option<Arc<Taken<S>>>>,
-    /// Requests of the API that may be executed now.
+    /// Requests that the source may execute now.
     calls: Arc<Semaphore>,
 }
 
@@ -57,16 +57,11 @@ pub fn router<S: Source>(source: Arc<S>) -> Router {
         .route("/metrics", get(metrics::<S>))
         .route("/healthz", get(health::<S>))
         .route("/readyz", get(readiness::<S>))
-        .route("/api/{*rest}", any(below_api::<S>))
-        .fallback(nothing)
+        .fallback(elsewhere::<S>)
         .with_state(shared)
 }
 
-async fn nothing() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "there are /metrics, /healthz, /readyz and /api/v1\n")
-}
-
-async fn below_api<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {
+async fn elsewhere<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {
     api::answer(shared.source.clone(), shared.calls.clone(), request).await
 }
 

@@ -50,6 +50,7 @@ impl Source for Counted {
 
     fn admit(&self, head: Head) -> Result<(Head, usize), Answer> {
         match head.host.as_deref() {
+            _ if !head.path.starts_with("/api/") => Err(Self::refusal(404, "there is nothing here")),
             Some("a") => Ok((head, 1000)),
             host => Err(Self::refusal(421, &format!("{host:?}"))),
         }

@@ -20,6 +20,9 @@ use crate::state;
 const LARGEST: u64 = 8 << 20;
 /// The longest line, bytes. A longer plan is left out.
 const LONGEST: usize = 64 << 10;
+/// Bytes that are read to show the latest changes.
+#[cfg(feature = "http")]
+const TAIL: u64 = 1 << 20;
 
 /// The audit log of a daemon.
 pub struct Audit {
@@ -66,6 +69,43 @@ impl Audit {
         }
     }
 
+    /// The latest changes, the newest first, `most` at most: the members of both lines together,
+    /// with the time when it was asked for. `result` is missing while a change is being made, and
+    /// where a crash came between.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    #[cfg(feature = "http")]
+    pub fn latest(&self, most: usize) -> Result<Vec<Value>, String> {
+        let path = self.path.clone()?;
+        let failed = |error: io::Error| format!("{} cannot be read: {error}", path.display());
+        let text = match tail(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            read => read.map_err(failed)?,
+        };
+        let mut ends: std::collections::HashMap<String, Map<String, Value>> = Default::default();
+        let mut found = Vec::new();
+        for line in text.lines().rev() {
+            // The first line of the tail may be cut off.
+            let Ok(Value::Object(mut line)) = serde_json::from_str(line) else { continue };
+            let change = line.get("change").and_then(Value::as_str).unwrap_or_default().to_owned();
+            match line.remove("event").as_ref().and_then(Value::as_str) {
+                Some("ended") => drop(ends.insert(change, line)),
+                Some("asked") => {
+                    for (key, value) in ends.remove(&change).into_iter().flatten() {
+                        line.entry(key).or_insert(value);
+                    }
+                    found.push(Value::Object(line));
+                }
+                _ => {}
+            }
+            if found.len() >= most {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     fn write(&self, number: u64, event: &str, line: Value) -> Result<(), String> {
         let path = self.path.clone()?;
         let failed = |error: io::Error| format!("{} cannot be written: {error}", path.display());
@@ -81,6 +121,18 @@ impl Audit {
         }
         append(&path, &format!("{}\n", Value::Object(whole))).map_err(failed)
     }
+}
+
+/// The end of a file, [`TAIL`] bytes at most.
+#[cfg(feature = "http")]
+fn tail(path: &Path) -> io::Result<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn append(path: &Path, line: &str) -> io::Result<()> {
@@ -121,6 +173,24 @@ mod tests {
         assert_eq!(all[0]["change"], all[1]["change"]);
         assert_eq!((&all[0]["who"], &all[1]["result"]), (&json!("token ops"), &json!("done")));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn the_latest_changes_are_shown_each_with_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let audit = Audit::at(Ok(path.clone()));
+        assert_eq!(audit.latest(5).unwrap(), Vec::<Value>::new());
+        std::fs::write(&path, "cut off\n").unwrap();
+        let first = audit.asked("token a", "192.0.2.1:80", "PUT /x").unwrap();
+        audit.ended(&first, "done", Some(&json!({ "changes": [] })));
+        audit.asked("token b", "192.0.2.2:80", "DELETE /y").unwrap();
+        let all = audit.latest(5).unwrap();
+        assert_eq!((&all[0]["who"], all[0].get("result")), (&json!("token b"), None));
+        assert_eq!((&all[1]["who"], &all[1]["result"]), (&json!("token a"), &json!("done")));
+        assert!(all[1].get("plan").is_some() && all[1].get("event").is_none(), "{all:?}");
+        assert_eq!(audit.latest(1).unwrap().len(), 1);
     }
 
     #[test]

@@ -20,6 +20,8 @@ mod config;
 mod conformance;
 mod control;
 mod convert;
+#[cfg(feature = "http")]
+mod dashboard;
 mod demo;
 mod docs;
 mod doctor;

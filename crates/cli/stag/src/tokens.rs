@@ -55,6 +55,9 @@ pub struct Token {
     sha256: String,
 }
 
+/// SHA-256 of a token's text.
+pub type Hash = [u8; 32];
+
 /// All tokens of a daemon.
 pub struct Tokens {
     path: Result<PathBuf, String>,
@@ -130,12 +133,18 @@ impl Tokens {
     /// Name and role of the token with this text.
     #[cfg(feature = "http")]
     pub fn find(&self, text: &str) -> Option<(String, Role)> {
-        let wanted = hash(text);
+        self.find_by_hash(&hash(text))
+    }
+
+    /// Name and role of the token whose text has this hash: none once it has been removed.
+    #[cfg(feature = "http")]
+    pub fn find_by_hash(&self, wanted: &Hash) -> Option<(String, Role)> {
+        let wanted = hex(wanted);
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = None;
         // All are compared, each in a time that does not depend on its bytes.
         for token in all.as_ref().ok()? {
-            if is_equal(hex(&wanted).as_bytes(), token.sha256.as_bytes()) {
+            if is_equal(wanted.as_bytes(), token.sha256.as_bytes()) {
                 found = Some((token.name.clone(), token.role));
             }
         }
@@ -164,13 +173,14 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
     bytes.map_or(Ok(Vec::new()), |bytes| serde_json::from_slice(&bytes).map_err(|error| failed(&error)))
 }
 
-fn hash(text: &str) -> [u8; 32] {
+/// The hash of a text.
+pub fn hash(text: &str) -> Hash {
     Sha256::digest(text.as_bytes()).into()
 }
 
 /// Compares in a time that depends on the lengths alone.
 #[cfg(feature = "http")]
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
+pub fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let different = one.iter().zip(other).fold(0, |so_far, (a, b)| std::hint::black_box(so_far | (a ^ b)));
     one.len() == other.len() && different == 0
 }

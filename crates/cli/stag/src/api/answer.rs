@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::problem::problem;
 use super::request::Call;
 use super::routes::{self, Body, Does};
-use super::seen::Changed;
+use super::seen::{Changed, Looked};
 use crate::control::daemon::Daemon;
 use crate::control::protocol::{Fault, Kind};
 use crate::managed;
@@ -18,40 +18,39 @@ pub fn execute(daemon: &Daemon, call: Call, body: &[u8]) -> Answer {
         Ok(json) => json,
         Err(answer) => return answer,
     };
-    let answer = match call.route.does {
-        Does::Look(look) => match look(daemon, &call.names) {
-            Ok(looked) => said(looked.generation, &looked.value),
-            Err(fault) => refused(&fault),
-        },
-        _ if call.asked.how.dry_run => match changed(daemon, &call, &json) {
-            Ok(planned) => said(planned.generation, &planned.value),
-            Err(fault) => refused(&fault),
-        },
-        _ => recorded(daemon, &call, &json),
+    let answer = match carried_out(daemon, &call, &json) {
+        Ok(looked) => said(looked.generation, &looked.value),
+        Err(fault) => problem(status(&fault), words(&fault)),
     };
     managed::wipe(&mut json);
     answer
 }
 
-/// Makes a change that the audit log has.
-fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Answer {
-    let asked = match daemon.audit.asked(&call.who, &call.whence, &call.what) {
-        Ok(asked) => asked,
-        Err(error) => {
-            let what = format!("the change cannot be recorded: {error}; nothing has been changed");
-            return problem(500, &what);
-        }
+/// Does what a request asks for. A change is in the audit log before it is made.
+///
+/// # Errors
+/// It is refused, or has failed.
+pub fn carried_out(daemon: &Daemon, call: &Call, json: &Value) -> Result<Looked, Fault> {
+    let changed = match call.route.does {
+        Does::Look(look) => return look(daemon, &call.names),
+        _ if call.asked.how.dry_run => changed(daemon, call, json)?,
+        _ => recorded(daemon, call, json)?,
     };
-    match changed(daemon, call, json) {
-        Ok(done) => {
-            daemon.audit.ended(&asked, "done", done.plan.as_ref());
-            said(done.generation, &done.value)
-        }
-        Err(fault) => {
-            daemon.audit.ended(&asked, fault.plain.as_ref().unwrap_or(&fault.message), None);
-            refused(&fault)
-        }
+    Ok(Looked { generation: changed.generation, value: changed.value })
+}
+
+/// Makes a change that the audit log has.
+fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault> {
+    let asked = daemon.audit.asked(&call.who, &call.whence, &call.what).map_err(|error| {
+        let what = format!("the change cannot be recorded: {error}; nothing has been changed");
+        Fault::new(Kind::Failed, what)
+    })?;
+    let done = changed(daemon, call, json);
+    match &done {
+        Ok(done) => daemon.audit.ended(&asked, "done", done.plan.as_ref()),
+        Err(fault) => daemon.audit.ended(&asked, words(fault), None),
     }
+    done
 }
 
 fn changed(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault> {
@@ -104,14 +103,19 @@ fn said(generation: u64, value: &Value) -> Answer {
     Answer { status: 200, fields, body: format!("{value}\n") }
 }
 
-fn refused(fault: &Fault) -> Answer {
-    let status = match fault.kind {
+/// The status of HTTP for a fault.
+pub fn status(fault: &Fault) -> u16 {
+    match fault.kind {
         Kind::Request => 400,
         Kind::Missing => 404,
         Kind::Refused => 409,
         Kind::Conflict => 412,
         Kind::Config => 422,
         Kind::Failed => 500,
-    };
-    problem(status, fault.plain.as_ref().unwrap_or(&fault.message))
+    }
+}
+
+/// What went wrong, without the lines of a file.
+pub fn words(fault: &Fault) -> &str {
+    fault.plain.as_ref().unwrap_or(&fault.message)
 }

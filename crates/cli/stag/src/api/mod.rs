@@ -6,6 +6,7 @@
 
 mod answer;
 mod openapi;
+pub mod percent;
 mod problem;
 mod request;
 mod routes;
@@ -14,12 +15,34 @@ mod seen;
 use std::sync::Arc;
 
 use admin_http::{Answer, Head};
+use serde_json::Value;
 
 use crate::config::Http;
 use crate::control::daemon::Daemon;
+use crate::tokens::Role;
 
 pub use problem::problem;
 pub use request::Call;
+pub use routes::Asked;
+pub use seen::Looked;
+
+/// Who asks, as a token has shown.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The token's name.
+    pub token: String,
+    pub role: Role,
+    /// The client's address, for the audit log.
+    pub whence: String,
+}
+
+/// A request that was refused, or has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The status of HTTP that a client of the API gets.
+    pub status: u16,
+    pub what: String,
+}
 
 /// The API of a daemon.
 pub struct Api {
@@ -53,6 +76,51 @@ impl Api {
     /// The answer to a client that gets nothing else.
     pub fn admit(&self, head: Head) -> Result<(Call, usize), Answer> {
         request::admit(&self.daemon, &self.http, head)
+    }
+
+    /// Whether a request names this daemon as its Host.
+    ///
+    /// # Errors
+    /// The answer to a client that takes it for another host.
+    pub fn for_this_host(&self, head: &Head) -> Result<(), Answer> {
+        request::for_this_host(&self.http, head)
+    }
+
+    /// Executes a request that a page makes for `caller`, as a client of the API would. The parts
+    /// of `path` are not encoded.
+    ///
+    /// # Errors
+    /// What a client of the API would be told.
+    pub fn ask(
+        &self,
+        caller: &Caller,
+        method: &str,
+        path: &[&str],
+        asked: Asked,
+        body: &Value,
+    ) -> Result<Looked, Refused> {
+        let refused = |status| move |what| Refused { status, what };
+        let parts: Vec<String> = path.iter().map(|part| (*part).to_owned()).collect();
+        let find = |route: &'static routes::Route| {
+            (route.method == method).then(|| Some((route, route.names(&parts)?))).flatten()
+        };
+        let none = || Refused { status: 404, what: "there is nothing here".to_owned() };
+        let (route, names) = routes::ROUTES.iter().find_map(find).ok_or_else(none)?;
+        request::may(route, &caller.token, caller.role).map_err(refused(403))?;
+        request::is_in_force(route, asked, self.daemon.running().parts.generation).map_err(refused(412))?;
+        let path: Vec<String> = path.iter().map(|part| percent::encoded(part)).collect();
+        let call = Call {
+            route,
+            names,
+            asked,
+            who: format!("token {}", caller.token),
+            whence: caller.whence.clone(),
+            what: format!("{method} {}/{}", routes::BASE, path.join("/")),
+        };
+        answer::carried_out(&self.daemon, &call, body).map_err(|fault| Refused {
+            status: answer::status(&fault),
+            what: answer::words(&fault).to_owned(),
+        })
     }
 
     /// Executes a request.

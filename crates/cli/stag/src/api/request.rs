@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use admin_http::{Answer, Head};
 
+use super::percent::decoded;
 use super::problem::problem;
 use super::routes::{Asked, BASE, Body, ROUTES, Route};
 use crate::config::Http;
@@ -38,14 +39,7 @@ pub fn admit(daemon: &Daemon, http: &Http, head: Head) -> Result<(Call, usize), 
     if !http.api {
         return Err(problem(404, "the API is off: api = true of [http] switches it on"));
     }
-    match head.host.as_deref() {
-        None => return Err(problem(400, "a request has one Host")),
-        Some(host) if is_own(host, &http.hosts) => {}
-        Some(_) => {
-            let what = "this is not the host's name: use its address, or name it in hosts of [http]";
-            return Err(problem(421, what));
-        }
-    }
+    for_this_host(http, &head)?;
     // Strangers learn nothing of which routes there are.
     let (who, role) = authorized(daemon, &head, Role::Metrics)?;
     let path = path(&head.path).ok_or_else(|| problem(400, "the path is not written as it should be"))?;
@@ -61,10 +55,7 @@ pub fn admit(daemon: &Daemon, http: &Http, head: Head) -> Result<(Call, usize), 
         answer.fields.push(("allow", allowed.join(", ")));
         return Err(answer);
     };
-    if role < route.role {
-        let (own, wanted) = (role.name(), route.role.name());
-        return Err(problem(403, &format!("this needs the role {wanted}, and the token {who} has {own}")));
-    }
+    may(route, &who, role).map_err(|what| problem(403, &what))?;
     let is_json = |kind: &str| {
         kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
     };
@@ -75,10 +66,7 @@ pub fn admit(daemon: &Daemon, http: &Http, head: Head) -> Result<(Call, usize), 
     if let Some(condition) = &head.if_match {
         let now = daemon.running().parts.generation;
         asked.how.generation = if_match(condition, now);
-        // A change of the document is compared again, with all other changes locked out.
-        if asked.how.generation.is_some_and(|wanted| wanted != now) && !route.is_planned() {
-            return Err(problem(412, &format!("another change came between: the generation is {now}")));
-        }
+        is_in_force(route, asked, now).map_err(|what| problem(412, &what))?;
     }
     let most = match route.body {
         Body::None => 0,
@@ -95,6 +83,45 @@ pub fn admit(daemon: &Daemon, http: &Http, head: Head) -> Result<(Call, usize), 
         what: format!("{} {}{query}", head.method, head.path),
     };
     Ok((call, most))
+}
+
+/// Whether a request names this daemon as its Host.
+///
+/// # Errors
+/// The answer to a client that takes it for another host.
+pub fn for_this_host(http: &Http, head: &Head) -> Result<(), Answer> {
+    match head.host.as_deref() {
+        None => Err(problem(400, "a request has one Host")),
+        Some(host) if is_own(host, &http.hosts) => Ok(()),
+        Some(_) => {
+            let what = "this is not the host's name: use its address, or name it in hosts of [http]";
+            Err(problem(421, what))
+        }
+    }
+}
+
+/// Whether the token `who` with this role may use the route.
+///
+/// # Errors
+/// The reason why not.
+pub fn may(route: &Route, who: &str, role: Role) -> Result<(), String> {
+    let (own, wanted) = (role.name(), route.role.name());
+    match role < route.role {
+        true => Err(format!("this needs the role {wanted}, and the token {who} has {own}")),
+        false => Ok(()),
+    }
+}
+
+/// Whether the generation `now` is the one that was asked for. A change of the document is compared
+/// later, with all other changes locked out.
+///
+/// # Errors
+/// Another change came between.
+pub fn is_in_force(route: &Route, asked: Asked, now: u64) -> Result<(), String> {
+    match asked.how.generation.is_some_and(|wanted| wanted != now) && !route.is_planned() {
+        true => Err(format!("another change came between: the generation is {now}")),
+        false => Ok(()),
+    }
 }
 
 /// Name and role of the request's token, if that has the role `least`.
@@ -136,23 +163,6 @@ fn is_own(host: &str, names: &[String]) -> bool {
 fn path(path: &str) -> Option<Vec<String>> {
     let below = path.strip_prefix(BASE)?;
     below.strip_prefix('/')?.split('/').map(decoded).collect()
-}
-
-/// `text` with `%` and two hexadecimal digits replaced by their byte.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 fn asked(route: &Route, query: &str) -> Result<Asked, String> {

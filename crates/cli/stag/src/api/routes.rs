@@ -14,6 +14,9 @@ use crate::tokens::Role;
 /// Where all paths begin.
 pub const BASE: &str = "/api/v1";
 
+/// Changes of the audit log that are shown.
+const CHANGES: usize = 100;
+
 /// Values of a path's places, in their order.
 pub type Names = [String];
 
@@ -276,6 +279,10 @@ pub const ROUTES: &[Route] = &[
         Body::Members(&[("target", "string", false), ("lun", "integer", false), ("export", "string", false)]),
         |_, _, members| Ok(Request::new(acknowledge::VERB, members)),
     ),
+    look("/audit", "The latest changes, by whom and from where, the newest first", |daemon, _| {
+        let value = daemon.audit.latest(CHANGES).map_err(|error| Fault::new(Kind::Failed, error))?;
+        Ok(Looked { generation: daemon.running().parts.generation, value: Value::Array(value) })
+    }),
     look("/openapi.json", "This API as an OpenAPI document", |daemon, _| {
         Ok(Looked { generation: daemon.running().parts.generation, value: super::openapi::document() })
     }),

@@ -155,6 +155,10 @@ fn http(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
         let instead = "listen on the loopback behind a proxy with TLS, or add insecure = true";
         problems.error(&span, what, instead);
     }
+    if http.dashboard && !http.api {
+        let what = "the dashboard makes changes by the API, which is off";
+        problems.error(&span, what, "add api = true, or leave dashboard out");
+    }
     Some(http)
 }
 

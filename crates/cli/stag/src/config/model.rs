@@ -210,6 +210,9 @@ settings! {
             text("an address").required("listen = \"127.0.0.1:3261\"").flag("--http").by_hand();
         /// Answer the API. `stag token` makes its tokens.
         "api" api: bool = false, yes_no();
+        /// Answer the [dashboard](../guide/dashboard.md) at `/`. It needs `api`, whose tokens
+        /// people log in with.
+        "dashboard" dashboard: bool = false, yes_no();
         /// Whether the API may be reached at other addresses than those of the loopback. It has no
         /// TLS: there a proxy with TLS, or a network of your own, has to keep tokens secret.
         "insecure" insecure: bool = false, yes_no();

@@ -11,9 +11,10 @@ use admin_http::{Answer, Head, Http, Report, Source};
 
 use super::picture::Picture;
 use super::process::Process;
-use crate::api::{self, Api, Call};
+use crate::api::{self, Api};
 use crate::control::daemon::Daemon;
 use crate::control::status;
+use crate::dashboard::{self, Dashboard};
 use crate::exit::Exit;
 
 /// Time for a core to answer.
@@ -74,16 +75,25 @@ impl Server {
         // Fails if already set: a daemon has one HTTP address.
         let _ = daemon.http.set((self.asked, self.handed_over));
         let http = daemon.running().config.http.clone().unwrap_or_default();
-        let api = Api::new(daemon.clone(), http);
-        self.http.serve(Arc::new(Shown { daemon: daemon.clone(), api }));
+        let has_pages = http.dashboard;
+        let api = Arc::new(Api::new(daemon.clone(), http));
+        let dashboard = has_pages.then(|| Dashboard::new(daemon.clone(), api.clone()));
+        self.http.serve(Arc::new(Shown { daemon: daemon.clone(), api, dashboard }));
         self.http
     }
 }
 
-/// The daemon as a source of metrics, and its API.
+/// The daemon as a source of metrics, its API, and its dashboard if it is on.
 struct Shown {
     daemon: Arc<Daemon>,
-    api: Api,
+    api: Arc<Api>,
+    dashboard: Option<Dashboard>,
+}
+
+/// A request that may be executed.
+enum Call {
+    Api(api::Call),
+    Page(dashboard::Call),
 }
 
 impl Source for Shown {
@@ -129,11 +139,26 @@ impl Source for Shown {
     }
 
     fn admit(&self, head: Head) -> Result<(Call, usize), Answer> {
-        self.api.admit(head)
+        match &self.dashboard {
+            _ if head.path.starts_with("/api/") => {
+                self.api.admit(head).map(|(call, most)| (Call::Api(call), most))
+            }
+            Some(dashboard) => dashboard.admit(head).map(|(call, most)| (Call::Page(call), most)),
+            None => {
+                let fields = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
+                let body = "there are /metrics, /healthz, /readyz and /api/v1\n".to_owned();
+                Err(Answer { status: 404, fields, body })
+            }
+        }
     }
 
     fn execute(&self, call: Call, body: &[u8]) -> Answer {
-        self.api.execute(call, body)
+        match (call, &self.dashboard) {
+            (Call::Api(call), _) => self.api.execute(call, body),
+            (Call::Page(call), Some(dashboard)) => dashboard.execute(call, body),
+            // No page is admitted then.
+            (Call::Page(_), None) => Self::refusal(404, "the dashboard is off"),
+        }
     }
 
     fn refusal(status: u16, what: &str) -> Answer {

@@ -109,6 +109,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
         ("[[target.unit]]", "warn-used" | "warn-available") => &[("thin", "true")],
         (_, "burst") => &[("iops", "100")],
         ("[[target.acl]]", "user") => &[("auth", USERS)],
+        ("[http]", "dashboard") => &[("api", "true")],
         _ => &[],
     };
     Some((a, b, more))
