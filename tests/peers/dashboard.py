@@ -24,6 +24,8 @@ CLIENT = "iqn.2026-01.org.example:client"
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 PATHS = ["/", "/targets", f"/targets/{IQN}", f"/targets/{IQN}/units/0", "/exports", "/clients", "/slow", "/drains", "/changes", "/support",
          "/change/disk", "/change/export", "/change/drain"]
+# Widths of windows, and whether people prefer dark colours.
+WINDOWS = [(1440, False), (768, True), (390, True), (390, False)]
 
 
 class Browser:
@@ -188,7 +190,7 @@ def disk(lab):
 
 
 def others(lab):
-    """2, 3, 5, 6, 7, 8, 10: who is connected, and disconnected; growth; space; why slow; a drain; what changed; the support bundle."""
+    """2, 3, 5, 6, 7, 10: who is connected, and disconnected; growth; space; why slow; a drain; what changed; the support bundle."""
     with opened(lab, Unit(mib=16, memory=True)) as (target, api, _, folder, browser):
         make_disk(browser, folder, chap=False)
         with wire.session(target) as session:
@@ -222,11 +224,29 @@ def others(lab):
         expect("token admin" in browser.text() and f"PUT /api/v1/targets/{OWN}" in browser.text(), "the change is not shown")
         bundle = browser.run("return fetch('/support/bundle.json').then(answer => answer.json())")
         expect(bundle["status"]["targets"] and "audit" in bundle and api.token not in json.dumps(bundle), "the bundle")
-        # Undo: what was made is removed; its file stays.
+        expect(any(one["about"] == "kernel" for one in bundle["doctor"]["findings"]), f"{bundle['doctor']}")
         browser.go(f"/targets/{OWN}")
         browser.press("Remove this target")
         browser.press("Remove it")
         expect([one["iqn"] for one in api.done("GET", "/targets")] == [IQN], "the target is left")
+        expect(not browser.console(), f"{browser.console()}")
+
+
+def undo(lab):
+    """8: what changed, by whom; undone, and the undo undone. Files stay as they are."""
+    with opened(lab, Unit(mib=16, memory=True)) as (_, api, _, folder, browser):
+        def targets():
+            return sorted(one["iqn"] for one in api.done("GET", "/targets"))
+        make_disk(browser, folder)
+        both = targets()
+        for before, after, word in [(both, [IQN], "Removed"), ([IQN], both, "Added")]:
+            browser.go("/changes")
+            expect(targets() == before, f"{targets()}")
+            browser.press("Undo from here")
+            expect(word in browser.text() and targets() == before, f"{browser.text()[:500]}")
+            browser.press("Go back")
+            expect("It has been done" in browser.text() and targets() == after, f"{targets()}: {browser.text()[:500]}")
+        expect(os.path.getsize(os.path.join(folder, "own.img")) == 64 << 20, "the file")
         expect(not browser.console(), f"{browser.console()}")
 
 
@@ -244,10 +264,10 @@ def export(lab):
 
 
 def accessible(lab):
-    """axe finds nothing against WCAG 2.1 A and AA on any page, light and dark, wide and 390 px narrow; nothing scrolls sideways; the console is empty."""
+    """axe finds nothing against WCAG 2.1 A and AA on any page, light and dark, from 1440 to 390 px; nothing scrolls sideways; the console is empty."""
     axe = tools.axe()
     pictures = lab.new_folder("pictures")
-    for width, dark in [(1280, False), (390, True)]:
+    for width, dark in WINDOWS:
         with opened(lab, Unit(mib=16, memory=True), width=width, dark=dark) as (target, _, _, folder, browser):
             with wire.session(target):
                 make_disk(browser, folder)
@@ -261,7 +281,7 @@ def accessible(lab):
                     browser.picture(pictures, f"{width}-{(path or 'done').replace('/', '_').replace(':', '_')}")
                 missing = [line for line in browser.console() if "404" not in line["message"]]
                 expect(not missing, f"{missing}")
-    expect(len(glob.glob(os.path.join(pictures, "*.png"))) == 2 * (len(PATHS) + 3), "pictures are missing")
+    expect(len(glob.glob(os.path.join(pictures, "*.png"))) == len(WINDOWS) * (len(PATHS) + 3), "pictures are missing")
 
 
 def keyboard(lab):
@@ -335,6 +355,7 @@ def sessions(lab):
 CASES = [
     ("a disk for one client, its secret, another client", disk),
     ("clients, growth, space, slowness, drains, changes, support", others),
+    ("what changed, and the way back", undo),
     ("a folder for one network", export),
     ("axe finds no violation, wide and narrow, light and dark", accessible),
     ("the keyboard alone is enough", keyboard),

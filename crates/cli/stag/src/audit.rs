@@ -57,10 +57,14 @@ impl Audit {
         Ok(Asked(*number))
     }
 
-    /// Writes what became of a change: `done`, or why not; and its plan.
-    pub fn ended(&self, asked: &Asked, result: &str, plan: Option<&Value>) {
+    /// Writes what became of a change: `done`, or why not; its plan; and the generation that it has
+    /// made.
+    pub fn ended(&self, asked: &Asked, result: &str, plan: Option<&Value>, generation: Option<u64>) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = json!({ "result": result });
+        if let Some(generation) = generation {
+            line["generation"] = json!(generation);
+        }
         if let Some(plan) = plan.filter(|plan| plan.to_string().len() < LONGEST) {
             line["plan"] = plan.clone();
         }
@@ -167,7 +171,7 @@ mod tests {
         let audit = Audit::at(Ok(path.clone()));
         let asked = audit.asked("token ops", "192.0.2.1:80", "PUT /api/v1/x\n{}").unwrap();
         assert_eq!(lines(&path).len(), 1);
-        audit.ended(&asked, "done", Some(&json!({ "changes": [] })));
+        audit.ended(&asked, "done", Some(&json!({ "changes": [] })), None);
         let all = lines(&path);
         assert_eq!((&all[0]["event"], &all[1]["event"]), (&json!("asked"), &json!("ended")));
         assert_eq!(all[0]["change"], all[1]["change"]);
@@ -184,11 +188,12 @@ mod tests {
         assert_eq!(audit.latest(5).unwrap(), Vec::<Value>::new());
         std::fs::write(&path, "cut off\n").unwrap();
         let first = audit.asked("token a", "192.0.2.1:80", "PUT /x").unwrap();
-        audit.ended(&first, "done", Some(&json!({ "changes": [] })));
+        audit.ended(&first, "done", Some(&json!({ "changes": [] })), Some(7));
         audit.asked("token b", "192.0.2.2:80", "DELETE /y").unwrap();
         let all = audit.latest(5).unwrap();
         assert_eq!((&all[0]["who"], all[0].get("result")), (&json!("token b"), None));
         assert_eq!((&all[1]["who"], &all[1]["result"]), (&json!("token a"), &json!("done")));
+        assert_eq!(all[1]["generation"], 7);
         assert!(all[1].get("plan").is_some() && all[1].get("event").is_none(), "{all:?}");
         assert_eq!(audit.latest(1).unwrap().len(), 1);
     }
@@ -203,7 +208,7 @@ mod tests {
         assert_eq!(lines(&path).len(), 1);
         assert_eq!(std::fs::metadata(dir.path().join("audit.log.1")).unwrap().len(), LARGEST);
         let asked = audit.asked("a", "b", "c").unwrap();
-        audit.ended(&asked, "done", Some(&json!("x".repeat(LONGEST))));
+        audit.ended(&asked, "done", Some(&json!("x".repeat(LONGEST))), None);
         assert!(std::fs::metadata(&path).unwrap().len() < 2000);
     }
 

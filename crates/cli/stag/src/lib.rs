@@ -25,6 +25,7 @@ mod dashboard;
 mod demo;
 mod docs;
 mod doctor;
+mod earlier;
 mod exit;
 mod export;
 mod exports;

@@ -227,6 +227,13 @@ fn a_disk_is_planned_made_and_recorded_and_only_an_administrator_makes_it() {
     let gone = browser.change("remove-target", &format!("target={OWN}"));
     assert!(gone.status == 200 && !browser.get("/targets").body.contains(OWN), "{}", gone.body);
     assert!(fs::exists(&image).unwrap(), "the file stays");
+    // The first button takes the latest change back.
+    let changes = browser.get("/changes");
+    assert!(changes.body.contains("Undo from here"), "{}", changes.body);
+    let back = browser.change("undo", &format!("to={}", changes.hidden("to")));
+    assert!(back.status == 200 && browser.get("/targets").body.contains(OWN), "{}", back.body);
+    assert!(!operator.get("/changes").body.contains("Undo from here"), "an operator changes nothing");
+    assert_eq!(operator.post("/change/undo", "to=1").status, 403);
 }
 
 #[test]

@@ -192,6 +192,42 @@ fn a_change_planned_on_an_older_generation_is_refused() {
     assert_eq!(shown(&["managed"])["document"]["target"][0]["iqn"], OWN);
 }
 
+/// An undo is a change like others: it has a plan and a generation, and can be undone.
+#[test]
+fn a_change_is_undone_by_the_document_from_before_it() {
+    let machine = Machine::new();
+    let server = machine.start(&[], 1);
+    let managed = |more: &[&str]| said(&[&["managed", "--control", &machine.socket], more].concat());
+    let none = fails(&["managed", "--control", &machine.socket, "--undo"], 1);
+    assert!(none.contains("nothing to undo"), "{none}");
+    let (only, both) = (json!([[FILE, false]]), json!([[FILE, false], [OWN, true]]));
+    let own = machine.written(&target(OWN, "own.img"));
+    said(&["apply", "--control", &machine.socket, "--managed", &own]);
+    let made = machine.status()["generation"].as_u64().unwrap();
+    let plan = managed(&["--undo", "--dry-run"]);
+    assert!(plan.contains(&format!("- target {OWN}")) && machine.served() == both, "{plan}");
+    let stale = ["managed", "--control", &machine.socket, "--undo", "--generation", "1"];
+    assert!(fails(&stale, 1).contains("another change came between"));
+    managed(&["--undo"]);
+    assert_eq!(machine.served(), only);
+    assert!(machine.state().join("own.img").exists(), "files of units stay");
+    let history: Value = serde_json::from_str(&managed(&["--history", "--json"])).unwrap();
+    let of =
+        |at: usize| (history[at]["generation"].as_u64().unwrap(), history[at]["targets"].as_u64().unwrap());
+    assert_eq!((of(0), of(1)), ((made, 1), (made - 1, 0)), "{history}");
+    assert!(managed(&["--history"]).starts_with(&format!("{made}: written ")));
+    managed(&["--undo"]);
+    assert_eq!(machine.served(), both, "the undo is undone");
+    managed(&["--undo", "--to", &(made - 1).to_string()]);
+    assert_eq!(machine.served(), only);
+    let unknown = fails(&["managed", "--control", &machine.socket, "--undo", "--to", "7"], 1);
+    assert!(unknown.contains("generation 7 is not kept"), "{unknown}");
+    // What was taken back is so after a start, too.
+    server.end(Signal::KILL);
+    let _server = machine.start(&[], 1);
+    assert_eq!(machine.served(), only);
+}
+
 #[test]
 fn secrets_are_kept_privately_and_never_shown() {
     use std::os::unix::fs::PermissionsExt;

@@ -47,8 +47,8 @@ fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault
     })?;
     let done = changed(daemon, call, json);
     match &done {
-        Ok(done) => daemon.audit.ended(&asked, "done", done.plan.as_ref()),
-        Err(fault) => daemon.audit.ended(&asked, words(fault), None),
+        Ok(done) => daemon.audit.ended(&asked, "done", done.plan.as_ref(), done.made),
+        Err(fault) => daemon.audit.ended(&asked, words(fault), None, None),
     }
     done
 }

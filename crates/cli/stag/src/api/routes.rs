@@ -7,7 +7,8 @@ use super::seen::{Changed, Looked};
 use crate::control::apply::{self, Change, How};
 use crate::control::daemon::Daemon;
 use crate::control::protocol::{Fault, Kind, Request};
-use crate::control::{acknowledge, disconnect, slow, verbs};
+use crate::control::{acknowledge, disconnect, managed, slow, verbs};
+use crate::doctor;
 use crate::managed::Document;
 use crate::tokens::Role;
 
@@ -205,6 +206,24 @@ pub const ROUTES: &[Route] = &[
             Ok(())
         },
     ),
+    look(
+        "/document/history",
+        "Managed documents that were replaced, the latest first, by generation",
+        |daemon, _| Looked::verb(daemon, managed::HISTORY),
+    ),
+    edit(
+        "POST",
+        "/document/undo",
+        "Puts the managed document of the generation `to` in force again, or that before the last change",
+        Body::Members(&[("to", "integer", false)]),
+        |document, _, body| match &body["to"] {
+            Value::Null => managed::put_back(document, None),
+            to => managed::put_back(
+                document,
+                Some(to.as_u64().ok_or_else(|| wrong("`to` is a generation".into()))?),
+            ),
+        },
+    ),
     look("/sessions", "iSCSI sessions", |daemon, _| {
         Looked::status(daemon, |status| status["sessions"].take())
     }),
@@ -283,6 +302,11 @@ pub const ROUTES: &[Route] = &[
         let value = daemon.audit.latest(CHANGES).map_err(|error| Fault::new(Kind::Failed, error))?;
         Ok(Looked { generation: daemon.running().parts.generation, value: Value::Array(value) })
     }),
+    look("/doctor", "What `stag doctor` finds out about this machine", |daemon, _| {
+        let running = daemon.running();
+        let findings = doctor::of_daemon(&running.config);
+        Ok(Looked { generation: running.parts.generation, value: json!({ "findings": findings }) })
+    }),
     look("/openapi.json", "This API as an OpenAPI document", |daemon, _| {
         Ok(Looked { generation: daemon.running().parts.generation, value: super::openapi::document() })
     }),
@@ -322,8 +346,14 @@ pub fn edited(
 ) -> Result<Changed, Fault> {
     let edit = |document: &mut Document| edit(document, names, body);
     let outcome = apply::apply(daemon, Change::Managed(&edit), asked.how, &mut |_| ())?;
+    let made = (!outcome.plan.is_empty()).then_some(outcome.generation);
     let plan = serde_json::to_value(&outcome.plan).ok();
-    Ok(Changed { generation: outcome.generation, plan, value: crate::control::protocol::json(&outcome)? })
+    Ok(Changed {
+        generation: outcome.generation,
+        made,
+        plan,
+        value: crate::control::protocol::json(&outcome)?,
+    })
 }
 
 /// Executes a verb as the control socket does.
@@ -332,7 +362,7 @@ pub fn edited(
 /// The verb's.
 pub fn executed(daemon: &Daemon, request: &Request) -> Result<Changed, Fault> {
     let value = verbs::answer(daemon, request, Default::default(), &mut |_| ())?;
-    Ok(Changed { generation: daemon.running().parts.generation, plan: None, value })
+    Ok(Changed { generation: daemon.running().parts.generation, made: None, plan: None, value })
 }
 
 fn one_target(daemon: &Daemon, names: &Names) -> Result<Looked, Fault> {

@@ -17,6 +17,8 @@ pub struct Looked {
 pub struct Changed {
     /// The generation in force.
     pub generation: u64,
+    /// That generation, if this change has made it by another managed document.
+    pub made: Option<u64>,
     pub plan: Option<Value>,
     pub value: Value,
 }

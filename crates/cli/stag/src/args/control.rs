@@ -251,12 +251,32 @@ fn redirect(text: &str) -> Result<String, String> {
 #[command(
     long_about = "Show the managed document of a running daemon: the targets and exports that it keeps itself.\n\n\
     Prints TOML without secrets. A daemon with managed = true keeps it as managed.toml in its state directory, and serves it together with the configuration. \
-    A secret that is left out when the document is replaced stays as it is."
+    A secret that is left out when the document is replaced stays as it is. The daemon keeps the last 32 documents that were replaced: --history lists them, \
+    and --undo serves one of them again."
 )]
-#[command(after_long_help = "Examples:\n  stag managed\n  stag managed --json | jq .generation")]
+#[command(
+    after_long_help = "Examples:\n  stag managed\n  stag managed --json | jq .generation\n  stag managed --history\n  stag managed --undo --dry-run\n  stag managed --undo --to 1795712345678"
+)]
 pub struct Managed {
     #[command(flatten)]
     pub at: At,
+    /// List documents that were replaced, the latest first, each by the last generation in which it
+    /// was in force
+    #[arg(long, conflicts_with = "undo")]
+    pub history: bool,
+    /// Serve the document from before the last change again. What it is undone with can be undone,
+    /// too
+    #[arg(long)]
+    pub undo: bool,
+    /// Go back to the document of generation N, instead of that before the last change
+    #[arg(long, value_name = "N", requires = "undo")]
+    pub to: Option<u64>,
+    /// Only print what the undo would change
+    #[arg(short = 'n', long, requires = "undo")]
+    pub dry_run: bool,
+    /// Refuse if another change came since this generation
+    #[arg(long, value_name = "N", requires = "undo")]
+    pub generation: Option<u64>,
     /// Print JSON, with the generation
     #[arg(long)]
     pub json: bool,

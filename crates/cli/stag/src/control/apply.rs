@@ -14,6 +14,7 @@ use super::daemon::{Daemon, Parts, Running};
 use super::plan::{LoggedIn, Plan, Sessions};
 use super::protocol::{Fault, Kind, Progress, Request, json};
 use crate::config::{self, Config, Text};
+use crate::earlier;
 use crate::exit::Exit;
 use crate::exports;
 use crate::managed::{self, Document};
@@ -90,7 +91,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn text(&self) -> String {
+    /// For people.
+    pub fn text(&self) -> String {
         let end = match (self.applied, self.plan.is_empty()) {
             (_, true) => "nothing to change".to_owned(),
             (false, false) if self.plan.refused.is_empty() => "this is what would be done".to_owned(),
@@ -225,7 +227,10 @@ pub fn apply(
     prepared.map_err(|error| take_back(error.to_string()))?;
     let grown = running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
     if let Some(document) = parts.managed.as_ref().filter(|_| keeps) {
-        let kept = managed::path().and_then(|path| document.write(&path));
+        let kept = managed::path().and_then(|path| {
+            earlier::keep(&path, now)?;
+            document.write(&path)
+        });
         kept.map_err(|error| {
             grown.into_iter().for_each(Grown::undo);
             take_back(error)

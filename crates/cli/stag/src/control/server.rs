@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::clients::{Client, Clients};
 use super::daemon::Daemon;
 use super::peer::{self, Rights};
@@ -15,7 +17,7 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
 };
 use super::socket::ControlSocket;
-use super::{acknowledge, apply, disconnect, handover, token, upgrade, verbs};
+use super::{acknowledge, apply, disconnect, handover, managed, token, upgrade, verbs};
 use crate::audit::Asked;
 
 /// Timeout of a read from a client.
@@ -118,7 +120,7 @@ fn refuse(mut out: &UnixStream, what: &str) -> io::Result<()> {
 fn wanted(request: &Request) -> Rights {
     match request.verb.as_str() {
         apply::VERB | handover::VERB | upgrade::VERB | acknowledge::VERB => Rights::Own,
-        token::ADD | token::LIST | token::REMOVE => Rights::Own,
+        managed::UNDO | token::ADD | token::LIST | token::REMOVE => Rights::Own,
         _ => Rights::Operate,
     }
 }
@@ -128,6 +130,7 @@ fn is_change(request: &Request) -> bool {
     matches!(
         request.verb.as_str(),
         apply::VERB
+            | managed::UNDO
             | handover::VERB
             | acknowledge::VERB
             | disconnect::VERB
@@ -147,6 +150,12 @@ fn recorded(daemon: &Daemon, uid: u32, request: &Request) -> Option<Asked> {
     }
     let asked = daemon.audit.asked(&format!("user {uid}"), "control socket", &request.verb);
     asked.inspect_err(|error| tracing::error!(%error, "a change is not in the audit log")).ok()
+}
+
+/// The generation that a change has made, by its answer.
+fn generation_made(answer: &Value) -> Option<u64> {
+    let has_changed = answer["applied"] == true && !answer["plan"]["changes"].as_array()?.is_empty();
+    answer["generation"].as_u64().filter(|_| has_changed)
 }
 
 /// Answers one client's requests until it goes.
@@ -224,8 +233,27 @@ fn serve(
         });
         if let Some(asked) = asked {
             let result = answer.as_ref().map_or_else(|fault| fault.message.as_str(), |_| "done");
-            daemon.audit.ended(&asked, result, answer.as_ref().ok().and_then(|value| value.get("plan")));
+            let plan = answer.as_ref().ok().and_then(|value| value.get("plan"));
+            let made = answer.as_ref().ok().and_then(generation_made);
+            daemon.audit.ended(&asked, result, plan, made);
         }
         write_answer(&mut out, answer.map_or_else(Answer::Error, Answer::Ok))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_changes_what_is_served_and_each_change_is_recorded() {
+        for verb in [apply::VERB, managed::UNDO, token::ADD, token::REMOVE, acknowledge::VERB] {
+            let request = Request::new(verb, Default::default());
+            assert!(wanted(&request) == Rights::Own && is_change(&request), "{verb}");
+        }
+        for verb in ["status", managed::VERB, managed::HISTORY] {
+            let request = Request::new(verb, Default::default());
+            assert!(wanted(&request) == Rights::Operate && !is_change(&request), "{verb}");
+        }
     }
 }

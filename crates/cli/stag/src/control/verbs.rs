@@ -20,6 +20,8 @@ pub fn answer(
     match request.verb.as_str() {
         "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(daemon)),
         managed::VERB => request.arguments::<NoArguments>().and_then(|_| managed::answer(daemon)),
+        managed::HISTORY => request.arguments::<NoArguments>().and_then(|_| managed::history(daemon)),
+        managed::UNDO => managed::undo(daemon, request, progress),
         token::ADD | token::LIST | token::REMOVE => token::answer(daemon, request),
         slow::VERB => request.arguments::<NoArguments>().and_then(|_| slow::answer(daemon)),
         acknowledge::VERB => acknowledge::answer(daemon, request),

@@ -96,13 +96,16 @@ impl Asks {
         let slow = json!([{ "initiator": BAD, "target": IQN, "session": 3, "lun": 0, "itt": 1, "operation": "write", "cdb": "2a",
                             "state": "data", "ended_ago_s": null, "took_s": 1.5, "order_s": 0.0, "data_s": 1.5, "medium_s": 0.0, "send_s": null }]);
         let drain = json!([{ "target": IQN, "state": "asking", "asked": 1, "dropped": 0, "left": 1, "age": 1.0, "remaining": 2.0, "redirect": null }]);
-        let audit = json!([{ "time_unix_s": 5.5, "change": "1-1", "who": BAD, "from": BAD, "what": BAD, "result": BAD,
+        let audit = json!([{ "time_unix_s": 5.5, "change": "1-1", "who": BAD, "from": BAD, "what": BAD, "result": BAD, "generation": 7,
                              "plan": { "changes": [{ "kind": "added", "what": BAD }] } }, { "time_unix_s": 1.0, "change": "1-0" }]);
         let plan = json!({ "changes": [{ "kind": "added", "what": BAD, "disturbs": BAD }], "at_next_start": [BAD], "refused": [] });
         let value = match (method, path[0]) {
             ("GET", "slow") => slow,
             ("GET", "drain") => drain,
             ("GET", "audit") => audit,
+            ("GET", "document") if path.len() > 1 => {
+                json!([{ "generation": 6, "written_unix_s": 5, "targets": 1, "exports": 0 }])
+            }
             ("GET", "alua") => return Err(Refused { status: 500, what: BAD.into() }),
             ("GET", _) => json!({ "configuration": self.configuration }),
             _ => json!({ "plan": plan }),
@@ -339,6 +342,7 @@ fn a_change_is_planned_and_then_made_on_the_generation_of_its_plan() {
         ("drain", "target=&timeout=5".to_owned(), "POST drain".to_owned()),
         ("undrain", "all=yes".to_owned(), "POST undrain".to_owned()),
         ("acknowledge", format!("target={IQN}&lun=0"), "POST acknowledge".to_owned()),
+        ("undo", "to=6".to_owned(), "POST document undo".to_owned()),
     ] {
         assert_eq!(make(&asks, name, &fields).2.0, wanted);
     }

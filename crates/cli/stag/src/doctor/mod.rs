@@ -97,17 +97,8 @@ pub fn command(args: &Doctor) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    let files = Files { root: "/".into() };
     let daemon = daemon(args);
-    let mut findings = host::look(&files, &config);
-    findings.extend(network::look(&files, &config, daemon.as_ref().map(|daemon| daemon.pid)));
-    findings.extend(initiator::look(&files));
-    findings.extend(advice::warnings(&config).into_iter().map(|warning| Finding {
-        level: Level::Warning,
-        about: "configuration",
-        what: warning,
-        remedy: None,
-    }));
+    let mut findings = look(&config, daemon.as_ref().map(|daemon| daemon.pid));
     findings.extend(daemon.as_ref().map(running));
     let text = match args.json {
         true => format!("{:#}\n", serde_json::json!({ "findings": findings })),
@@ -115,6 +106,27 @@ pub fn command(args: &Doctor) -> Exit {
     };
     let worst = findings.iter().map(|finding| finding.level).max();
     out::print(&text).or(if worst == Some(Level::Critical) { Exit::Failed } else { Exit::Done })
+}
+
+/// All checks for what `config` says. `daemon`: the process of the daemon that runs already.
+fn look(config: &Config, daemon: Option<u32>) -> Vec<Finding> {
+    let files = Files { root: "/".into() };
+    let mut findings = host::look(&files, config);
+    findings.extend(network::look(&files, config, daemon));
+    findings.extend(initiator::look(&files));
+    findings.extend(advice::warnings(config).into_iter().map(|warning| Finding {
+        level: Level::Warning,
+        about: "configuration",
+        what: warning,
+        remedy: None,
+    }));
+    findings
+}
+
+/// The checks of a daemon that runs, by itself.
+#[cfg(feature = "http")]
+pub fn of_daemon(config: &Config) -> serde_json::Value {
+    serde_json::json!(look(config, Some(std::process::id())))
 }
 
 /// The daemon that runs, if it answers.

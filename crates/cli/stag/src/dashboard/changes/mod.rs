@@ -11,6 +11,7 @@ mod disk;
 mod export;
 mod secret;
 mod target;
+mod undo;
 mod unit;
 
 use admin_http::Answer;
@@ -100,6 +101,7 @@ const CHANGES: &[Change] = &[
     clients::DRAIN,
     clients::UNDRAIN,
     clients::ACKNOWLEDGE,
+    undo::UNDO,
 ];
 
 fn find(look: &Look<'_>, name: &str) -> Result<&'static Change, Refused> {

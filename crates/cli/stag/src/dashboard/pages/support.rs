@@ -6,13 +6,14 @@ use serde_json::{Map, Value, json};
 use super::super::{Look, frame};
 
 /// Parts of the bundle: paths of the API that have no secret, and what each is.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
     ("status", "what stag status --json shows: version, health, targets, sessions, counts"),
     ("slow", "the slowest commands"),
     ("drain", "drains"),
     ("alua", "target port groups"),
     ("document", "the managed document, without secrets"),
     ("audit", "the latest changes, by whom"),
+    ("doctor", "what stag doctor finds out: kernel, limits, network, and what to do"),
 ];
 
 /// The page that says what the bundle has.
@@ -31,7 +32,6 @@ pub fn page(look: &Look<'_>) -> Answer {
             let attributes = [("class", "button"), ("href", "/support/bundle.json"), ("download", "stag-support.json")];
             h.leaf("a", &attributes, "Download the bundle");
         });
-        h.p("Beside it, stag doctor on the server tells what its kernel and its network lack.");
     })
 }
 

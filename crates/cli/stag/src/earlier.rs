@@ -1,0 +1,164 @@
+//! Managed documents that were replaced. The latest are kept beside the document, so that a change
+//! can be undone. Owns their files, `managed.GENERATION.toml`, and how many there are. Each is
+//! named after the last generation in which it was in force.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+
+use crate::managed::{self, Document};
+
+/// Documents that are kept.
+const MOST: usize = 32;
+
+/// A document that was replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Earlier {
+    /// The last generation in which it was in force.
+    pub generation: u64,
+    /// When it was written, seconds since 1970.
+    pub written_unix_s: u64,
+    /// Its targets and exports.
+    pub targets: usize,
+    pub exports: usize,
+}
+
+/// Keeps the document at `path`, which is about to be replaced, and was in force in `generation`.
+/// The new file is no copy, and costs no wait for a medium: a power cut may lose it.
+///
+/// # Errors
+/// The system's.
+pub fn keep(path: &Path, generation: u64) -> Result<(), String> {
+    let kept = file(path, generation);
+    let failed = |error: io::Error| format!("{} cannot be kept: {error}", kept.display());
+    match fs::remove_file(&kept) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    match fs::hard_link(path, &kept) {
+        // The first document: before it there was none.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Document::default().write(&kept)?,
+        linked => linked.map_err(failed)?,
+    }
+    for old in generations(path).into_iter().skip(MOST) {
+        if let Err(error) = fs::remove_file(file(path, old)) {
+            tracing::warn!(%error, "an old managed document stays");
+        }
+    }
+    Ok(())
+}
+
+/// The documents that are kept, the latest first.
+///
+/// # Errors
+/// There is no state directory.
+pub fn list() -> Result<Vec<Earlier>, String> {
+    Ok(listed(&managed::path()?))
+}
+
+fn listed(path: &Path) -> Vec<Earlier> {
+    let one = |generation| {
+        let path = file(path, generation);
+        let written = fs::metadata(&path).and_then(|about| about.modified()).ok()?;
+        let document = Document::read(&path).ok()?;
+        Some(Earlier {
+            generation,
+            written_unix_s: written.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            targets: document.targets().len(),
+            exports: document.exports().len(),
+        })
+    };
+    generations(path).into_iter().filter_map(one).collect()
+}
+
+/// The document that was in force in `generation`; without it, the latest.
+///
+/// # Errors
+/// It is not kept, or cannot be read.
+pub fn find(generation: Option<u64>) -> Result<Document, String> {
+    found(&managed::path()?, generation)
+}
+
+fn found(path: &Path, generation: Option<u64>) -> Result<Document, String> {
+    let all = generations(path);
+    let generation = match generation {
+        None => *all.first().ok_or("no managed document was replaced: there is nothing to undo")?,
+        Some(wanted) if all.contains(&wanted) => wanted,
+        Some(wanted) => return Err(format!("the managed document of generation {wanted} is not kept")),
+    };
+    Document::read(&file(path, generation)).map_err(|error| error.lines())
+}
+
+/// The file of a generation, beside the document at `path`.
+fn file(path: &Path, generation: u64) -> PathBuf {
+    path.with_extension(format!("{generation}.toml"))
+}
+
+/// Generations whose documents are kept, the latest first.
+fn generations(path: &Path) -> Vec<u64> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let number = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number = name.strip_prefix(stem.as_ref())?.strip_prefix('.')?.strip_suffix(".toml")?;
+        number.parse().ok()
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<u64> = entries.filter_map(number).collect();
+    all.sort_unstable_by(|one, other| other.cmp(one));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn document(name: u64) -> Document {
+        let target = json!({ "iqn": format!("iqn.2026-01.org.example:{name}"), "unit": [] });
+        Document::from_json(json!({ "target": [target] })).unwrap()
+    }
+
+    #[test]
+    fn the_latest_documents_are_kept_and_found_by_their_generation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.toml");
+        assert_eq!(listed(&path), []);
+        assert!(found(&path, None).unwrap_err().contains("nothing to undo"));
+        for generation in 0..40 {
+            keep(&path, generation).unwrap();
+            document(generation).write(&path).unwrap();
+        }
+        let all = listed(&path);
+        assert_eq!((all.len(), all[0].generation, all[MOST - 1].generation), (MOST, 39, 8));
+        assert_eq!((all[0].targets, all[0].exports), (1, 0));
+        // In generation 39 that of the change before was in force.
+        assert_eq!(found(&path, Some(39)).unwrap(), document(38));
+        assert_eq!(found(&path, None).unwrap(), document(38));
+        assert_eq!(Document::read(&path).unwrap(), document(39));
+        assert!(found(&path, Some(7)).unwrap_err().contains("generation 7 is not kept"));
+        let kept = fs::metadata(file(&path, 39)).unwrap();
+        assert_eq!(kept.permissions().mode() & 0o777, 0o600, "it has secrets");
+    }
+
+    #[test]
+    fn before_the_first_change_the_document_was_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.toml");
+        keep(&path, 5).unwrap();
+        document(5).write(&path).unwrap();
+        assert_eq!(found(&path, Some(5)).unwrap(), Document::default());
+        // A change that failed after this has left a file: the next one replaces it.
+        keep(&path, 5).unwrap();
+        assert_eq!(found(&path, Some(5)).unwrap(), document(5));
+        fs::write(dir.path().join("managed.x.toml"), "").unwrap();
+        fs::write(dir.path().join("managed.6.toml.new"), "").unwrap();
+        assert_eq!(listed(&path).len(), 1);
+    }
+}
