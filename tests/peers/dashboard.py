@@ -10,6 +10,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import subprocess
 import tempfile
 
@@ -25,7 +26,7 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 PATHS = ["/", "/targets", f"/targets/{IQN}", f"/targets/{IQN}/units/0", "/exports", "/clients", "/slow", "/drains", "/changes", "/support",
          "/change/disk", "/change/export", "/change/drain"]
 # Widths of windows, and whether people prefer dark colours.
-WINDOWS = [(1440, False), (768, True), (390, True), (390, False)]
+WINDOWS = [(1440, False), (768, True), (390, True)]
 
 
 class Browser:
@@ -165,7 +166,7 @@ def disk(lab):
     proc.need("iscsi-inq")
     with opened(lab, Unit(mib=16, memory=True)) as (target, _, _, folder, browser):
         def secret(said):
-            return said.split("CHAP secret\n")[1].split("\n")[0]
+            return re.search(r"CHAP secret\s+(\S+)", said)[1]
 
         def logs_in(name, user, word):
             url = target.urls[0].replace(IQN, OWN).replace("iscsi://", f"iscsi://{user}%{word}@")

@@ -1,5 +1,5 @@
-//! `managed`: shows the managed document of a daemon, without secrets. `managed-history` lists those
-//! that were replaced, and `managed-undo` puts one of them in force again.
+//! `managed`: shows the managed document of a daemon, without secrets. `managed-history` lists
+//! those that were replaced, and `managed-undo` puts one of them in force again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

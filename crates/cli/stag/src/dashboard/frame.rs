@@ -18,7 +18,7 @@ const PAGES: [(&str, &str); 8] = [
     ("/exports", "Exports"),
     ("/clients", "Clients"),
     ("/slow", "Why slow"),
-    ("/drains", "Drains"),
+    ("/drains", "Maintenance"),
     ("/changes", "Changes"),
     ("/support", "Support"),
 ];

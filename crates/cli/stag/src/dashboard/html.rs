@@ -122,6 +122,15 @@ impl Html {
         });
     }
 
+    /// Names with values, of which some are long.
+    pub fn details(&mut self, facts: &[(&str, String)]) {
+        self.tag("dl", &[("class", "list")], |h| {
+            for (name, value) in facts {
+                h.fact(name, value, &[]);
+            }
+        });
+    }
+
     /// Names with values that the script keeps; each has the column of the samples that it shows.
     pub fn live(&mut self, facts: &[(&str, &str, String)]) {
         self.tag("dl", &[], |h| {

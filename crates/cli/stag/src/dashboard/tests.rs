@@ -106,7 +106,9 @@ impl Asks {
             ("GET", "document") if path.len() > 1 => {
                 json!([{ "generation": 6, "written_unix_s": 5, "targets": 1, "exports": 0 }])
             }
-            ("GET", "alua") => return Err(Refused { status: 500, what: BAD.into() }),
+            ("GET", "alua") => json!([{ "iqn": IQN, "explicit": true, "implicit": true, "groups": [
+                { "id": 1, "portal_groups": [1, 2], "state": BAD, "preferred": true, "changed_by": BAD }] }]),
+            ("GET", "doctor") => return Err(Refused { status: 500, what: BAD.into() }),
             ("GET", _) => json!({ "configuration": self.configuration }),
             _ => json!({ "plan": plan }),
         };
@@ -342,6 +344,7 @@ fn a_change_is_planned_and_then_made_on_the_generation_of_its_plan() {
         ("drain", "target=&timeout=5".to_owned(), "POST drain".to_owned()),
         ("undrain", "all=yes".to_owned(), "POST undrain".to_owned()),
         ("acknowledge", format!("target={IQN}&lun=0"), "POST acknowledge".to_owned()),
+        ("alua", format!("target={IQN}&group=1&state=standby"), "POST alua".to_owned()),
         ("undo", "to=6".to_owned(), "POST document undo".to_owned()),
     ] {
         assert_eq!(make(&asks, name, &fields).2.0, wanted);

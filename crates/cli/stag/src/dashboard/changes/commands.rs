@@ -11,7 +11,7 @@ pub fn disk(look: &Look<'_>, status: &Status, iqn: &str, lun: u16, user: Option<
     let listen = status.portals.iter().find(iscsi).map(|portal| portal.listen.as_str());
     let Some((host, port)) = address(listen, look.host, h) else { return };
     if let Some((user, secret)) = user {
-        h.facts(&[("CHAP user", user.to_owned()), ("CHAP secret", secret.to_owned())]);
+        h.details(&[("CHAP user", user.to_owned()), ("CHAP secret", secret.to_owned())]);
         h.leaf(
             "p",
             &[("class", "note")],

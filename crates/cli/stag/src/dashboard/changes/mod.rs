@@ -5,6 +5,7 @@
 //! Nothing is kept between the steps: the page of a plan carries the form's values. A CHAP secret
 //! is made by the daemon in the last step, so that no page carries one but the last.
 
+mod alua;
 mod clients;
 pub mod commands;
 mod disk;
@@ -102,6 +103,7 @@ const CHANGES: &[Change] = &[
     clients::UNDRAIN,
     clients::ACKNOWLEDGE,
     undo::UNDO,
+    alua::ALUA,
 ];
 
 fn find(look: &Look<'_>, name: &str) -> Result<&'static Change, Refused> {

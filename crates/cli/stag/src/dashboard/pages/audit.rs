@@ -31,7 +31,8 @@ fn audit(look: &Look<'_>, changes: &[Value], earlier: &[Earlier], h: &mut Html) 
     let heads = ["when (UTC)", "who", "from", "what", "changed", "result", ""];
     h.table("Changes of this daemon", &heads, "Nothing has been changed.", changes, |row, change| {
         let text = |name: &str| change[name].as_str().unwrap_or("–").to_owned();
-        row.cell(&time(change["time_unix_s"].as_f64().unwrap_or(0.0) as i64));
+        let when = time(change["time_unix_s"].as_f64().unwrap_or(0.0) as i64);
+        row.with(|h| h.leaf("time", &[], &when));
         row.cell(&text("who")).cell(&text("from")).cell(&text("what"));
         row.cell(&plan(&change["plan"]));
         row.cell(change["result"].as_str().unwrap_or("not known: under way, or the daemon ended"));
@@ -52,7 +53,8 @@ fn versions(look: &Look<'_>, earlier: &[Earlier], h: &mut Html) {
     h.p("What the API and these pages keep, as it was before each of the last changes.");
     let heads = ["written (UTC)", "#targets", "#exports", "#last generation", ""];
     h.table("Earlier versions", &heads, "Nothing has been replaced.", earlier, |row, one| {
-        row.cell(&time(i64::try_from(one.written_unix_s).unwrap_or(0)));
+        let when = time(i64::try_from(one.written_unix_s).unwrap_or(0));
+        row.with(|h| h.leaf("time", &[], &when));
         row.number(&show::count(one.targets as u64)).number(&show::count(one.exports as u64));
         row.number(&one.generation.to_string());
         row.with(|h| go_back(look, one.generation, "Go back to it", h));

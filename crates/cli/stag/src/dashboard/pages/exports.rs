@@ -49,7 +49,7 @@ pub fn one(look: &Look<'_>, name: &str) -> Answer {
         return missing(look, "There is no such export.");
     };
     look.page(&format!("Export {name}"), "/exports", |h| {
-        h.facts(&[
+        h.details(&[
             ("Shows", export.path.clone()),
             ("Kept in", look.kept_in(export.managed).to_owned()),
             ("State", export.health.state.clone()),

@@ -16,7 +16,7 @@ pub fn page(look: &Look<'_>, iqn: &str) -> Answer {
     let Some(target) = found else { return missing(look, "There is no such target.") };
     look.page(&target.iqn, "/targets", |h| {
         let groups: Vec<String> = target.groups.iter().map(u16::to_string).collect();
-        h.facts(&[
+        h.details(&[
             ("Kept in", look.kept_in(target.managed).to_owned()),
             ("Alias", if target.alias.is_empty() { "–".to_owned() } else { target.alias.clone() }),
             ("Portal groups", if groups.is_empty() { "all".to_owned() } else { groups.join(", ") }),
@@ -114,14 +114,15 @@ fn access(look: &Look<'_>, target: &TargetStatus, h: &mut Html) {
     if !look.may(Role::Admin) {
         return;
     }
-    h.tag("p", &[("class", "actions")], |h| {
+    h.tag("div", &[("class", "actions")], |h| {
         let path = of_change("admit", &[("target", &target.iqn)]);
         h.leaf("a", &[("class", "button"), ("href", &path)], "Let an initiator in");
+        for user in all_users(&configuration) {
+            let values = [("target", target.iqn.as_str()), ("user", user.as_str())];
+            let text = format!("New CHAP secret for {user}");
+            fields::small(h, "/change/secret", look.visitor, &values, &text, "");
+        }
     });
-    for user in all_users(&configuration) {
-        let values = [("target", target.iqn.as_str()), ("user", user.as_str())];
-        fields::small(h, "/change/secret", look.visitor, &values, &format!("New CHAP secret for {user}"), "");
-    }
 }
 
 /// Names of the CHAP users of an `auth`.

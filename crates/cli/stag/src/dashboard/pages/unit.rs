@@ -17,7 +17,7 @@ pub fn page(look: &Look<'_>, iqn: &str, lun: &str) -> Answer {
     look.page(&format!("LUN {lun} of {}", target.iqn), "/targets", |h| {
         h.tag("p", &[], |h| h.link(&of_target(&target.iqn), "The target and its other units"));
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-        h.facts(&[
+        h.details(&[
             ("Medium", unit.path.clone()),
             ("Size", show::bytes(unit.size)),
             ("Takes", unit.allocated.map_or_else(|| "–".to_owned(), show::bytes)),
@@ -37,10 +37,10 @@ pub fn page(look: &Look<'_>, iqn: &str, lun: &str) -> Answer {
         ]);
         if target.managed && look.may(Role::Admin) {
             let values = [("target", target.iqn.as_str()), ("lun", lun)];
-            h.tag("p", &[("class", "actions")], |h| {
+            h.tag("div", &[("class", "actions")], |h| {
                 h.leaf("a", &[("class", "button"), ("href", &of_change("grow", &values))], "Grow it");
+                fields::small(h, "/change/remove-unit", look.visitor, &values, "Remove this unit", "");
             });
-            fields::small(h, "/change/remove-unit", look.visitor, &values, "Remove this unit", "");
         }
         h.leaf("h2", &[], "Attach it");
         commands::disk(look, look.status, &target.iqn, unit.lun, None, h);
