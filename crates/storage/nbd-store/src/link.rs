@@ -7,9 +7,8 @@
 //! - The server is silent: after `op_timeout` a request ends as unknown. Nothing else is sent, over
 //!   no connection of the store, until the server has answered it or has closed that connection. So
 //!   nothing newer can be overtaken.
-//! - The server breaks the protocol: it is sent no more, and has `op_timeout` to close its end.
-//! - The network fails, or a server that broke the protocol does not close: changes end as unknown,
-//!   and reads are sent again.
+//! - The server breaks the protocol: it is sent no more, and is waited for until it closes its end.
+//! - The network fails: changes end as unknown, and reads are sent again.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -379,15 +378,14 @@ impl Link {
         if let State::Serving(serving) = &mut *self.state.borrow_mut() {
             serving.is_leaving = true;
         }
-        let closed = async {
-            stream.shutdown(Shutdown::Write)?;
-            while !stream.recv_some(RECEIVE).await?.is_empty() {}
-            io::Result::Ok(())
-        };
-        match before(self.deadline(), closed).await {
-            Some(Ok(())) => Lost::Over,
-            Some(Err(error)) => lost_by(&error).0,
-            None => Lost::Unknown,
+        // An error means that it has an end.
+        let _ = stream.shutdown(Shutdown::Write);
+        loop {
+            match stream.recv_some(RECEIVE).await {
+                Ok(bytes) if bytes.is_empty() => return Lost::Over,
+                Ok(_) => {}
+                Err(error) => return lost_by(&error).0,
+            }
         }
     }
 

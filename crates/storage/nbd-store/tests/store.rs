@@ -185,7 +185,7 @@ fn a_server_that_breaks_the_protocol_is_left_once_it_has_closed() {
 }
 
 #[test]
-fn a_server_that_lies_and_stays_leaves_a_change_unknown() {
+fn a_server_that_lies_and_stays_is_sent_nothing_until_it_closes() {
     let seen = AtomicUsize::new(0);
     let server = Server::start(WRITE_COMMANDS, true, move |request| {
         match request.kind == cmd::WRITE && seen.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -196,10 +196,13 @@ fn a_server_that_lies_and_stays_leaves_a_change_unknown() {
     let store = open(&server);
     run(async {
         assert_eq!(store.write(0, data(3, 512), true).await, Err(StoreError::Unknown));
+        assert_eq!(store.read(0, 512).await.unwrap_err(), StoreError::Unknown);
+        assert_eq!(server.connections(), 1);
         while store.read(0, 512).await.is_err() {
             runtime::sleep(Duration::from_millis(10)).await;
         }
     });
+    assert_eq!(server.connections(), 2);
     assert_eq!(server.count(|request| request.kind == cmd::WRITE), 1);
 }
 
