@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket as connections
 import struct
 import subprocess
 import threading
@@ -259,6 +260,53 @@ def stopped(lab):
                 expect(status(target)["targets"][0]["units"][0]["health"]["state"] == "ok", "status tells that it is over")
 
 
+def ends_beside_a_stopped_server(lab):
+    """SIGTERM ends the daemon though its server is silent; it says that it could not flush."""
+    socket = socket_of(lab)
+    with nbdkit(lab, socket, "memory", "16M") as server, lab.serve(unit(socket, options="op-timeout=2")) as target:
+        with wire.session(target) as session:
+            expect(write(session, 0) == 0, "a write before")
+        server.send_signal(signal.SIGSTOP)
+        try:
+            target.process.terminate()
+            expect(target.process.wait(30) == 1, f"it ended with {target.process.returncode}")
+        finally:
+            server.send_signal(signal.SIGCONT)
+        target.restart()
+        with wire.session(target) as session:
+            expect(session.read(0, 8) == bytes([1]) * 4096, "what was written before")
+
+
+def resized(lab):
+    """Over TCP: a server that is started anew with a longer export has a longer unit, and initiators are told."""
+    image, port = os.path.join(lab.new_folder("image"), "raw"), proc.free_port()
+    proc.run("truncate", "-s", "16M", image)
+    server = lambda: subprocess.Popen(["nbdkit", "--foreground", "--ipaddr", "127.0.0.1", "--port", str(port), "file", image])  # noqa: E731
+    first = server()
+    try:
+        wait_for_port(port)
+        with lab.serve(Unit(path=f"nbd://localhost:{port}/")) as target, wire.session(target) as session:
+            expect(session.read(0, 8) == bytes(4096), "zeros")
+            first.kill()  # SIGTERM would have nbdkit wait for its clients.
+            first.wait()
+            proc.run("truncate", "-s", "32M", image)
+            first = server()
+            proc.wait_until(lambda: session.run(WRITE, out=bytes(4096))[0] == 0, 60, "it serves again")
+            told = json.loads(proc.run(target.binary, "info", target.url(), "--json"))
+            expect(told["capacity_bytes"] == 32 * MIB, f"capacity: {told}")
+    finally:
+        proc.end(first)
+
+
+def wait_for_port(port):
+    def is_open():
+        with contextlib.suppress(OSError), connections.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    proc.wait_until(is_open, 20, f"port {port} is open")
+
+
 def taken_over(lab):
     """A successor gets the export of a server that allows one client, with what was not flushed."""
     socket, image = socket_of(lab), os.path.join(lab.new_folder("image"), "qcow2")
@@ -328,6 +376,8 @@ CASES = [
     ("kill -9 of the server under load loses no durable write", killed),
     ("flushes are refused after a server died with unflushed writes", cache_lost),
     ("a stopped server is an unavailable path, and serves again by itself", stopped),
+    ("a daemon ends beside a stopped server", ends_beside_a_stopped_server),
+    ("a longer export behind TCP is a longer unit", resized),
     ("a takeover of an export for one client", taken_over),
     ("two daemons on one export see each other's writes", two_daemons),
     ("an export keeps its identity, and another one has another", identity),
