@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -40,15 +41,19 @@ pub(crate) struct Connection {
 
 /// A `rados_ioctx_t`. Its connection outlives it.
 pub(crate) struct Pool {
-    library: &'static Library,
+    pub(crate) library: &'static Library,
     pub(crate) handle: library::Pool,
-    pub(crate) connection: Connection,
+    pub(crate) connection: Arc<Connection>,
 }
 
-// SAFETY: librados allows calls from any thread.
+// SAFETY: librados allows calls from any thread, several at a time.
 unsafe impl Send for Connection {}
 // SAFETY: as above.
+unsafe impl Sync for Connection {}
+// SAFETY: as above.
 unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
 
 /// `name` as C takes it.
 pub(crate) fn c_string(name: &str) -> Result<CString, Error> {
@@ -63,11 +68,11 @@ pub(crate) fn text(buffer: &[u8]) -> String {
 
 impl Connection {
     /// Connects. Operations end with ETIMEDOUT some time after `op_timeout`, when those who have
-    /// started them no longer wait. They may still be carried out.
+    /// started them no longer wait. They may still be carried out. Without one they wait for ever.
     pub(crate) fn open(
         library: &'static Library,
         login: &Login,
-        op_timeout: Duration,
+        op_timeout: Option<Duration>,
     ) -> Result<Self, Error> {
         let user = login.user.as_deref().unwrap_or("admin");
         let name = c_string(&format!("client.{user}"))?;
@@ -87,7 +92,7 @@ impl Connection {
         Ok(this)
     }
 
-    fn configure(&self, login: &Login, op_timeout: Duration) -> Result<(), Error> {
+    fn configure(&self, login: &Login, op_timeout: Option<Duration>) -> Result<(), Error> {
         let path = login.conf.as_ref().map(|path| c_string(&path.to_string_lossy())).transpose()?;
         let (library, cluster) = (self.library, self.cluster);
         let file = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
@@ -103,7 +108,8 @@ impl Connection {
         // SAFETY: null stands for $CEPH_ARGS.
         let parsed = unsafe { (library.rados_conf_parse_env)(cluster, std::ptr::null()) };
         Error::check(parsed, || "$CEPH_ARGS cannot be read".into())?;
-        let seconds = c_string(&(op_timeout + LEFT_BEHIND).as_secs().to_string())?;
+        let seconds = op_timeout.map_or(0, |limit| (limit + LEFT_BEHIND).as_secs());
+        let seconds = c_string(&seconds.to_string())?;
         for (name, value) in SETTINGS.into_iter().chain([(c"rados_osd_op_timeout", seconds.as_c_str())]) {
             // SAFETY: both end with zeros.
             let set = unsafe { (library.rados_conf_set)(cluster, name.as_ptr(), value.as_ptr()) };
@@ -131,17 +137,70 @@ impl Connection {
     /// an OSD carries out no later operation of this connection before it refuses those of the
     /// other.
     pub(crate) fn fence(&self, address: &str) -> Result<(), Error> {
+        // 0 is the cluster's usual time: an hour.
+        self.blocklist(address, 0)?;
+        self.await_map()
+    }
+
+    /// Puts the client at `address` on the blocklist for so many seconds.
+    pub(crate) fn blocklist(&self, address: &str, seconds: u32) -> Result<(), Error> {
         // Without a nonce it would be all clients of this machine.
         let address = with_nonce(address).ok_or_else(|| Error::NoNonce(address.to_owned()))?;
         let c_address = c_string(address)?;
-        // SAFETY: the address ends with a zero, and is not changed. 0 is the cluster's usual time:
-        // an hour.
-        let added =
-            unsafe { (self.library.rados_blocklist_add)(self.cluster, c_address.as_ptr().cast_mut(), 0) };
-        Error::check(added, || format!("{address} cannot be put on the blocklist"))?;
+        // SAFETY: the address ends with a zero, and is not changed.
+        let added = unsafe {
+            (self.library.rados_blocklist_add)(self.cluster, c_address.as_ptr().cast_mut(), seconds)
+        };
+        Error::check(added, || format!("{address} cannot be put on the blocklist")).map(drop)
+    }
+
+    /// Waits until this connection has the OSD map that the monitors have now.
+    pub(crate) fn await_map(&self) -> Result<(), Error> {
         // SAFETY: it waits.
         let waited = unsafe { (self.library.rados_wait_for_latest_osdmap)(self.cluster) };
         Error::check(waited, || "the cluster's newest map has not come".into()).map(drop)
+    }
+
+    /// The epoch of the OSD map that the monitors have now.
+    pub(crate) fn epoch(&self) -> Result<u32, Error> {
+        let mut command = c"{\"prefix\": \"osd stat\", \"format\": \"json\"}".as_ptr();
+        let (mut answer, mut len) = (std::ptr::null_mut(), 0);
+        // SAFETY: the one command ends with a zero; it fills the answer; null stands for nothing.
+        let code = unsafe {
+            (self.library.rados_mon_command)(
+                self.cluster,
+                &raw mut command,
+                1,
+                std::ptr::null(),
+                0,
+                &raw mut answer,
+                &raw mut len,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        Error::check(code, || "the monitors do not tell the epoch of the OSD map".into())?;
+        let told = if answer.is_null() {
+            String::new()
+        } else {
+            // SAFETY: librados has allocated so many bytes, and leaves them to the caller.
+            unsafe {
+                let bytes = std::slice::from_raw_parts(answer.cast::<u8>(), len);
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                (self.library.rados_buffer_free)(answer);
+                text
+            }
+        };
+        epoch_in(&told).ok_or_else(|| Error::Call {
+            what: format!("the monitors tell no epoch of the OSD map: {told}"),
+            errno: libc::EPROTO,
+        })
+    }
+
+    /// Returns when no callback of a watch that was ended runs any more.
+    pub(crate) fn flush_watches(&self) {
+        // SAFETY: it waits.
+        unsafe { (self.library.rados_watch_flush)(self.cluster) };
     }
 
     /// The cluster's id.
@@ -164,7 +223,11 @@ impl Drop for Connection {
 }
 
 impl Pool {
-    pub(crate) fn open(connection: Connection, name: &str, namespace: Option<&str>) -> Result<Self, Error> {
+    pub(crate) fn open(
+        connection: Arc<Connection>,
+        name: &str,
+        namespace: Option<&str>,
+    ) -> Result<Self, Error> {
         let library = connection.library;
         let c_name = c_string(name)?;
         let namespace = namespace.map(c_string).transpose()?;
@@ -200,8 +263,15 @@ impl Drop for Pool {
 }
 
 /// An address without the version of its protocol.
-pub(crate) fn plain(address: &str) -> &str {
+pub fn plain(address: &str) -> &str {
     ["v1:", "v2:", "any:"].iter().find_map(|version| address.strip_prefix(version)).unwrap_or(address)
+}
+
+/// The epoch in the answer to `osd stat`.
+fn epoch_in(told: &str) -> Option<u32> {
+    let rest = told.split_once("\"epoch\"")?.1.trim_start().strip_prefix(':')?.trim_start();
+    let end = rest.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
 }
 
 /// The first of a client's addresses, which share a nonce, as the blocklist takes it; `None`
@@ -216,6 +286,15 @@ fn with_nonce(addresses: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_epoch_is_found_in_what_monitors_tell() {
+        assert_eq!(epoch_in("\n{\"epoch\":12,\"num_osds\":3}"), Some(12));
+        assert_eq!(epoch_in("{\"num_osds\": 3, \"epoch\" : 7}"), Some(7));
+        for told in ["", "{}", "{\"epoch\":\"x\"}", "{\"epoch\":99999999999}"] {
+            assert_eq!(epoch_in(told), None, "{told}");
+        }
+    }
 
     #[test]
     fn an_address_without_a_nonce_is_never_fenced() {

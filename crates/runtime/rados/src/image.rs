@@ -5,12 +5,14 @@ use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use runtime::{BufMut, Bytes, timeout};
 use smallvec::SmallVec;
 
 use crate::bound::{Bound, Permit};
+use crate::client::Client;
 use crate::connection::{Connection, Login, Pool, c_string, plain, text};
 use crate::error::Error;
 use crate::library::{
@@ -18,6 +20,7 @@ use crate::library::{
     library,
 };
 use crate::operation::{Vectors, call};
+use crate::run::{Run, differs};
 use crate::unpinned;
 
 /// How long a client without a connection counts as a living one: `osd_client_watch_timeout` is
@@ -85,14 +88,14 @@ struct Opened {
 /// cluster.
 pub struct Successor {
     source: Source,
-    connection: Connection,
+    connection: Arc<Connection>,
 }
 
 /// An open `rbd_image_t`, which closes when it is dropped: on a thread, since that may take time.
 struct Handle {
     library: &'static Library,
     image: RbdImage,
-    locked: bool,
+    locked: AtomicBool,
     /// librbd's number of who hears of changes, and its argument, which the image owns.
     watch: Option<(u64, *mut Changed)>,
     /// Outlives the image.
@@ -114,8 +117,52 @@ impl Image {
     pub fn open(source: &Source, changed: Changed) -> Result<Self, Error> {
         let (library, source) = (library()?, source.clone());
         open_within(move || {
-            Opened::open(Connection::open(library, &source.login, source.op_timeout)?, &source, changed)
+            let connection = Connection::open(library, &source.login, Some(source.op_timeout))?;
+            Opened::open(connection.into(), &source, changed, true)
         })
+    }
+
+    /// Opens an image by a client that others share, and takes no lock. Blocks.
+    ///
+    /// # Errors
+    /// An [`Error`].
+    pub fn open_unlocked(client: &Client, source: &Source, changed: Changed) -> Result<Self, Error> {
+        let (connection, source) = (client.0.clone(), source.clone());
+        open_within(move || Opened::open(connection, &source, changed, false))
+    }
+
+    /// The address of the client that has the exclusive lock. Blocks.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub fn lock_owner(&self) -> Result<Option<String>, Error> {
+        self.0.handle.owner()
+    }
+
+    /// Takes the exclusive lock, which librbd then gives to nobody who asks. Returns false if
+    /// another client has it. Blocks.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub fn lock(&self) -> Result<bool, Error> {
+        self.0.handle.lock()
+    }
+
+    /// Breaks the exclusive lock if the client at this address has it, and keeps that client from
+    /// the cluster. Blocks.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub fn break_lock(&self, owner: &str) -> Result<(), Error> {
+        self.0.handle.break_lock(owner)
+    }
+
+    /// Gives the exclusive lock back, after the operations in flight. Blocks.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub fn release_lock(&self) -> Result<(), Error> {
+        self.0.handle.release_lock()
     }
 
     pub fn about(&self) -> &About {
@@ -242,7 +289,7 @@ impl Image {
         if flags & FLAGS_INVALID != 0 {
             return Ok((len, true));
         }
-        let mut run = Run { at, end: at + len, next: at, mapped: false, ended: false };
+        let mut run = Run::new(at, len);
         // SAFETY: the callback has this argument, and is not called after the return. Null stands
         // for the beginning of time.
         let code = unsafe {
@@ -308,47 +355,6 @@ impl Image {
     }
 }
 
-/// The first run of a list of pieces with data, which come in order.
-struct Run {
-    at: u64,
-    end: u64,
-    /// Where the pieces that have come end.
-    next: u64,
-    mapped: bool,
-    /// No later piece belongs to it.
-    ended: bool,
-}
-
-impl Run {
-    /// Whether it goes on behind a piece with data.
-    fn take(&mut self, at: u64, len: u64) -> bool {
-        if at > self.next {
-            // A hole before this piece: it ends the data before, or is the run itself.
-            self.end = if self.mapped { self.next } else { at };
-            self.ended = true;
-            return false;
-        }
-        self.mapped = true;
-        self.next = self.next.max(at.saturating_add(len));
-        true
-    }
-
-    fn result(&self) -> (u64, bool) {
-        let end = if self.mapped { self.next.min(self.end) } else { self.end };
-        (end - self.at, self.mapped)
-    }
-}
-
-/// The callback of [`Image::run_of_objects`].
-///
-/// # Safety
-/// `argument` is a [`Run`] that nothing else uses.
-unsafe extern "C" fn differs(at: u64, len: usize, exists: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: the caller's.
-    let run = unsafe { &mut *argument.cast::<Run>() };
-    if exists == 0 || run.take(at, len as u64) { 0 } else { -libc::ECANCELED }
-}
-
 /// librbd's callback after a change of the header.
 ///
 /// # Safety
@@ -371,9 +377,9 @@ impl Successor {
     /// # Errors
     /// An [`Error`]: the instance before may still write.
     pub fn to(before: &str, source: &Source) -> Result<Self, Error> {
-        let connection = Connection::open(library()?, &source.login, source.op_timeout)?;
+        let connection = Connection::open(library()?, &source.login, Some(source.op_timeout))?;
         connection.fence(before)?;
-        Ok(Self { source: source.clone(), connection })
+        Ok(Self { source: source.clone(), connection: connection.into() })
     }
 
     /// [`Image::open`] by this connection.
@@ -381,7 +387,7 @@ impl Successor {
     /// # Errors
     /// As there.
     pub fn open(self, changed: Changed) -> Result<Image, Error> {
-        open_within(move || Opened::open(self.connection, &self.source, changed))
+        open_within(move || Opened::open(self.connection, &self.source, changed, true))
     }
 }
 
@@ -391,12 +397,22 @@ fn open_within(open: impl FnOnce() -> Result<Opened, Error> + Send + 'static) ->
 
 impl Opened {
     /// Blocks.
-    fn open(connection: Connection, source: &Source, changed: Changed) -> Result<Self, Error> {
+    fn open(
+        connection: Arc<Connection>,
+        source: &Source,
+        changed: Changed,
+        lock: bool,
+    ) -> Result<Self, Error> {
         let address = connection.address()?;
         let pool = Pool::open(connection, &source.pool, source.namespace.as_deref())?;
         let mut handle = Handle::open(pool, source)?;
         if !source.read_only && source.snapshot.is_none() {
-            handle.lock()?;
+            if handle.features()? & FEATURE_LOCK == 0 {
+                return Err(Error::NoLock);
+            }
+            if lock {
+                handle.wait_for_lock()?;
+            }
         }
         handle.watch(changed)?;
         let about = handle.about(source.snapshot.as_deref())?;
@@ -422,7 +438,13 @@ impl Handle {
             let at = source.snapshot.as_ref().map_or(String::new(), |name| format!("@{name}"));
             format!("image {}{at} of pool {} cannot be opened", source.image, source.pool)
         })?;
-        Ok(Self { library, image, locked: false, watch: None, pool: ManuallyDrop::new(pool) })
+        Ok(Self {
+            library,
+            image,
+            locked: AtomicBool::new(false),
+            watch: None,
+            pool: ManuallyDrop::new(pool),
+        })
     }
 
     fn about(&self, snapshot: Option<&str>) -> Result<About, Error> {
@@ -478,11 +500,8 @@ impl Handle {
         Error::check(code, || "the image's changes cannot be watched".into()).map(drop)
     }
 
-    /// Takes the lock, so that librbd does not give it away when another client asks.
-    fn lock(&mut self) -> Result<(), Error> {
-        if self.features()? & FEATURE_LOCK == 0 {
-            return Err(Error::NoLock);
-        }
+    /// Takes the lock as soon as its owner is dead.
+    fn wait_for_lock(&self) -> Result<(), Error> {
         let end = Instant::now() + WATCH;
         let mut told = false;
         // Taking the lock asks an owner that lives for it, and a virtual machine would give it.
@@ -504,13 +523,44 @@ impl Handle {
             }
             std::thread::sleep(LOOK);
         }
+        match self.lock()? {
+            true => Ok(()),
+            false => Err(Error::Held { owner: self.owner()?.unwrap_or_default() }),
+        }
+    }
+
+    /// Takes the lock, so that librbd does not give it away when another client asks. Returns false
+    /// if another client has it.
+    fn lock(&self) -> Result<bool, Error> {
         // SAFETY: the image is open. librbd breaks a lock whose owner does not watch the image.
         let code = unsafe { (self.library.rbd_lock_acquire)(self.image, EXCLUSIVE) };
         if code == -libc::EROFS {
-            return Err(Error::Held { owner: self.owner()?.unwrap_or_default() });
+            return Ok(false);
         }
         Error::check(code, || "the image's exclusive lock cannot be taken".into())?;
-        self.locked = true;
+        self.locked.store(true, Ordering::Release);
+        Ok(true)
+    }
+
+    fn break_lock(&self, owner: &str) -> Result<(), Error> {
+        let Some(found) = self.owner()?.filter(|found| plain(found) == plain(owner)) else { return Ok(()) };
+        let c_found = c_string(&found)?;
+        // SAFETY: the owner ends with a zero.
+        let code = unsafe { (self.library.rbd_lock_break)(self.image, EXCLUSIVE, c_found.as_ptr()) };
+        // Nobody has it now, or another client.
+        if [-libc::ENOENT, -libc::EBUSY].contains(&code) {
+            return Ok(());
+        }
+        Error::check(code, || format!("the image's exclusive lock of {found} cannot be broken")).map(drop)
+    }
+
+    fn release_lock(&self) -> Result<(), Error> {
+        if self.locked.load(Ordering::Acquire) {
+            // SAFETY: the image is open.
+            let code = unsafe { (self.library.rbd_lock_release)(self.image) };
+            Error::check(code, || "the image's exclusive lock cannot be released".into())?;
+            self.locked.store(false, Ordering::Release);
+        }
         Ok(())
     }
 
@@ -570,7 +620,7 @@ impl Handle {
                 (this.library.rbd_update_unwatch)(this.image, number);
                 drop(Box::from_raw(argument));
             }
-            if this.locked {
+            if this.locked.load(Ordering::Acquire) {
                 (this.library.rbd_lock_release)(this.image);
             }
             (this.library.rbd_close)(this.image);
@@ -581,7 +631,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let Self { library, image, locked, watch, .. } = *self;
+        let (library, image, watch) = (self.library, self.image, self.watch);
+        let locked = AtomicBool::new(self.locked.load(Ordering::Acquire));
         // SAFETY: the pool is taken once.
         let pool = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.pool) });
         let closing = ManuallyDrop::new(Self { library, image, locked, watch, pool });
@@ -591,26 +642,5 @@ impl Drop for Handle {
         } else if let Err(error) = unpinned::run("closing the image", CLOSE, close) {
             tracing::warn!(%error, "an image stays open until the process ends");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn first_run(at: u64, len: u64, pieces: &[(u64, u64)]) -> (u64, bool) {
-        let mut run = Run { at, end: at + len, next: at, mapped: false, ended: false };
-        let _ = pieces.iter().all(|&(at, len)| run.take(at, len));
-        run.result()
-    }
-
-    #[test]
-    fn the_first_run_ends_where_data_begins_or_ends() {
-        assert_eq!(first_run(10, 90, &[]), (90, false));
-        assert_eq!(first_run(10, 90, &[(40, 10), (50, 10)]), (30, false));
-        assert_eq!(first_run(10, 90, &[(10, 10), (20, 30)]), (40, true));
-        assert_eq!(first_run(10, 90, &[(10, 10), (30, 10)]), (10, true));
-        assert_eq!(first_run(10, 90, &[(10, 90)]), (90, true));
-        assert_eq!(first_run(10, 90, &[(8, 200)]), (90, true), "pieces may be larger than what was asked");
     }
 }

@@ -9,21 +9,28 @@
 //!
 //! - `library`: the two libraries and their functions. `unpinned`: threads for calls that block.
 //! - `connection`: a cluster, and a pool of it. `image`: an open image, its lock and metadata.
-//! - `operation`: I/O. `bound`: how many bytes of it may be in flight.
+//! - `client`: a connection that images and objects share. `object`: bytes and attributes, changed
+//!   by compare-and-set, and watches. Both block.
+//! - `operation`: I/O. `bound`: how many bytes of it may be in flight. `run`: what an image has.
 //!
 //! A missing library is an error that names the package; a missing function of a newer Ceph is a
 //! missing ability.
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
 
 mod bound;
+mod client;
 mod connection;
 mod error;
 mod image;
 mod library;
+mod object;
 mod operation;
+mod run;
 mod unpinned;
 
-pub use connection::Login;
+pub use client::Client;
+pub use connection::{Login, plain as plain_address};
 pub use error::{Error, LoadError};
 pub use image::{About, Changed, Image, Source, Successor};
+pub use object::{Change, Content, Object, Told, Watch};
 pub use unpinned::start as start_unpinned;

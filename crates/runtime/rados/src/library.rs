@@ -10,6 +10,21 @@ use crate::error::LoadError;
 pub(crate) type Cluster = *mut c_void;
 /// `rados_ioctx_t`.
 pub(crate) type Pool = *mut c_void;
+/// `rados_read_op_t`.
+pub(crate) type ReadOp = *mut c_void;
+/// `rados_write_op_t`.
+pub(crate) type WriteOp = *mut c_void;
+/// `rados_xattrs_iter_t`.
+pub(crate) type Attributes = *mut c_void;
+/// `rados_watchcb2_t`: the argument, the notification, the watch, who notifies, and its data.
+pub(crate) type Notified = unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
+/// `rados_watcherrcb_t`: the argument, the watch, and an error.
+pub(crate) type WatchLost = unsafe extern "C" fn(*mut c_void, u64, c_int);
+
+/// `LIBRADOS_CREATE_EXCLUSIVE`.
+pub(crate) const CREATE_EXCLUSIVE: c_int = 1;
+/// `LIBRADOS_CMPXATTR_OP_EQ`.
+pub(crate) const EQUAL: u8 = 1;
 /// `rbd_image_t`.
 pub(crate) type RbdImage = *mut c_void;
 /// `rbd_completion_t`.
@@ -126,6 +141,30 @@ functions! {
             rados_ioctx_destroy: fn(Pool);
             rados_ioctx_set_namespace: fn(Pool, *const c_char);
             rados_ioctx_get_id: fn(Pool) -> i64;
+            rados_mon_command: fn(Cluster, *mut *const c_char, usize, *const c_char, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize) -> c_int;
+            rados_buffer_free: fn(*mut c_char);
+            rados_create_read_op: fn() -> ReadOp;
+            rados_release_read_op: fn(ReadOp);
+            rados_read_op_read: fn(ReadOp, u64, usize, *mut c_char, *mut usize, *mut c_int);
+            rados_read_op_getxattrs: fn(ReadOp, *mut Attributes, *mut c_int);
+            rados_read_op_operate: fn(ReadOp, Pool, *const c_char, c_int) -> c_int;
+            rados_getxattrs_next: fn(Attributes, *mut *const c_char, *mut *const c_char, *mut usize) -> c_int;
+            rados_getxattrs_end: fn(Attributes);
+            rados_create_write_op: fn() -> WriteOp;
+            rados_release_write_op: fn(WriteOp);
+            rados_write_op_assert_exists: fn(WriteOp);
+            rados_write_op_create: fn(WriteOp, c_int, *const c_char);
+            rados_write_op_cmpxattr: fn(WriteOp, *const c_char, u8, *const c_char, usize);
+            rados_write_op_setxattr: fn(WriteOp, *const c_char, *const c_char, usize);
+            rados_write_op_rmxattr: fn(WriteOp, *const c_char);
+            rados_write_op_write_full: fn(WriteOp, *const c_char, usize);
+            rados_write_op_operate: fn(WriteOp, Pool, *const c_char, *mut libc::time_t, c_int) -> c_int;
+            rados_watch3: fn(Pool, *const c_char, *mut u64, Notified, WatchLost, u32, *mut c_void) -> c_int;
+            rados_watch_check: fn(Pool, u64) -> c_int;
+            rados_unwatch2: fn(Pool, u64) -> c_int;
+            rados_watch_flush: fn(Cluster) -> c_int;
+            rados_notify2: fn(Pool, *const c_char, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
+            rados_notify_ack: fn(Pool, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
         }
         librbd {
             rbd_open: fn(Pool, *const c_char, *mut RbdImage, *const c_char) -> c_int;
@@ -142,6 +181,7 @@ functions! {
             rbd_snap_get_id: fn(RbdImage, *const c_char, *mut u64) -> c_int;
             rbd_lock_acquire: fn(RbdImage, c_int) -> c_int;
             rbd_lock_release: fn(RbdImage) -> c_int;
+            rbd_lock_break: fn(RbdImage, c_int, *const c_char) -> c_int;
             rbd_lock_get_owners: fn(RbdImage, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
             rbd_lock_get_owners_cleanup: fn(*mut *mut c_char, usize);
             rbd_watchers_list: fn(RbdImage, *mut Watcher, *mut usize) -> c_int;
