@@ -240,6 +240,13 @@ impl Gateway {
         self.executes_until(unit).is_some_and(|end| now < end)
     }
 
+    /// Until when commands of the unit may begin if no later event comes.
+    #[must_use]
+    pub fn admits_until(&self, unit: UnitId) -> Option<Time> {
+        let admits = self.life == Life::Member && self.phase(unit).admits();
+        self.lease.end().filter(|_| admits)
+    }
+
     /// Until when [`Gateway::executes`] is true of the unit if no later event comes.
     #[must_use]
     pub fn executes_until(&self, unit: UnitId) -> Option<Time> {
@@ -515,10 +522,18 @@ impl Gateway {
     fn join(&mut self, record: &mut Record) -> bool {
         match record.join(self.id, self.own.clone(), self.ports) {
             Ok(()) => true,
-            // Its last life may still run: a restart is no proof that it does not.
+            // Its last life may still run: a restart is no proof that it does not. One whose
+            // counter moves is another daemon of this name. The two would take turns in fencing.
             Err(Refusal::Predecessor) => {
-                let own = record.members.get(&self.id).is_some_and(|own| own.instance == self.own.instance);
-                !own && record.begin_fence(self.id, self.id)
+                let before = record.members.get(&self.id).map(|before| before.instance);
+                let Some(before) = before.filter(|before| *before != self.own.instance) else {
+                    return false;
+                };
+                if self.silence.moved(before) {
+                    self.stop(Stop::Refused(Refusal::Lives));
+                    return false;
+                }
+                self.silence.of(before) >= self.timers.suspected && record.begin_fence(self.id, self.id)
             }
             Err(refusal) => {
                 self.stop(Stop::Refused(refusal));

@@ -4,7 +4,7 @@
 //! change lose or win it whole. Heartbeats are counters beside the record in the same object, so
 //! that a heartbeat conflicts with no change.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
@@ -117,6 +117,8 @@ pub struct Fence {
 pub enum Refusal {
     /// The gateway's last life is still a member: it has to be taken out first.
     Predecessor,
+    /// Another daemon is this gateway, and lives.
+    Lives,
     /// No version of the peer protocol is spoken by all.
     Protocol,
     /// The gateway does not have the secret that the group uses.
@@ -182,9 +184,8 @@ impl Record {
         }
         let mut own = self.ports.get(&id).cloned().unwrap_or_default();
         let wanted = usize::from(ports).saturating_sub(own.len());
-        let free = (1..=u16::MAX)
-            .filter(|port| !self.ports.values().flatten().any(|taken| taken == port))
-            .take(wanted);
+        let taken: BTreeSet<u16> = self.ports.values().flatten().copied().collect();
+        let free = (1..=u16::MAX).filter(|port| !taken.contains(port)).take(wanted);
         own.extend(free.collect::<Vec<_>>());
         if own.len() < usize::from(ports) {
             return Err(Refusal::Ports);

@@ -22,6 +22,8 @@ struct Heard {
     quiet: Duration,
     /// Up to when `quiet` is counted.
     until: Time,
+    /// It has changed since the first read.
+    moved: bool,
 }
 
 impl Silence {
@@ -40,10 +42,10 @@ impl Silence {
                 let heard = match before.get(&instance) {
                     Some(heard) if heard.counter == counter => {
                         let passed = sent.saturating_sub(heard.until).min(self.step);
-                        Heard { counter, quiet: heard.quiet + passed, until: sent.max(heard.until) }
+                        Heard { quiet: heard.quiet + passed, until: sent.max(heard.until), ..*heard }
                     }
                     // The OSD read it at some time before the answer came.
-                    _ => Heard { counter, quiet: Duration::ZERO, until: now },
+                    before => Heard { counter, quiet: Duration::ZERO, until: now, moved: before.is_some() },
                 };
                 (instance, heard)
             })
@@ -54,6 +56,12 @@ impl Silence {
     #[must_use]
     pub fn of(&self, instance: InstanceId) -> Duration {
         self.heard.get(&instance).map_or(Duration::ZERO, |heard| heard.quiet)
+    }
+
+    /// Whether the counter of `instance` has changed since this observer first read it.
+    #[must_use]
+    pub fn moved(&self, instance: InstanceId) -> bool {
+        self.heard.get(&instance).is_some_and(|heard| heard.moved)
     }
 }
 
@@ -77,9 +85,9 @@ mod tests {
         for second in 0..4 {
             read(&mut silence, second, 7);
         }
-        assert_eq!(silence.of(ONE), seconds(3));
+        assert_eq!((silence.of(ONE), silence.moved(ONE)), (seconds(3), false));
         read(&mut silence, 4, 8);
-        assert_eq!(silence.of(ONE), seconds(0));
+        assert_eq!((silence.of(ONE), silence.moved(ONE)), (seconds(0), true));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::effect::{Effect, Event, Locked, Request, Snapshot, Stop};
 use crate::gateway::Gateway;
 use crate::id::{Epoch, GatewayId, InstanceId, Time, UnitId, Version};
-use crate::record::{Member, Place, Standing};
+use crate::record::{Member, Place, Refusal, Standing};
 use crate::timers::Timers;
 
 const UNIT: UnitId = UnitId(1);
@@ -141,6 +141,7 @@ fn a_restart_fences_the_former_life_before_it_joins() {
     scene.asks(former, Request::Add(UNIT));
     scene.gateways.remove(&former);
     let one = scene.starts(1, 12);
+    scene.passes(Timers::default().suspected);
     let blocklist = scene.place(|_, effect| matches!(effect, Effect::Blocklist { .. }));
     let broken =
         scene.place(|_, effect| matches!(effect, Effect::Break { instance, .. } if *instance == former));
@@ -239,4 +240,15 @@ fn a_request_that_lost_the_race_for_the_record_is_tried_again() {
     for (instance, request) in [(one, 1), (two, 2)] {
         assert!(scene.done.contains(&(instance, Effect::Requested { request, outcome: Ok(()) })));
     }
+}
+
+#[test]
+fn a_second_daemon_of_one_name_is_refused_and_fences_no_one() {
+    let mut scene = Scene::default();
+    let one = scene.starts(1, 11);
+    scene.asks(one, Request::Add(UNIT));
+    let second = scene.starts(1, 12);
+    scene.passes(Duration::from_secs(5));
+    assert!(scene.done.contains(&(second, Effect::Stop(Stop::Refused(Refusal::Lives)))));
+    assert!(scene.executes(one) && scene.object.record.fences.is_empty());
 }
