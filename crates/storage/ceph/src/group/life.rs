@@ -1,0 +1,505 @@
+//! One life of a gateway: its clients of the cluster, the machine, and what the machine asks for.
+//! The group's thread runs it and never waits for the cluster: what does is done on threads of its
+//! own, which tell their outcome.
+//!
+//! A life has two clients. Its units' images share one, whose address the locks name. The record,
+//! heartbeats and the blocklist go through the other, so that no load delays a heartbeat. A fence
+//! takes both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cluster::record::{Member, Standing};
+use cluster::{Effect, Epoch, Event, Gateway, InstanceId, Refusal, Request, Stop, Time, UnitId};
+use rados::{Client, Error, Object, Source, Watch};
+
+use super::object::{self, Wrong, errno};
+use super::unit::{self, Gate, Serving, Slot};
+use super::{Answer, NotDone, Report, Reporter, Shared, Status, lock};
+
+/// The versions of the peer protocol that this release speaks.
+const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
+/// Pause before what has failed is tried again.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How long a notification waits for the watchers.
+const NOTIFY: Duration = Duration::from_secs(2);
+
+/// This machine's clock, which also runs while it is suspended.
+pub(super) fn clock() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// What the group's thread is told.
+pub(super) enum Told {
+    /// By this life.
+    Of(u64, Happened),
+    Ask(Request, Answer),
+    End,
+}
+
+pub(super) enum Happened {
+    Event(Event),
+    /// A unit's operation has failed, and is tried again.
+    Failed(UnitId, String),
+    /// Something else has failed, and is tried again.
+    Problem(String),
+    /// What has failed works now.
+    Works,
+    Watching(Option<Watch>),
+    /// This life cannot go on.
+    Lost(String),
+}
+
+impl Told {
+    #[cfg(test)]
+    pub(super) fn event(self) -> Option<Event> {
+        match self {
+            Self::Of(_, Happened::Event(event)) => Some(event),
+            _ => None,
+        }
+    }
+}
+
+/// By which a life's threads tell.
+#[derive(Clone)]
+pub(super) struct Teller {
+    life: u64,
+    to: Sender<Told>,
+}
+
+impl Teller {
+    #[cfg(test)]
+    pub(super) fn for_tests() -> (Self, Receiver<Told>) {
+        let (to, told) = channel();
+        (Self { life: 1, to }, told)
+    }
+
+    fn tell(&self, happened: Happened) -> bool {
+        self.to.send(Told::Of(self.life, happened)).is_ok()
+    }
+
+    pub(super) fn event(&self, event: Event) {
+        self.tell(Happened::Event(event));
+    }
+
+    pub(super) fn failed(&self, unit: UnitId, why: String) {
+        self.tell(Happened::Failed(unit, why));
+    }
+
+    pub(super) fn lost(&self, why: String) {
+        self.tell(Happened::Lost(why));
+    }
+}
+
+/// Why a life is over.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// The host has ended it.
+    Ended,
+    Stopped(Stop),
+    Failed(String),
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ended => "this daemon ends",
+            Self::Stopped(Stop::Fenced) => "the cluster has shut this gateway out",
+            Self::Stopped(Stop::TakenOut) => "the group has taken this gateway out: it was silent",
+            Self::Stopped(Stop::Left) => "this gateway has left the group",
+            Self::Stopped(Stop::Refused(Refusal::Protocol)) => {
+                "no version of the peer protocol is spoken by all gateways: upgrade the oldest first"
+            }
+            Self::Stopped(Stop::Refused(Refusal::Secret)) => {
+                "the group uses a newer secret: give it to this gateway"
+            }
+            Self::Stopped(Stop::Refused(Refusal::Lives)) => {
+                "another daemon is this gateway of the group: give each gateway a number of its own"
+            }
+            Self::Stopped(Stop::Refused(_)) => "the group has no room for this gateway",
+            Self::Failed(why) => why,
+        })
+    }
+}
+
+/// A unit here: its image, and its gate.
+struct Unit {
+    slot: Slot,
+    gate: Arc<Gate>,
+    /// The host has it.
+    reported: bool,
+}
+
+/// Whether somebody notifies this life.
+enum Watching {
+    No { since: Time },
+    Trying,
+    Yes(Watch),
+}
+
+pub(super) struct Life {
+    machine: Gateway,
+    tell: Teller,
+    control: Client,
+    data: Client,
+    object: Object,
+    units: BTreeMap<UnitId, Unit>,
+    /// To the thread that looks.
+    look: Sender<Option<u64>>,
+    watching: Watching,
+    /// Whose heartbeats were in the object.
+    beats: BTreeSet<InstanceId>,
+    requests: BTreeMap<u64, Answer>,
+    asked: u64,
+    /// For threads that try again.
+    over: Arc<AtomicBool>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl Life {
+    /// Connects, and begins to join. Blocks.
+    pub(super) fn begin(shared: &Shared, number: u64, report: &mut Reporter) -> Result<Self, Error> {
+        let config = &shared.config;
+        let control = Client::connect(&config.login, None)?;
+        let data = Client::connect(&config.login, Some(config.op_timeout))?;
+        let object = control.object(&config.pool, config.namespace.as_deref(), &config.object)?;
+        let addresses: Vec<String> = [&data, &control]
+            .into_iter()
+            .map(|client| client.address().map(|address| rados::plain_address(&address).to_owned()))
+            .collect::<Result<_, _>>()?;
+        let instance = unit::instance(&addresses[0]);
+        let tell = Teller { life: number, to: shared.tell.clone() };
+        let source = |name: &crate::ImageName| Source {
+            login: config.login.clone(),
+            pool: name.pool.clone(),
+            namespace: name.namespace.clone(),
+            image: name.image.clone(),
+            snapshot: None,
+            read_only: false,
+            op_timeout: config.op_timeout,
+        };
+        let units = config.units.iter().map(|(unit, name)| {
+            let (slot, gate) = (Slot::new(*unit, data.clone(), source(name)), Gate::new(*unit, tell.clone()));
+            (*unit, Unit { slot, gate, reported: false })
+        });
+        let own = Member {
+            instance,
+            addresses: addresses.clone(),
+            protocol: PROTOCOL,
+            secret: config.secret,
+            standing: Standing::Serving,
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let (look, looks) = channel();
+        let looker = {
+            let (object, tell, over) = (object.clone(), tell.clone(), over.clone());
+            move || looks_at(&object, instance, &looks, &tell, &over)
+        };
+        if !rados::start_unpinned(looker) {
+            return Err(Error::NoThread);
+        }
+        let now = clock();
+        let mut machine = Gateway::new(now, config.gateway, own, config.ports, config.timers.clone());
+        // Answers to these have no one who waits: number 0.
+        for unit in config.units.keys() {
+            machine.handle(now, Event::Request { request: 0, asked: Request::Add(*unit) });
+        }
+        report(Report::Begins { instance, addresses });
+        Ok(Self {
+            machine,
+            units: units.collect(),
+            tell,
+            control,
+            data,
+            object,
+            look,
+            watching: Watching::No { since: Time::ZERO },
+            beats: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            asked: 0,
+            over,
+            status: shared.status.clone(),
+        })
+    }
+
+    /// Until the life is over.
+    pub(super) fn run(&mut self, told: &Receiver<Told>, report: &mut Reporter) -> Over {
+        loop {
+            // Gates close before anything that follows from it.
+            self.publish();
+            while let Some(effect) = self.machine.effect() {
+                if let Effect::Stop(stop) = effect {
+                    return Over::Stopped(stop);
+                }
+                self.carry_out(effect, report);
+            }
+            let now = clock();
+            let due = self.machine.due(now).map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
+            let next = told.recv_timeout(due);
+            let now = clock();
+            self.machine.tick(now);
+            match next {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) | Ok(Told::End) => return Over::Ended,
+                Ok(Told::Ask(asked, answer)) => {
+                    self.asked += 1;
+                    self.requests.insert(self.asked, answer);
+                    self.machine.handle(now, Event::Request { request: self.asked, asked });
+                }
+                Ok(Told::Of(life, happened)) if life == self.tell.life => {
+                    if let Some(over) = self.happened(now, happened, report) {
+                        return over;
+                    }
+                }
+                Ok(Told::Of(..)) => {}
+            }
+        }
+    }
+
+    fn happened(&mut self, now: Time, happened: Happened, report: &mut Reporter) -> Option<Over> {
+        match happened {
+            Happened::Event(event) => {
+                if let Event::Opened { .. } = event {
+                    lock(&self.status).problem = None;
+                }
+                if let Event::Seen(snapshot) = &event {
+                    self.beats = snapshot.beats.keys().copied().collect();
+                    if snapshot.version.0 > 0 {
+                        self.watch(now);
+                    }
+                }
+                self.machine.handle(now, event);
+            }
+            Happened::Failed(unit, why) => {
+                self.problem(why, report);
+                self.machine.handle(now, Event::Failed { unit });
+            }
+            Happened::Problem(why) => self.problem(why, report),
+            Happened::Works => lock(&self.status).problem = None,
+            Happened::Watching(watch) => {
+                self.watching = watch.map_or(Watching::No { since: now }, Watching::Yes);
+                self.machine.handle(now, Event::Notified);
+            }
+            Happened::Lost(why) => return Some(Over::Failed(why)),
+        }
+        None
+    }
+
+    fn problem(&mut self, why: String, report: &mut Reporter) {
+        let before = lock(&self.status).problem.replace(why.clone());
+        if before.as_ref() != Some(&why) {
+            tracing::warn!(%why, "a gateway of a group cannot go on, and tries again");
+            report(Report::Problem(why));
+        }
+    }
+
+    /// Tells cores until when they may begin and execute commands, and others the view.
+    fn publish(&self) {
+        for (unit, here) in &self.units {
+            here.gate.set(self.machine.admits_until(*unit), self.machine.executes_until(*unit));
+        }
+        lock(&self.status).view = Some(self.machine.view(clock()));
+    }
+
+    fn carry_out(&mut self, effect: Effect, report: &mut Reporter) {
+        let tell = self.tell.clone();
+        match effect {
+            Effect::Look { beat } => drop(self.look.send(beat)),
+            Effect::Change { expect, record } => {
+                let (object, known, over) = (self.object.clone(), self.beats.clone(), self.over.clone());
+                beside(&self.tell, move || {
+                    let changed = again(&tell, &over, || object::change(&object, expect, &record, &known));
+                    changed.into_iter().for_each(|done| tell.event(Event::Changed(done)));
+                });
+            }
+            Effect::Notify => {
+                let object = self.object.clone();
+                // Others look anyway: it only hurries them.
+                beside(&self.tell, move || drop(object.notify(NOTIFY)));
+            }
+            Effect::Blocklist { instance, addresses, lasts } => {
+                tracing::warn!(?instance, ?addresses, "a silent gateway is kept from the cluster");
+                let control = self.control.clone();
+                beside(&self.tell, move || {
+                    let epoch = control.blocklist(&addresses, lasts);
+                    if let Err(error) = &epoch {
+                        tell.tell(Happened::Problem(error.to_string()));
+                    }
+                    tell.event(Event::Blocklisted { instance, epoch: epoch.ok().map(Epoch) });
+                });
+            }
+            Effect::AwaitMap => {
+                let (data, over) = (self.data.clone(), self.over.clone());
+                beside(&self.tell, move || {
+                    let epoch = again(&tell, &over, || data.latest_map());
+                    epoch.into_iter().for_each(|epoch| tell.event(Event::Map(Epoch(epoch))));
+                });
+            }
+            Effect::Acquire { unit } => self.with(unit, |slot, tell| slot.tell(tell, slot.acquire())),
+            Effect::Break { unit, instance } => {
+                self.with(unit, move |slot, tell| slot.tell(tell, slot.break_lock(instance)))
+            }
+            Effect::Open { unit } => self.serve(unit, report),
+            Effect::Drain { unit, asked } => match self.units.get(&unit) {
+                Some(here) => here.gate.drain(asked),
+                None => tell.event(Event::Drained { unit, asked }),
+            },
+            Effect::Release { unit } => {
+                self.gone(unit, report);
+                self.with(unit, |slot, tell| slot.release(tell));
+            }
+            Effect::Requested { request, outcome } => {
+                if let Some(answer) = self.requests.remove(&request) {
+                    answer(outcome.map_err(NotDone::Refused));
+                }
+            }
+            Effect::Ask { .. }
+            | Effect::Run { .. }
+            | Effect::Forward { .. }
+            | Effect::Cancel { .. }
+            | Effect::End { .. } => {
+                invariant::broken!("no command was handed to the machine");
+            }
+            Effect::Stop(_) => {}
+        }
+    }
+
+    /// Does something with a unit's image on a thread.
+    fn with(&self, unit: UnitId, what: impl FnOnce(&Slot, &Teller) + Send + 'static) {
+        let tell = self.tell.clone();
+        match self.units.get(&unit) {
+            Some(here) => {
+                let slot = here.slot.clone();
+                beside(&self.tell, move || what(&slot, &tell));
+            }
+            None => {
+                // Soon enough: a pause of the machine follows.
+                let why = format!("unit {} is another gateway's: give all gateways the same units", unit.0);
+                tell.failed(unit, why);
+            }
+        }
+    }
+
+    fn serve(&mut self, unit: UnitId, report: &mut Reporter) {
+        if let Some(here) = self.units.get_mut(&unit)
+            && let Some(image) = here.slot.image()
+        {
+            here.reported = true;
+            here.gate.opens();
+            report(Report::Serve(Serving::new(unit, image, here.gate.clone())));
+        } else {
+            self.tell.failed(unit, format!("unit {} is not open", unit.0));
+        }
+    }
+
+    /// The host has to let go of the unit.
+    fn gone(&mut self, unit: UnitId, report: &mut Reporter) {
+        if let Some(here) = self.units.get_mut(&unit)
+            && std::mem::replace(&mut here.reported, false)
+        {
+            report(Report::Gone(unit));
+        }
+    }
+
+    /// Watches the object, unless it is being watched.
+    fn watch(&mut self, now: Time) {
+        if let Watching::Yes(watch) = &self.watching
+            && watch.check().is_ok()
+        {
+            return;
+        }
+        if matches!(self.watching, Watching::Trying)
+            || matches!(self.watching, Watching::No { since } if now < since + AGAIN)
+        {
+            return;
+        }
+        let before = std::mem::replace(&mut self.watching, Watching::Trying);
+        let (object, tell) = (self.object.clone(), self.tell.clone());
+        beside(&self.tell, move || {
+            drop(before);
+            let to = tell.clone();
+            let watch = object.watch(Arc::new(move |_| to.event(Event::Notified)));
+            tell.tell(Happened::Watching(watch.ok()));
+        });
+    }
+
+    /// Lets go of everything. What waits for the cluster ends on threads.
+    pub(super) fn end(mut self, report: &mut Reporter) {
+        self.over.store(true, Ordering::Release);
+        for here in self.units.values() {
+            here.gate.set(None, None);
+        }
+        let units: Vec<UnitId> = self.units.keys().copied().collect();
+        units.into_iter().for_each(|unit| self.gone(unit, report));
+        std::mem::take(&mut self.requests).into_values().for_each(|answer| answer(Err(NotDone::Unknown)));
+        let tell = self.tell.clone();
+        beside(&tell, move || {
+            self.units.values().for_each(|here| here.slot.close());
+            drop(self);
+        });
+    }
+}
+
+/// Runs `f` on a thread. Without one the life ends: the machine waits for what `f` tells.
+fn beside(tell: &Teller, f: impl FnOnce() + Send + 'static) {
+    if !rados::start_unpinned(f) {
+        tell.lost("the system has no thread for what waits for the cluster".into());
+    }
+}
+
+/// Calls `f` until it succeeds; `None` if this gateway is fenced, or its life is over.
+fn again<T>(tell: &Teller, over: &AtomicBool, f: impl Fn() -> Result<T, Error>) -> Option<T> {
+    loop {
+        match f() {
+            Ok(value) => return Some(value),
+            Err(error) if errno(&error) == Some(libc::ESHUTDOWN) => {
+                tell.event(Event::Fenced);
+                return None;
+            }
+            Err(_) if over.load(Ordering::Acquire) => return None,
+            Err(error) => {
+                tell.tell(Happened::Problem(error.to_string()));
+                std::thread::sleep(AGAIN);
+            }
+        }
+    }
+}
+
+/// The thread that writes heartbeats and reads the object.
+fn looks_at(
+    object: &Object,
+    own: InstanceId,
+    looks: &Receiver<Option<u64>>,
+    tell: &Teller,
+    over: &AtomicBool,
+) {
+    let mut failing = false;
+    while let Ok(beat) = looks.recv() {
+        loop {
+            if over.load(Ordering::Acquire) {
+                return;
+            }
+            match object::look(object, own, beat) {
+                Ok(snapshot) => {
+                    if std::mem::replace(&mut failing, false) {
+                        tell.tell(Happened::Works);
+                    }
+                    tell.event(Event::Seen(snapshot));
+                    break;
+                }
+                Err(wrong) if wrong.errno() == Some(libc::ESHUTDOWN) => return tell.event(Event::Fenced),
+                Err(wrong @ (Wrong::Record(_) | Wrong::Removed)) => return tell.lost(wrong.to_string()),
+                Err(wrong) => {
+                    failing = true;
+                    tell.tell(Happened::Problem(wrong.to_string()));
+                    std::thread::sleep(AGAIN);
+                }
+            }
+        }
+    }
+}
