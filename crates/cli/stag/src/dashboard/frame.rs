@@ -105,10 +105,24 @@ pub fn answer(status: u16, kind: &str, body: String) -> Answer {
         // With `no-referrer` browsers would not say which page sends a form: Origin is null then.
         ("referrer-policy", "same-origin".to_owned()),
         ("x-frame-options", "DENY".to_owned()),
-        ("cross-origin-opener-policy", "same-origin".to_owned()),
         ("cross-origin-resource-policy", "same-origin".to_owned()),
     ];
     Answer { status, fields, body }
+}
+
+/// Keeps windows of other origins away from a page that a browser reaches as `host`. On the loopback
+/// those of other ports have the session's cookie, too. Elsewhere browsers heed the field behind TLS
+/// alone, and complain of it in their console.
+pub fn keep_apart(mut answer: Answer, host: &str) -> Answer {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if is_loopback || name.eq_ignore_ascii_case("localhost") {
+        answer.fields.push(("cross-origin-opener-policy", "same-origin".to_owned()));
+    }
+    answer
 }
 
 /// A line of text.
@@ -125,4 +139,23 @@ pub fn see_other(path: &str) -> Answer {
     let mut answer = plain(303, "");
     answer.fields.push(("location", path.to_owned()));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_kept_apart_where_browsers_heed_it() {
+        let is_apart = |host: &str| {
+            let answer = keep_apart(plain(200, ""), host);
+            answer.fields.iter().any(|(name, _)| *name == "cross-origin-opener-policy")
+        };
+        for host in ["localhost", "LOCALHOST:3261", "127.0.0.1:3261", "127.9.9.9", "[::1]:3261", "[::1]"] {
+            assert!(is_apart(host), "{host}");
+        }
+        for host in ["", "192.0.2.1:3261", "stag.example", "[2001:db8::1]:3261", "localhost.example"] {
+            assert!(!is_apart(host), "{host}");
+        }
+    }
 }

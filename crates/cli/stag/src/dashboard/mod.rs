@@ -130,6 +130,10 @@ impl Dashboard {
 
     /// Executes a request.
     pub fn execute(&self, call: Call, body: &[u8]) -> Answer {
+        frame::keep_apart(self.executed(&call, body), &call.host)
+    }
+
+    fn executed(&self, call: &Call, body: &[u8]) -> Answer {
         let form = std::str::from_utf8(body).map_err(|_| "this is no text".to_owned()).and_then(Form::read);
         let form = match form {
             Ok(form) => form,
@@ -137,12 +141,12 @@ impl Dashboard {
         };
         let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
         let Some(visitor) = &call.visitor else {
-            return if call.posts { self.log_in(&call, &form) } else { pages::login::page(200, None) };
+            return if call.posts { self.log_in(call, &form) } else { pages::login::page(200, None) };
         };
         let is_proved = is_equal(form.get("proof").as_bytes(), visitor.proof.as_bytes());
         match (call.posts, path.as_slice()) {
             // Somebody else may log in where one has forgotten to log out.
-            (true, ["login"]) => self.log_in(&call, &form),
+            (true, ["login"]) => self.log_in(call, &form),
             (true, _) if !is_proved => frame::plain(403, "no page of this session has sent this\n"),
             (true, ["logout"]) => {
                 self.sessions.end(&visitor.id, Instant::now());
@@ -154,7 +158,7 @@ impl Dashboard {
             }
             (false, ["login"]) => frame::see_other("/"),
             (false, _) if format!("/{}", path.join("/")) == LIVE => self.live(&call.query),
-            (posts, path) => self.page(visitor, &call, posts, path, if posts { &form } else { &call.query }),
+            (posts, path) => self.page(visitor, call, posts, path, if posts { &form } else { &call.query }),
         }
     }
 

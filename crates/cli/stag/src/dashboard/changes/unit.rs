@@ -67,7 +67,8 @@ fn request(look: &Look<'_>, form: &Form, _: &Secret) -> Result<Request, String> 
     let size = form.needed("size", "The new size")?;
     let mut unit = configuration(look, &["targets", iqn, "units", lun])?;
     let path = unit["path"].as_str().unwrap_or_default();
-    if ["mem:", "osd:", "rbd:"].iter().any(|kind| path.starts_with(kind)) {
+    // Memory, objects, images and exports of others begin with their kind: mem:1G, nbd://host/disk.
+    if path.split('/').next().is_some_and(|first| first.contains(':')) {
         return Err("Only disks that are files grow here.".to_owned());
     }
     unit["size"] = json!(size);
