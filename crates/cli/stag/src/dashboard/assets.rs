@@ -4,9 +4,6 @@
 
 use std::sync::LazyLock;
 
-use admin_http::Answer;
-
-use super::frame;
 use crate::state::hex;
 use crate::tokens::hash;
 
@@ -32,16 +29,20 @@ pub fn path(name: &str) -> String {
     format!("{}{name}", *FOLDER)
 }
 
+/// A file, as it is sent.
+pub struct File {
+    pub kind: &'static str,
+    pub content: &'static str,
+    /// Whether browsers may keep it.
+    pub is_kept: bool,
+}
+
 /// The file at `path`. A page that an older program has written names another folder: it gets the
-/// files of now, and does not keep them.
-pub fn answer(path: &str) -> Option<Answer> {
+/// files of now, which are not kept under that name.
+pub fn find(path: &str) -> Option<File> {
     let (_, name) = path.strip_prefix("/assets/")?.split_once('/')?;
     let (_, kind, content) = ALL.iter().find(|(own, ..)| *own == name)?;
-    let mut answer = frame::answer(200, kind, (*content).to_owned());
-    if path.starts_with(FOLDER.as_str()) {
-        answer.fields.push(("cache-control", "public, max-age=31536000, immutable".to_owned()));
-    }
-    Some(answer)
+    Some(File { kind, content, is_kept: path.starts_with(FOLDER.as_str()) })
 }
 
 #[cfg(test)]
@@ -50,10 +51,7 @@ mod tests {
 
     #[test]
     fn browsers_keep_files_of_this_program_alone() {
-        let kept = |path: &str| {
-            let answer = answer(path)?;
-            Some(answer.fields.iter().any(|(name, _)| *name == "cache-control"))
-        };
+        let kept = |path: &str| find(path).map(|file| file.is_kept);
         assert_eq!(kept(&path("style.css")), Some(true));
         assert_eq!(kept("/assets/0123456789abcdef/style.css"), Some(false));
         for none in ["/assets/style.css", "/assets//", &path("nothing"), &path("../style.css"), "/style.css"]

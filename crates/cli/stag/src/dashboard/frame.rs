@@ -110,9 +110,19 @@ pub fn answer(status: u16, kind: &str, body: String) -> Answer {
     Answer { status, fields, body }
 }
 
-/// Keeps windows of other origins away from a page that a browser reaches as `host`. On the loopback
-/// those of other ports have the session's cookie, too. Elsewhere browsers heed the field behind TLS
-/// alone, and complain of it in their console.
+/// The file of the program at `path`.
+pub fn file(path: &str) -> Option<Answer> {
+    let file = assets::find(path)?;
+    let mut answer = answer(200, file.kind, file.content.to_owned());
+    if file.is_kept {
+        answer.fields.push(("cache-control", "public, max-age=31536000, immutable".to_owned()));
+    }
+    Some(answer)
+}
+
+/// Keeps windows of other origins away from a page that a browser reaches as `host`. On the
+/// loopback those of other ports have the session's cookie, too. Elsewhere browsers heed the field
+/// behind TLS alone, and complain of it in their console.
 pub fn keep_apart(mut answer: Answer, host: &str) -> Answer {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),

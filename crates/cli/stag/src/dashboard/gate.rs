@@ -7,7 +7,7 @@ use admin_http::{Answer, Head};
 
 use super::form::Form;
 use super::sessions::proof;
-use super::{Dashboard, assets, frame};
+use super::{Dashboard, frame};
 use crate::api::{Caller, percent};
 use crate::tokens::Role;
 
@@ -56,7 +56,7 @@ pub fn admit(dashboard: &Dashboard, head: Head) -> Result<(Call, usize), Answer>
     if !posts && !["GET", "HEAD"].contains(&head.method.as_str()) {
         return Err(frame::plain(405, "there are GET and POST here\n"));
     }
-    if let Some(answer) = assets::answer(&head.path) {
+    if let Some(answer) = frame::file(&head.path) {
         return Err(answer);
     }
     if posts && !is_own_page(&head) {
