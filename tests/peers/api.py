@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import threading
 
@@ -100,6 +101,50 @@ def fuzzed(lab):
             session.logout()
         log = open(os.path.join(os.environ["STATE_DIRECTORY"], "audit.log"), encoding="utf-8").read().strip().split("\n")
         expect(len(log) > 20 and all(json.loads(line) for line in log), "changes were recorded")
+
+
+def certified(folder, name):
+    """Makes a certificate of its own authority for 127.0.0.1; `name` tells it from others."""
+    certificate, key = os.path.join(folder, "new.pem"), os.path.join(folder, "new.key")
+    proc.run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate)
+    # As certbot and others do it: a new file in the place of the old one.
+    os.rename(key, os.path.join(folder, "stag.key"))
+    os.rename(certificate, os.path.join(folder, "stag.pem"))
+    return os.path.join(folder, "stag.pem")
+
+
+def encrypted(lab):
+    """curl and OpenSSL get answers over TLS 1.2 and 1.3 and nothing over older ones or in the clear; a renewed certificate is taken."""
+    proc.need("curl", "openssl")
+    tls = lab.new_folder("tls")
+    authority = certified(tls, "one.example.org")
+    lines = [f'certificate = "{tls}/stag.pem"', f'key = "{tls}/stag.key"']
+    with managed(lab, Unit(memory=True), http=lines) as (_, api, _, folder):
+        def curl(*words, scheme="https"):
+            said = proc.run("curl", "--silent", "--show-error", "--max-time", "20", "--cacert", authority, "--header", f"Authorization: Bearer {api.token}",
+                            *words, f"{scheme}://127.0.0.1:{api.port}{BASE}/status", ok=None)
+            return said.code, said
+        for version in ("1.2", "1.3"):
+            code, said = curl("--tls-max", version, f"--tlsv{version}")
+            expect(code == 0 and "generation" in json.loads(said), f"TLS {version}: {said}")
+        code, said = curl("--tls-max", "1.1", "--tlsv1.0", "--ciphers", "DEFAULT@SECLEVEL=0")
+        expect(code == 35, f"TLS 1.1 is no error of the handshake: {code} {said}")
+        code, said = curl(scheme="http")
+        expect(code == 0 and "use https://" in said, f"in the clear: {code} {said}")
+
+        def subject():
+            shown = proc.run("openssl", "s_client", "-connect", f"127.0.0.1:{api.port}", "-CAfile", authority, "-verify_return_error", stdin=b"", ok=None)
+            return re.search(r"subject=CN ?= ?(\S+)", shown)[1]
+        expect(subject() == "one.example.org", "the certificate is another one")
+        # Nobody who only begins to shake hands keeps others out.
+        waiting = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(200)]
+        expect(curl()[0] == 0, "200 clients that say nothing keep one out")
+        for idle in waiting:
+            idle.close()
+        authority = certified(tls, "two.example.org")
+        proc.wait_until(lambda: subject() == "two.example.org", 60, "the renewed certificate is in use", 1)
+        expect(curl()[0] == 0, "no answer with the renewed certificate")
 
 
 def volumes(lab):
@@ -231,4 +276,5 @@ CASES = [
     ("eight programs at once lose no update", together),
     ("roles, tokens, Host and methods", roles),
     ("hostile HTTP is refused and bounded", hostile),
+    ("over TLS curl and OpenSSL get answers, renewed certificates are taken", encrypted),
 ]

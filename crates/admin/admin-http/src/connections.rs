@@ -1,6 +1,7 @@
 //! Connections of clients, all of which are bounded: how many there are, how long each may take,
 //! and how much a head may hold. Each carries one request.
 
+use std::error::Error;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +15,13 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::api::Peer;
-use crate::{Source, pages};
+use crate::{Source, Tls, pages};
 
 /// Connections at once. One more replaces the oldest that has not sent a request.
 pub const CONNECTIONS: usize = 64;
@@ -32,6 +34,12 @@ const HEAD: usize = 16 << 10;
 /// Header fields of a request.
 const FIELDS: usize = 64;
 
+/// The first byte of a TLS client: a record of type handshake (RFC 8446 §5.1).
+const HANDSHAKE: u8 = 22;
+/// The answer to one who speaks HTTP where TLS is spoken.
+const IN_THE_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+    connection: close\r\n\r\nthis address speaks TLS: use https://\n";
+
 /// A connection that is open.
 struct Guest {
     ends: AbortHandle,
@@ -40,18 +48,23 @@ struct Guest {
 }
 
 /// Serves until `end` comes, or its sender goes.
-pub async fn serve<S: Source>(listener: TcpListener, source: Arc<S>, end: oneshot::Receiver<()>) {
+pub async fn serve<S: Source>(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    source: Arc<S>,
+    end: oneshot::Receiver<()>,
+) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "HTTP cannot be served"),
     };
     let router = pages::router(source);
     // It ends with the runtime, and connections with it.
-    tokio::spawn(accept(listener, router));
+    tokio::spawn(accept(listener, tls, router));
     let _ = end.await;
 }
 
-async fn accept(listener: tokio::net::TcpListener, router: Router) {
+async fn accept(listener: tokio::net::TcpListener, tls: Option<Tls>, router: Router) {
     let mut tasks = JoinSet::new();
     let mut guests: Vec<Guest> = Vec::with_capacity(CONNECTIONS);
     loop {
@@ -76,12 +89,51 @@ async fn accept(listener: tokio::net::TcpListener, router: Router) {
             }
         }
         let asked = Arc::new(AtomicBool::new(false));
-        let ends = tasks.spawn(connection(stream, Peer(peer), router.clone(), asked.clone()));
+        let guest = connection(stream, tls.clone(), Peer(peer), router.clone(), asked.clone());
+        let ends = tasks.spawn(async {
+            match tokio::time::timeout(WHOLE, guest).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "HTTP client"),
+                Err(_) => tracing::debug!("an HTTP client was too slow"),
+            }
+        });
         guests.push(Guest { ends, asked });
     }
 }
 
-async fn connection(stream: TcpStream, peer: Peer, router: Router, asked: Arc<AtomicBool>) {
+async fn connection(
+    stream: TcpStream,
+    tls: Option<Tls>,
+    peer: Peer,
+    router: Router,
+    asked: Arc<AtomicBool>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let Some(tls) = tls else { return answer(stream, peer, router, asked).await };
+    let shakes_hands = async {
+        let mut first = [0];
+        stream.peek(&mut first).await?;
+        if first != [HANDSHAKE] {
+            // Bytes that nobody has read would make the kernel throw the answer away.
+            let _ = stream.try_read(&mut [0; 4096]);
+            stream.writable().await?;
+            stream.try_write(IN_THE_CLEAR)?;
+            return Ok(None);
+        }
+        tls.acceptor().accept(stream).await.map(Some)
+    };
+    match tokio::time::timeout(UNTIL_IT_ASKS, shakes_hands).await?? {
+        Some(stream) => answer(stream, peer, router, asked).await,
+        None => Ok(()),
+    }
+}
+
+/// Answers one request.
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Peer,
+    router: Router,
+    asked: Arc<AtomicBool>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let pages = TowerToHyperService::new(router);
     let answer = service_fn(move |mut request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
@@ -101,11 +153,7 @@ async fn connection(stream: TcpStream, peer: Peer, router: Router, asked: Arc<At
         .max_headers(FIELDS)
         // So bytes behind a request are never read as another one.
         .keep_alive(false);
-    match tokio::time::timeout(WHOLE, http.serve_connection(TokioIo::new(stream), answer)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "HTTP client"),
-        Err(_) => tracing::debug!("an HTTP client was too slow"),
-    }
+    Ok(http.serve_connection(TokioIo::new(stream), answer).await?)
 }
 
 /// Whether a request may be answered: a GET or HEAD must have no body.

@@ -4,6 +4,7 @@
 //!
 //! - [`Http`]: the thread, from its start before the sandbox closes to its end.
 //! - [`exposition`]: metrics as text, for Prometheus and OpenMetrics.
+//! - [`Tls`]: the certificate and key of a listener that speaks HTTPS.
 //! - [`Head`] and [`Answer`]: a request to any other path, and what it gets.
 //!
 //! The thread must never run on a core, and nothing here may wait for a client without a bound. It
@@ -15,6 +16,7 @@ mod api;
 mod connections;
 pub mod exposition;
 mod pages;
+mod tls;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -24,6 +26,7 @@ use std::thread::JoinHandle;
 
 pub use api::{Answer, CALLS, Head};
 use exposition::Format;
+pub use tls::{Tls, TlsError};
 use tokio::sync::oneshot;
 
 /// Source of a server's state. Its functions may block: they run on a thread of their own.
@@ -82,12 +85,12 @@ pub struct Http<S: Source> {
 }
 
 impl<S: Source> Http<S> {
-    /// Starts the thread on a listening socket. It makes everything now that a sandbox may forbid
-    /// later, and lets clients wait until [`Self::serve`].
+    /// Starts the thread on a listening socket, over TLS if that is given. It makes everything now
+    /// that a sandbox may forbid later, and lets clients wait until [`Self::serve`].
     ///
     /// # Errors
     /// When the system has no thread or no events for it.
-    pub fn start(listener: TcpListener) -> io::Result<Self> {
+    pub fn start(listener: TcpListener, tls: Option<Tls>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let (begin, begun) = mpsc::channel();
         let (end, ended) = oneshot::channel();
@@ -110,7 +113,7 @@ impl<S: Source> Http<S> {
             // The thread that starts this one waits for the result.
             let _ = say.send(Ok(()));
             if let Ok(source) = begun.recv() {
-                runtime.block_on(connections::serve(listener, source, ended));
+                runtime.block_on(connections::serve(listener, tls, source, ended));
             }
             // Do not wait for pictures that are still being taken.
             runtime.shutdown_background();

@@ -2,12 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use admin_http::exposition::Format;
-use admin_http::{Answer, Head, Http, Report, Source};
+use admin_http::{Answer, Head, Http, Report, Source, Tls};
 
 /// Time limit of an answer on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,9 +73,13 @@ impl Source for Counted {
 }
 
 fn served() -> (Arc<Counted>, Http<Counted>, SocketAddr) {
+    served_over(None)
+}
+
+fn served_over(tls: Option<Tls>) -> (Arc<Counted>, Http<Counted>, SocketAddr) {
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
-    let http = Http::start(socket).unwrap();
+    let http = Http::start(socket, tls).unwrap();
     let source = Arc::new(Counted::default());
     http.serve(source.clone());
     (source, http, address)
@@ -253,7 +258,7 @@ fn an_address_in_use_is_an_error() {
 fn clients_wait_until_there_is_something_to_say_and_the_end_frees_the_address() {
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
-    let http = Http::<Counted>::start(socket).unwrap();
+    let http = Http::<Counted>::start(socket, None).unwrap();
     let early = std::thread::spawn(move || get(address, "/readyz"));
     http.serve(Arc::default());
     assert_eq!(status(&early.join().unwrap()), 200);
@@ -261,5 +266,21 @@ fn clients_wait_until_there_is_something_to_say_and_the_end_frees_the_address() 
     assert!(TcpStream::connect(address).is_err());
     // A server that has never served ends too.
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    drop(Http::<Counted>::start(socket).unwrap());
+    drop(Http::<Counted>::start(socket, None).unwrap());
+}
+
+#[test]
+fn where_tls_is_spoken_nothing_is_answered_in_the_clear() {
+    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pem");
+    let tls = Tls::read(&pem.join("a.pem"), &pem.join("a.key")).unwrap();
+    let (source, _http, address) = served_over(Some(tls));
+    let told = get(address, "/metrics");
+    assert!(status(&told) == 400 && told.contains("use https://"), "{told}");
+    // A record of type handshake without one in it.
+    let mut stream = connect(address);
+    stream.write_all(&[22, 3, 1, 0, 4, 1, 0, 0, 0]).unwrap();
+    let mut alert = [0; 7];
+    stream.read_exact(&mut alert).unwrap();
+    assert_eq!((alert[0], alert[5]), (21, 2), "a fatal alert: {alert:?}");
+    assert_eq!(source.looks.load(Ordering::SeqCst), 0);
 }

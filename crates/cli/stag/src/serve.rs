@@ -81,13 +81,11 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     let (isns, rpcbind) = (config.isns.clone(), config.nfs.rpcbind.clone());
     let http = config.http.as_ref().map(|http| {
         let inherited = taken.as_mut().and_then(|taken| taken.http.take());
-        metrics::Listener::bind(http.listen, inherited).map_err(|error| (http.listen, error))
+        metrics::Listener::bind(http, inherited)
     });
     let http = match http.transpose() {
         Ok(http) => http,
-        Err((listen, error)) => {
-            return failed(format_args!("HTTP cannot listen on {listen}: {error}"), help_for_http(&error));
-        }
+        Err(error) => return failed(&error, help_for_http(&error)),
     };
     // The daemon that is replaced makes no changes from now on.
     let (joined, parts) = match with_managed(args, config) {
@@ -457,8 +455,8 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         let http = Http { listen, ..config.http.take().unwrap_or_default() };
         if http.is_exposed() {
             say!(
-                "stag: tokens would cross the network in the clear at {listen}: HTTP has no TLS here; \
-                  listen on the loopback behind a proxy with TLS, or add insecure = true to [http]"
+                "stag: tokens would cross the network in the clear at {listen}: add certificate and key to \
+                  [http], listen on the loopback, or add insecure = true"
             );
             return Err(Exit::Usage);
         }

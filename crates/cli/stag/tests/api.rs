@@ -357,6 +357,7 @@ fn the_api_is_off_unless_asked_for_and_stays_on_the_loopback() {
         ("192.0.2.1", "", 3),
         ("0.0.0.0", "", 3),
         ("192.0.2.1", "insecure = true\n", 0),
+        ("192.0.2.1", "certificate = \"a.pem\"\nkey = \"a.key\"\n", 0),
         ("127.0.0.1", "", 0),
     ] {
         fs::write(&file, format!("[http]\nlisten = \"{listen}\"\napi = true\n{more}")).unwrap();

@@ -151,9 +151,12 @@ fn http(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
     }
     let http = Http { listen: listen?, ..http };
     if http.is_exposed() {
-        let what = "tokens would cross the network in the clear: HTTP has no TLS here";
-        let instead = "listen on the loopback behind a proxy with TLS, or add insecure = true";
+        let what = "tokens would cross the network in the clear";
+        let instead = "add certificate and key, listen on the loopback, or add insecure = true";
         problems.error(&span, what, instead);
+    }
+    if http.certificate.is_some() != http.key.is_some() {
+        problems.error(&span, "certificate and key belong together", "give both, or none");
     }
     if http.dashboard && !http.api {
         let what = "the dashboard makes changes by the API, which is off";

@@ -213,8 +213,13 @@ settings! {
         /// Answer the [dashboard](../guide/dashboard.md) at `/`. It needs `api`, whose tokens
         /// people log in with.
         "dashboard" dashboard: bool = false, yes_no();
-        /// Whether the API may be reached at other addresses than those of the loopback. It has no
-        /// TLS: there a proxy with TLS, or a network of your own, has to keep tokens secret.
+        /// A file of certificates in PEM, the server's own first: the address speaks HTTPS. It is
+        /// read again within seconds after it has changed.
+        "certificate" certificate: Option<PathBuf> = None, text("a path").otherwise("HTTP without TLS");
+        /// The file of the certificate's private key in PEM, without a password.
+        "key" key: Option<PathBuf> = None, text("a path").otherwise("none");
+        /// Whether the API may be reached without TLS at other addresses than those of the
+        /// loopback: a proxy, or a network of your own, has to keep tokens secret.
         "insecure" insecure: bool = false, yes_no();
         /// Names besides `localhost`, the machine's own and addresses that a client of the API may
         /// write into Host.
@@ -227,7 +232,8 @@ settings! {
 impl Http {
     /// Whether tokens would cross a network in the clear.
     pub fn is_exposed(&self) -> bool {
-        (self.api || self.metrics_token) && !self.insecure && !self.listen.ip().is_loopback()
+        let clear = self.certificate.is_none() && !self.insecure && !self.listen.ip().is_loopback();
+        clear && (self.api || self.metrics_token)
     }
 }
 

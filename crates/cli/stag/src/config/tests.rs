@@ -91,6 +91,12 @@ fn the_example_shows_every_key_and_the_defaults() {
     assert_eq!(all[2], Vec::<String>::new());
 }
 
+#[test]
+fn a_certificate_needs_its_key() {
+    let found = errors("[http]\nlisten = \"127.0.0.1\"\ncertificate = \"a.pem\"\n");
+    assert_eq!(found[0].1, "certificate and key belong together");
+}
+
 /// Each word of `group`'s settings is read, and shown as it is written.
 fn check_words<G: Group>(mut group: G) {
     for (setting, cell) in G::SETTINGS.iter().zip(group.cells_mut()) {

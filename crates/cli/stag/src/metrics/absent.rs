@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::config;
 use crate::control::daemon::Daemon;
 
 /// Never exists.
@@ -16,7 +17,7 @@ impl Listener {
     ///
     /// # Errors
     /// Always.
-    pub fn bind(_: SocketAddr, _: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+    pub fn bind(_: &config::Http, _: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without the feature `http`"))
     }
 

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::exposition::Format;
-use admin_http::{Answer, Head, Http, Report, Source};
+use admin_http::{Answer, Head, Http, Report, Source, Tls};
 
 use super::picture::Picture;
 use super::process::Process;
 use crate::api::{self, Api};
+use crate::config;
 use crate::control::daemon::Daemon;
 use crate::control::status;
 use crate::dashboard::{self, Dashboard};
@@ -27,16 +28,27 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 pub struct Listener {
     asked: SocketAddr,
     socket: TcpListener,
+    tls: Option<Tls>,
 }
 
 impl Listener {
-    /// Listens on `asked`: on the socket of the daemon that is replaced, if it listens there.
+    /// Listens where `http` says: on the socket of the daemon that is replaced, if that listens
+    /// there.
     ///
     /// # Errors
-    /// The address cannot be bound.
-    pub fn bind(asked: SocketAddr, inherited: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+    /// The address cannot be bound, or the certificate cannot be used.
+    pub fn bind(http: &config::Http, inherited: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+        let asked = http.listen;
+        let tls = http.certificate.as_ref().zip(http.key.as_ref());
+        let tls = tls.map(|(certificate, key)| {
+            crate::secret::forbid_core_dumps();
+            Tls::read(certificate, key)
+        });
+        let tls = tls.transpose().map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("HTTP cannot speak TLS: {error}"))
+        })?;
         if let Some((_, socket)) = inherited.filter(|(of, _)| *of == asked) {
-            return Ok(Self { asked, socket: socket.into() });
+            return Ok(Self { asked, socket: socket.into(), tls });
         }
         let deadline = Instant::now() + ADDRESS_PATIENCE;
         loop {
@@ -44,7 +56,11 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                bound => return Ok(Self { asked, socket: bound? }),
+                Ok(socket) => return Ok(Self { asked, socket, tls }),
+                Err(error) => {
+                    let what = format!("HTTP cannot listen on {asked}: {error}");
+                    return Err(io::Error::new(error.kind(), what));
+                }
             }
         }
     }
@@ -56,7 +72,8 @@ impl Listener {
     /// No thread can be started.
     pub fn start(self) -> io::Result<Server> {
         let (asked, handed_over) = (self.asked, OwnedFd::from(self.socket.try_clone()?));
-        Ok(Server { asked, handed_over, address: self.socket.local_addr()?, http: Http::start(self.socket)? })
+        let address = self.socket.local_addr()?;
+        Ok(Server { asked, handed_over, address, http: Http::start(self.socket, self.tls)? })
     }
 }
 

@@ -70,6 +70,9 @@ impl Directories {
         let mut read: Vec<PathBuf> = READ.map(PathBuf::from).to_vec();
         read.extend_from_slice(own_read);
         read.extend(config.secret_files.iter().map(|path| room(path)));
+        let tls = config.http.iter().flat_map(|http| [&http.certificate, &http.key]).flatten();
+        // A renewed certificate may be another file, to which the same link leads.
+        read.extend(tls.flat_map(|path| [room(path), room(&resolved(path))]));
         let units = config.targets.iter().flat_map(|target| &target.units);
         read.extend(units.filter_map(|unit| unit.spec.options.ceph_conf.as_deref()).map(room));
         for list in [&mut write, &mut read] {

@@ -93,7 +93,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                 "luns" => ("[]", "[0]"),
                 "redirect" => ("\"192.0.2.20:1\"", "\"192.0.2.20:2\""),
                 "naa" => ("\"3000000000000001\"", "\"3000000000000002\""),
-                "aptpl" | "keep" | "ceph-conf" => ("\"/srv/a\"", "\"/srv/b\""),
+                "aptpl" | "keep" | "ceph-conf" | "certificate" | "key" => ("\"/srv/a\"", "\"/srv/b\""),
                 "states" => ("[\"active/optimized\"]", "[\"active/optimized\", \"standby\"]"),
                 "alias" | "entity" | "serial" | "vendor" | "product" | "revision" | "name" | "user"
                 | "ceph-user" => ("\"a\"", "\"b\""),
@@ -110,6 +110,8 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
         (_, "burst") => &[("iops", "100")],
         ("[[target.acl]]", "user") => &[("auth", USERS)],
         ("[http]", "dashboard") => &[("api", "true")],
+        ("[http]", "certificate") => &[("key", "\"/srv/key\"")],
+        ("[http]", "key") => &[("certificate", "\"/srv/pem\"")],
         _ => &[],
     };
     Some((a, b, more))
