@@ -5,6 +5,7 @@ import contextlib
 import glob
 import hashlib
 import os
+import re
 import subprocess
 import threading
 
@@ -12,14 +13,17 @@ from lab import proc, sbom
 from lab.report import Skip, expect
 from lab.target import Stag
 
+from .dashboard import CLIENT, OWN, Browser, make_disk
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 IQN = "iqn.2026-01.org.example:disks"
 PORTAL = "127.0.0.1:3260"
 URL = f"iscsi://{PORTAL}/{IQN}/0"
 CONFIG = "/etc/stag/stag.toml"
 DISK = "/var/lib/stag/disk.img"
-DOCUMENT = f"""[[portal]]
-listen = "{PORTAL}"
+with open(os.path.join(ROOT, "dist/stag.toml"), encoding="utf-8") as file:
+    SHIPPED = file.read()
+DOCUMENT = SHIPPED + f"""
 [[target]]
 iqn = "{IQN}"
 [[target.unit]]
@@ -140,7 +144,7 @@ def on_a_fresh_debian(lab):
     def prepare():
         if lab.kind != "stag":
             raise Skip("stag's own package")
-        proc.need("dh", "lintian", "debootstrap", "systemd-nspawn", "qemu-io", "iscsi-inq", "objcopy")
+        proc.need("dh", "lintian", "debootstrap", "systemd-nspawn", "qemu-io", "iscsi-inq", "objcopy", "chromedriver")
         program = os.path.join(folder, "stag")
         # Without symbols, a tenth of the size.
         subprocess.run(["objcopy", "--strip-debug", Stag.binary, program], check=True)
@@ -168,6 +172,26 @@ def on_a_fresh_debian(lab):
     def parts():
         sbom.check(proc.run("sh", "-c", f"dpkg-deb --fsys-tarfile {state['first']} | tar -xO ./usr/share/doc/stag/stag.spdx.json"))
 
+    def newcomer():
+        """Nothing but what README says: the token, the page, the disk, its client's secret, and the times of its commands."""
+        machine = state["machine"]
+        token = machine.run("stag", "token", "add", "newcomer", "--role", "admin").strip()
+        with contextlib.closing(Browser("http://127.0.0.1:3261")) as browser:
+            browser.log_in(token)
+            secret = re.search(r"CHAP secret\s+(\S+)", make_disk(browser, "/var/lib/stag"))[1]
+            url = f"iscsi://browser%{secret}@{PORTAL}/{OWN}/0"
+            options = f"driver=iscsi,transport=tcp,portal={PORTAL},target={OWN},lun=0,user=browser,password-secret=s,initiator-name={CLIENT}"
+            work = [word for n in range(40) for word in ("-c", f"write -P {n + 1} {n}M 64k", "-c", f"read -P {n + 1} {n}M 64k")]
+            proc.run("iscsi-inq", "-i", CLIENT, f"iscsi://browser%{secret}@{PORTAL}/{OWN}/0")
+            said = proc.run("qemu-io", "--object", f"secret,id=s,data={secret}", "--image-opts", *work, options)
+            expect("failed" not in said and said.count("65536/65536") == 80, said)
+            browser.go("/slow")
+            rows = browser.run("return [...document.querySelectorAll('table tr')].map(row => row.innerText)")
+            for operation in ("read", "write"):
+                times = [row for row in rows if re.search(rf"{operation}\s+medium\s+[\d.]+ (µs|ms)", row)]
+                expect(times, f"no times of {operation}: {rows}")
+            expect(not browser.console(), f"{browser.console()}")
+
     def first_write():
         machine = state["machine"]
         machine.write(CONFIG, DOCUMENT)
@@ -178,7 +202,7 @@ def on_a_fresh_debian(lab):
     def wrong_reload():
         machine = state["machine"]
         before = machine.property("MainPID")
-        machine.write(CONFIG, DOCUMENT.replace("size =", "sise =", 1))
+        machine.write(CONFIG, DOCUMENT.replace('\nsize =', '\nsise =', 1))
         said = machine.run("systemctl", "reload", "stag", ok=None)
         expect(said.code != 0, "a wrong configuration was accepted")
         expect("sise" in machine.run("journalctl", "-u", "stag", "--no-pager"), "the journal does not name the mistake")
@@ -253,6 +277,7 @@ def on_a_fresh_debian(lab):
             lab.case("lintian finds no error and no warning", lintian)
             lab.case("its list of parts is SPDX, and names what Cargo.lock has", parts)
             if lab.case("on a fresh Debian it installs, starts as its own user, and is managed", install):
+                lab.case("a newcomer makes a disk on the page, attaches it and sees its times by stage", newcomer)
                 lab.case("QEMU writes to a disk of a changed configuration", first_write)
                 lab.case("a reload with a mistake fails, and what was served still is", wrong_reload)
                 lab.case("a start with a mistake fails once, and is not tried again", wrong_restart)
