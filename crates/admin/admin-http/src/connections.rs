@@ -2,9 +2,12 @@
 //! and how much a head may hold. Each carries one request.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::net::TcpListener;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -29,6 +32,10 @@ pub const CONNECTIONS: usize = 64;
 const UNTIL_IT_ASKS: Duration = Duration::from_secs(10);
 /// Time limit of a whole connection: a client that does not read is dropped.
 const WHOLE: Duration = Duration::from_secs(30);
+/// At the end: the time for requests that are on their way, and for the answers to those that have
+/// arrived.
+const ARRIVES: Duration = Duration::from_millis(100);
+const LAST: Duration = Duration::from_secs(2);
 /// Bytes of a request's head.
 const HEAD: usize = 16 << 10;
 /// Header fields of a request.
@@ -47,28 +54,22 @@ struct Guest {
     asked: Arc<AtomicBool>,
 }
 
-/// Serves until `end` comes, or its sender goes.
+/// Serves until `end` comes, or its sender goes. What has been asked until then is still answered.
 pub async fn serve<S: Source>(
     listener: TcpListener,
     tls: Option<Tls>,
     source: Arc<S>,
-    end: oneshot::Receiver<()>,
+    mut end: oneshot::Receiver<()>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "HTTP cannot be served"),
     };
     let router = pages::router(source);
-    // It ends with the runtime, and connections with it.
-    tokio::spawn(accept(listener, tls, router));
-    let _ = end.await;
-}
-
-async fn accept(listener: tokio::net::TcpListener, tls: Option<Tls>, router: Router) {
     let mut tasks = JoinSet::new();
     let mut guests: Vec<Guest> = Vec::with_capacity(CONNECTIONS);
-    loop {
-        let (stream, peer) = match listener.accept().await {
+    while let Some(accepted) = unless(&mut end, listener.accept()).await {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "HTTP: accept failed");
@@ -83,7 +84,7 @@ async fn accept(listener: tokio::net::TcpListener, tls: Option<Tls>, router: Rou
                 Some(at) => guests.remove(at).ends.abort(),
                 // All are being answered, which has an end.
                 None => {
-                    let _ = tasks.join_next().await;
+                    let _ = unless(&mut end, tasks.join_next()).await;
                     guests.retain(|guest| !guest.ends.is_finished());
                 }
             }
@@ -99,6 +100,23 @@ async fn accept(listener: tokio::net::TcpListener, tls: Option<Tls>, router: Rou
         });
         guests.push(Guest { ends, asked });
     }
+    // Who comes now is the next daemon's: it has the same socket.
+    drop(listener);
+    let all_done = async |tasks: &mut JoinSet<()>| while tasks.join_next().await.is_some() {};
+    let _ = tokio::time::timeout(ARRIVES, all_done(&mut tasks)).await;
+    let silent = guests.iter().filter(|guest| !guest.asked.load(Ordering::Relaxed));
+    silent.for_each(|guest| guest.ends.abort());
+    let _ = tokio::time::timeout(LAST, all_done(&mut tasks)).await;
+}
+
+/// Does `work`, unless the end comes first.
+async fn unless<T>(end: &mut oneshot::Receiver<()>, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match Pin::new(&mut *end).poll(cx) {
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => work.as_mut().poll(cx).map(Some),
+    })
+    .await
 }
 
 async fn connection(

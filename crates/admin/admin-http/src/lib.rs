@@ -77,7 +77,8 @@ pub struct Report {
     pub text: String,
 }
 
-/// The thread that serves. It ends when this is dropped; connections end with it.
+/// The thread that serves. It ends when this is dropped, once it has answered what was asked until
+/// then, or after two seconds.
 pub struct Http<S: Source> {
     begin: mpsc::Sender<Arc<S>>,
     end: Option<oneshot::Sender<()>>,

@@ -18,6 +18,7 @@ struct Counted {
     looks: AtomicUsize,
     ill: AtomicBool,
     panics: AtomicBool,
+    executes: AtomicBool,
 }
 
 impl Source for Counted {
@@ -58,6 +59,10 @@ impl Source for Counted {
     }
 
     fn execute(&self, call: Head, body: &[u8]) -> Answer {
+        if call.path == "/api/slow" {
+            self.executes.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+        }
         assert!(!self.panics.load(Ordering::SeqCst), "as the test wants");
         let body = format!("{} {}?{} {} bytes", call.method, call.path, call.query, body.len());
         Answer {
@@ -283,4 +288,19 @@ fn where_tls_is_spoken_nothing_is_answered_in_the_clear() {
     stream.read_exact(&mut alert).unwrap();
     assert_eq!((alert[0], alert[5]), (21, 2), "a fatal alert: {alert:?}");
     assert_eq!(source.looks.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_was_asked_before_the_end_is_answered() {
+    let (source, http, address) = served();
+    let mut silent = connect(address);
+    let client = std::thread::spawn(move || get(address, "/api/slow"));
+    while !source.executes.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    drop(http);
+    let told = client.join().unwrap();
+    assert_eq!(status(&told), 200, "{told}");
+    // Who asks nothing does not hold up the end.
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
 }
