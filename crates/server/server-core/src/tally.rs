@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// One of this many commands is timed: reading the clock costs a hundredth of a small read.
 const TIMED: u64 = 8;
+/// 2^64 divided by the golden ratio: the fractions of its multiples are spread evenly.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Buckets of latencies: powers of two of nanoseconds, from 512 on.
 pub const BUCKETS: usize = 24;
 /// The first bucket ends here, binary logarithm of nanoseconds.
@@ -82,7 +84,7 @@ impl Tally {
     pub fn begin(&self) -> Option<Instant> {
         let begun = self.begun.get();
         self.begun.set(begun + 1);
-        (begun % TIMED == 0).then(runtime::clock)
+        is_timed(begun).then(runtime::clock)
     }
 
     /// It has ended, and moved `bytes`. Returns the time that it took, if it is one that is timed.
@@ -110,6 +112,14 @@ impl Tally {
     pub fn counts(&self) -> Counts {
         *self.counts.borrow()
     }
+}
+
+/// Whether the command with this number is timed: one of each eight, and not always the same, since
+/// initiators repeat themselves (a read, a write, a flush).
+#[inline]
+fn is_timed(begun: u64) -> bool {
+    let which = (begun / TIMED).wrapping_mul(GOLDEN) >> (u64::BITS - TIMED.ilog2());
+    begun % TIMED == which
 }
 
 fn time(counts: &mut Counts, took: Duration) {
@@ -152,16 +162,32 @@ mod tests {
     #[test]
     fn one_command_of_eight_is_timed_and_all_are_counted() {
         let tally = Tally::default();
-        for _ in 0..16 {
+        for _ in 0..23 {
             let began = tally.begin();
             tally.end(Class::Read, began, 4096, false);
         }
         let began = tally.begin();
         tally.end(Class::Write, began, 512, true);
         let counts = tally.counts();
-        assert_eq!((counts.reads, counts.read_bytes), (16, 65536));
+        assert_eq!((counts.reads, counts.read_bytes), (23, 23 * 4096));
         assert_eq!((counts.writes, counts.written_bytes, counts.failed), (1, 512, 1));
         assert_eq!((counts.timed, counts.buckets.iter().sum::<u64>()), (3, 3));
+    }
+
+    #[test]
+    fn of_initiators_that_repeat_themselves_all_commands_are_timed_alike() {
+        for period in 2..=16 {
+            let mut timed = vec![0; period];
+            (0..8000)
+                .filter(|number| is_timed(*number))
+                .for_each(|number| timed[number as usize % period] += 1);
+            assert_eq!(timed.iter().sum::<usize>(), 1000);
+            let share = 1000 / period;
+            assert!(
+                timed.iter().all(|count| (share * 3 / 4..=share * 5 / 4 + 1).contains(count)),
+                "{timed:?}"
+            );
+        }
     }
 
     #[test]
