@@ -34,7 +34,7 @@
     // The last five minutes at most, and half a minute at least: a chart grows to the right.
     const time = (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - 30), high ?? 0];
     const options = {
-      width: figure.clientWidth || 320, height, cursor: { drag: { x: false, y: false }, y: false },
+      width: figure.clientWidth || 320, height, padding: [null, 30, null, null], cursor: { drag: { x: false, y: false }, y: false },
       scales: { x: { range: time }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...quiet, space: 80, values: (_, all) => all.map(clock) }, { ...quiet, size: 64, values: (_, all) => all.map(value => show(value)) }],
       series: [{ label: "time" }, ...series],
