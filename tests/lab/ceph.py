@@ -82,10 +82,6 @@ class Cluster:
                 ["setpriv", "--pdeathsig", "KILL", f"ceph-{kind}", "-c", self.conf, "-i", ident, "-f"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
-    def signal(self, name, which):
-        """Sends a daemon a signal: SIGSTOP and SIGCONT make it silent and let it go on."""
-        self.daemons[name].send_signal(which)
-
     def kill(self, name):
         """Ends a daemon as a power cut would; an OSD's data is gone with it."""
         self.daemons[name].kill()
@@ -233,12 +229,12 @@ def cluster(lab):
 def silent(cluster, *names):
     """These daemons do not answer meanwhile, though they live."""
     for name in names:
-        cluster.signal(name, signal.SIGSTOP)
+        proc.freeze(cluster.daemons[name])
     try:
         yield
     finally:
         for name in names:
-            cluster.signal(name, signal.SIGCONT)
+            cluster.daemons[name].send_signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager

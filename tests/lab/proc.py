@@ -69,6 +69,16 @@ def end(process, timeout=30):
         return None
 
 
+def freeze(process):
+    """SIGSTOP, and waits until all threads of the process have stopped: those on other cores go on for a moment."""
+    process.send_signal(signal.SIGSTOP)
+
+    def state(thread):
+        with open(f"/proc/{process.pid}/task/{thread}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    wait_until(lambda: all(state(thread) == "T" for thread in os.listdir(f"/proc/{process.pid}/task")), 10, "it stops", step=0.001)
+
+
 def wait_until(condition, timeout, what, step=0.05):
     """Poll `condition` until it is true; its value is returned."""
     limit = time.monotonic() + timeout

@@ -463,7 +463,7 @@ def blocklisted(lab):
             expect(says in target.log(100), f"the log says {says!r}:\n{target.log(100)}")
         proc.wait_until(lambda: check(target).code == 0, 30, "the unit is healthy again")
         with rival(lab, cluster, target, image) as (url_of_rival, end_rival):
-            target.process.send_signal(signal.SIGSTOP)
+            proc.freeze(target.process)
             try:
                 shut_out()
                 url = url_of_rival()

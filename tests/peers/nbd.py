@@ -245,7 +245,7 @@ def stopped(lab):
         with nbdkit(lab, socket, *words) as server, lab.serve(unit(socket, options="op-timeout=2")) as target:
             with wire.session(target) as session:
                 expect(write(session, 0) == 0, "a write before")
-                server.send_signal(signal.SIGSTOP)
+                proc.freeze(server)
                 try:
                     code, response, _ = session.run(WRITE, out=b"1" * 4096)
                     expect(code == CHECK_CONDITION and sense_of(response) == NOT_READY_HERE, f"{code:#x} {sense_of(response)}")
@@ -266,7 +266,7 @@ def ends_beside_a_stopped_server(lab):
     with nbdkit(lab, socket, "memory", "16M") as server, lab.serve(unit(socket, options="op-timeout=2")) as target:
         with wire.session(target) as session:
             expect(write(session, 0) == 0, "a write before")
-        server.send_signal(signal.SIGSTOP)
+        proc.freeze(server)
         try:
             target.process.terminate()
             expect(target.process.wait(30) == 1, f"it ended with {target.process.returncode}")
