@@ -360,6 +360,7 @@ fn from(directory: &Path, path: &str) -> String {
     // A path that names no file is reported when the unit is parsed.
     if ["mem:", "rbd:"].iter().any(|kind| rest.starts_with(kind))
         || nbd::uri::is_uri(rest)
+        || crate::unit::is_url(rest)
         || ["", "mem", "memory", "ram", "osd"].contains(&rest)
     {
         return path.to_owned();

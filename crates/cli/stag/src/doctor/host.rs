@@ -229,7 +229,11 @@ fn media(config: &Config) -> Vec<Finding> {
     let units =
         config.targets.iter().flat_map(|target| &target.units).filter_map(|unit| match &unit.spec.backing {
             Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
-            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) | Backing::Nbd(_) => None,
+            Backing::Memory(_)
+            | Backing::ObjectMemory(_)
+            | Backing::Rbd(_)
+            | Backing::Nbd(_)
+            | Backing::Iscsi(_) => None,
         });
     let exports = config.exports.iter().filter_map(|export| match &export.shown {
         Shown::Directory(path) => Some(path.as_path()),

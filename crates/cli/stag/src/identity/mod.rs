@@ -80,6 +80,8 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
         Backing::Path(path) if is_device(path) => (Some(device_key(path)), None),
         // A server tells nothing that names an export in the world.
         Backing::Nbd(uri) => (Some(uri.to_string()), None),
+        // Not the far unit's own: initiators that see both would take them for paths to one unit.
+        Backing::Iscsi(url) => (Some(url.to_string()), None),
         Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) => (None, None),
     };
     let reservations = reservations(spec, key.as_deref()).map(Reservations::File);
@@ -136,6 +138,7 @@ pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -
             let key = match backing {
                 Backing::Path(path) if is_device(path) => Some(device_key(path)),
                 Backing::Nbd(uri) => Some(uri.to_string()),
+                Backing::Iscsi(url) => Some(url.to_string()),
                 Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) => None,
                 Backing::Memory(_) | Backing::ObjectMemory(_) => Some(memory_key(place)),
             };
@@ -329,8 +332,10 @@ fn random() -> io::Result<Names> {
 
 /// Source of derived names: the path, the URI of an export, or for memory the target and number.
 fn seed(spec: &UnitSpec, (iqn, lun): &Place) -> String {
-    if let Backing::Nbd(uri) = &spec.backing {
-        return uri.to_string();
+    match &spec.backing {
+        Backing::Nbd(uri) => return uri.to_string(),
+        Backing::Iscsi(url) => return url.to_string(),
+        _ => {}
     }
     match spec.backing.path() {
         Some(path) => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),

@@ -74,7 +74,10 @@ impl Directories {
         // A renewed certificate may be another file, to which the same link leads.
         read.extend(tls.flat_map(|path| [room(path), room(&resolved(path))]));
         let units = config.targets.iter().flat_map(|target| &target.units);
-        read.extend(units.filter_map(|unit| unit.spec.options.ceph_conf.as_deref()).map(room));
+        let options = units.map(|unit| &unit.spec.options);
+        read.extend(
+            options.flat_map(|it| [&it.ceph_conf, &it.far_secret_file]).flatten().map(|path| room(path)),
+        );
         for list in [&mut write, &mut read] {
             list.sort();
             list.dedup();
@@ -134,7 +137,11 @@ fn paths(config: &Config) -> impl Iterator<Item = &Path> {
     let units = config.targets.iter().flat_map(|target| &target.units).flat_map(|unit| {
         let medium = match &unit.spec.backing {
             Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
-            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) | Backing::Nbd(_) => None,
+            Backing::Memory(_)
+            | Backing::ObjectMemory(_)
+            | Backing::Rbd(_)
+            | Backing::Nbd(_)
+            | Backing::Iscsi(_) => None,
         };
         medium.into_iter().chain(unit.spec.options.aptpl.as_deref())
     });

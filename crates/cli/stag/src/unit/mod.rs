@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use backing::size::{Size, parse_size};
 use backing::spec::CacheMode;
 use ceph::{ImageName, NameError};
+use iscsi_store::{Transport, Url, UrlError};
 use nbd::uri::{Address, Uri, UriError, is_uri};
 
 use crate::config::settings::{Group, Media};
@@ -34,6 +35,8 @@ pub enum Backing {
     Rbd(ImageName),
     /// An export of an NBD server.
     Nbd(Uri),
+    /// A unit of an iSCSI target.
+    Iscsi(Url),
     /// Objects, in a directory: an object-based storage device.
     Objects(PathBuf),
     /// Objects in memory, this many bytes of them; gone when the daemon ends.
@@ -44,7 +47,7 @@ impl Backing {
     /// Its path, if it is in a file, on a device or in a directory.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) | Self::Nbd(_) => None,
+            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => None,
             Self::Path(path) | Self::Objects(path) => Some(path),
         }
     }
@@ -52,7 +55,7 @@ impl Backing {
     /// What no other unit may write at the same time, as it is written; `None` in memory.
     pub fn medium(&self) -> Option<OsString> {
         match self {
-            Self::Rbd(_) | Self::Nbd(_) => Some(self.to_string().into()),
+            Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => Some(self.to_string().into()),
             _ => self.path().map(|path| OsStr::new(path).to_owned()),
         }
     }
@@ -66,9 +69,37 @@ impl std::fmt::Display for Backing {
             Self::Path(path) => path.display().fmt(f),
             Self::Rbd(name) => write!(f, "rbd:{name}"),
             Self::Nbd(uri) => write!(f, "{uri}"),
+            Self::Iscsi(url) => write!(f, "{url}"),
             Self::Objects(path) => write!(f, "osd:{}", path.display()),
             Self::ObjectMemory(bytes) => write!(f, "osd:mem:{}", Size(*bytes)),
         }
+    }
+}
+
+/// Whether `path` is the URL of a unit of a target.
+pub fn is_url(path: &str) -> bool {
+    [Transport::Tcp, Transport::Iser].iter().any(|transport| path.starts_with(transport.scheme()))
+}
+
+/// The URL of a unit to serve: it names a target, and nothing that is secret or a setting.
+fn far_unit(path: &str) -> Result<Url, (String, &'static str)> {
+    // An error must not show a secret that stands in the URL.
+    let named = "write it as in iscsi://HOST/iqn.2026-01.org.example:disk/0";
+    let url: Url =
+        path.parse().map_err(|error: UrlError| (format!("the URL names no unit: {error}"), named))?;
+    if url.credential.is_some() {
+        let what = "a user or secret in a URL is visible to all who see it".to_owned();
+        return Err((what, "write far-user and far-secret-file instead"));
+    }
+    if !url.settings.is_empty() {
+        return Err((
+            "the URL of a unit to serve has no settings".to_owned(),
+            "leave out what follows the ?",
+        ));
+    }
+    match url.target {
+        None => Err(("the URL names no target".to_owned(), named)),
+        Some(_) => Ok(Url { lun: Some(url.lun.unwrap_or(0)), ..url }),
     }
 }
 
@@ -92,8 +123,8 @@ pub struct Contradiction {
 }
 
 impl UnitSpec {
-    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE`, `nbd://HOST/EXPORT`
-    /// or `osd:DIR`) and combines it with `options`.
+    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE`, `nbd://HOST/EXPORT`,
+    /// `iscsi://HOST/TARGET/LUN`, `iser://HOST/TARGET/LUN` or `osd:DIR`) and combines it with `options`.
     ///
     /// # Errors
     /// Every contradiction that can be seen without opening anything.
@@ -180,6 +211,13 @@ impl UnitSpec {
                         (Backing::Path(path.into()), None)
                     }
                 },
+                None if is_url(path) => match far_unit(path) {
+                    Ok(url) => (Backing::Iscsi(url), None),
+                    Err((what, instead)) => {
+                        wrong("path", what, instead);
+                        (Backing::Path(path.into()), None)
+                    }
+                },
                 None => (Backing::Path(path.into()), options.size),
                 Some(Ok(name)) => (Backing::Rbd(name), None),
                 Some(Err(error)) => {
@@ -201,6 +239,7 @@ impl UnitSpec {
         let in_memory = matches!(backing, Backing::Memory(_));
         let on_ceph = matches!(backing, Backing::Rbd(_));
         let over_nbd = matches!(backing, Backing::Nbd(_));
+        let over_iscsi = matches!(backing, Backing::Iscsi(_));
         let own: [(&str, bool, &str); 5] = [
             ("size", options.size.is_some(), "size: rbd resize changes it"),
             ("cache", options.cache.is_some(), "cache: each write is on all replicas"),
@@ -217,12 +256,31 @@ impl UnitSpec {
             ("format", options.format.is_some(), "format of a file"),
             ("prefault", options.prefault == Some(true), "blocks of a file to take"),
         ];
-        for (option, _, what) in of_server.into_iter().filter(|(_, given, _)| over_nbd && *given) {
-            wrong(option, format!("an NBD export has no {what}"), "leave it out");
+        for (kind, _) in [("an NBD export", over_nbd), ("a unit of a target", over_iscsi)]
+            .into_iter()
+            .filter(|(_, is)| *is)
+        {
+            for (option, _, what) in of_server.iter().filter(|(_, given, _)| *given) {
+                wrong(option, format!("{kind} has no {what}"), "leave it out");
+            }
+            if options.cache == Some(CacheMode::Direct) {
+                let instead = "write writeback or writethrough, or leave it out";
+                wrong("cache", format!("{kind} is not read past a cache of this host"), instead);
+            }
         }
-        if over_nbd && options.cache == Some(CacheMode::Direct) {
-            let instead = "write writeback or writethrough, or leave it out";
-            wrong("cache", "an NBD export is not read past a cache of this host".into(), instead);
+        for (option, given) in [
+            ("far-user", options.far_user.is_some()),
+            ("far-secret-file", options.far_secret_file.is_some()),
+            ("far-initiator", options.far_initiator.is_some()),
+        ] {
+            if given && !over_iscsi {
+                let instead = "write iscsi://HOST/TARGET/LUN as the path, or leave it out";
+                wrong(option, format!("{option} is for units of iSCSI targets"), instead);
+            }
+        }
+        if options.far_user.is_some() != options.far_secret_file.is_some() {
+            let what = "CHAP takes a user and a secret".to_owned();
+            wrong("far-user", what, "write far-user and far-secret-file, or neither");
         }
         if let Backing::Nbd(Uri { address: Address::Unix(socket), .. }) = &backing
             && !socket.starts_with('/')
@@ -241,9 +299,9 @@ impl UnitSpec {
                 );
             }
         }
-        if options.op_timeout_s.is_some() && !on_ceph && !over_nbd {
-            let instead = "write rbd:POOL/IMAGE or nbd://HOST/EXPORT as the path, or leave it out";
-            wrong("op-timeout", "op-timeout is for RBD images and NBD exports".into(), instead);
+        if options.op_timeout_s.is_some() && !on_ceph && !over_nbd && !over_iscsi {
+            let instead = "write rbd:POOL/IMAGE, nbd://HOST/EXPORT or iscsi://HOST/TARGET/LUN as the path, or leave it out";
+            wrong("op-timeout", "op-timeout is for what lies behind a network".into(), instead);
         }
         if let (Backing::Rbd(ImageName { snapshot: Some(_), .. }), Some(false)) = (&backing, options.ro) {
             wrong("ro", "a snapshot cannot be written".into(), "leave ro out, or serve the image itself");
@@ -321,6 +379,7 @@ impl UnitSpec {
             Backing::Path(path) => vec![path.display().to_string()],
             Backing::Rbd(name) => vec![format!("Ceph's image {name}")],
             Backing::Nbd(uri) => vec![format!("NBD export {uri}")],
+            Backing::Iscsi(url) => vec![format!("unit of a target, {url}")],
             Backing::Objects(path) => return self.describe_objects(format!("objects in {}", path.display())),
             Backing::ObjectMemory(bytes) => {
                 return self.describe_objects(format!("objects in memory, {}", Size(*bytes)));
@@ -365,6 +424,24 @@ mod tests {
             set.set(name, value).unwrap();
         }
         UnitSpec::new(path, set).unwrap_err().into_iter().map(|found| found.option).collect()
+    }
+
+    #[test]
+    fn units_of_targets_are_read_without_secrets() {
+        let none = Options::default();
+        let unit = |path: &str| UnitSpec::new(path, none.clone());
+        for (path, shown) in [
+            ("iscsi://h/iqn.2026-01.org.example:a", "iscsi://h:3260/iqn.2026-01.org.example:a/0"),
+            ("iser://[::1]:99/iqn.2026-01.org.example:a/7", "iser://[::1]:99/iqn.2026-01.org.example:a/7"),
+        ] {
+            assert_eq!(unit(path).unwrap().backing.to_string(), shown);
+        }
+        for path in ["iscsi://h", "iscsi://h/iqn.2026-01.org.example:a/0?depth=3"] {
+            assert!(unit(path).is_err(), "{path}");
+        }
+        let wrong = unit("iscsi://me%twelve-letters@h/iqn.2026-01.org.example:a/0").unwrap_err();
+        assert_eq!(wrong[0].option, "path");
+        assert!(!format!("{wrong:?}").contains("twelve-letters"), "{wrong:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use backing::spec::{CacheMode, Opened, Source, StoreSpec};
 use ceph::{ImageName, Login, RbdStore};
 use device::Identity;
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
+use iscsi_store::{Chap, Credential, IscsiStore, Provider, Url};
 use nbd_store::{NbdStore, Uri};
 
 use super::objects;
@@ -20,7 +21,7 @@ use crate::health;
 use crate::identity::{self, Carried, Reservations, Settled};
 use crate::unit::{Backing, UnitSpec};
 
-/// How long an operation of an RBD image or an NBD export may take, unless said otherwise, seconds.
+/// How long an operation of a medium behind a network may take, unless said otherwise, seconds.
 const OP_TIMEOUT_S: u32 = 30;
 
 /// Opens one unit. Blocks on its medium.
@@ -49,6 +50,7 @@ fn open_kind(
         Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
         Backing::Rbd(name) => open_image(name, spec, registry)?,
         Backing::Nbd(uri) => open_export(uri, spec, place, registry, carried)?,
+        Backing::Iscsi(url) => open_far_unit(url, spec, place, registry, carried)?,
         Backing::Objects(_) | Backing::ObjectMemory(_) => {
             identity::prepare_store(spec, carried, place)?;
             let store = objects::open(spec)?;
@@ -133,6 +135,54 @@ fn open_export(
     }
     // Without flushes the server has no cache that an initiator could ask it to write.
     let usual = if store.export().flags.flush() { CacheMode::WriteBack } else { CacheMode::WriteThrough };
+    let cache = options.cache.unwrap_or(usual);
+    let settled = identity::settle(spec, place, carried)?;
+    let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
+    let disk = disk_options(spec, &opened, &settled);
+    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    Ok((OpenKind::Disk(OpenDisk { opened, unit }), settled))
+}
+
+fn open_far_unit(
+    url: &Url,
+    spec: &UnitSpec,
+    place: &Place,
+    registry: &Registry,
+    carried: &Carried,
+) -> Result<(OpenKind, Settled), Unopened> {
+    let options = &spec.options;
+    let chap = match (&options.far_user, &options.far_secret_file) {
+        (Some(user), Some(file)) => {
+            let (mode, secret) =
+                crate::secret::read(file).map_err(|error| format!("{url}: {}: {error}", file.display()))?;
+            if mode & 0o077 != 0 {
+                tracing::warn!(path = %file.display(), "others may read this secret: chmod 600 it");
+            }
+            let credential = Credential { name: user.clone(), secret };
+            Some(Chap { credential, target: None, hashes: Vec::new() })
+        }
+        _ => None,
+    };
+    let source = iscsi_store::Source {
+        url: url.clone(),
+        initiator: options.far_initiator.clone().unwrap_or_else(crate::iqn::default_initiator),
+        chap,
+        provider: Provider::Software,
+        read_only: options.ro == Some(true),
+        op_timeout: Duration::from_secs(options.op_timeout_s.unwrap_or(OP_TIMEOUT_S).into()),
+    };
+    let store = IscsiStore::open(source).map_err(|error| format!("{url}: {error}"))?;
+    let geometry = store.geometry();
+    let block_size = options.bs.unwrap_or(if geometry.block <= 512 { 512 } else { 4096 });
+    if geometry.block > block_size {
+        let block = geometry.block;
+        return Err(format!(
+            "{url}: the unit's blocks are {block} bytes, more than {block_size}: write bs=4096"
+        )
+        .into());
+    }
+    // Without a cache there is nothing that an initiator could ask to be written.
+    let usual = if store.write_cache() { CacheMode::WriteBack } else { CacheMode::WriteThrough };
     let cache = options.cache.unwrap_or(usual);
     let settled = identity::settle(spec, place, carried)?;
     let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
