@@ -43,7 +43,7 @@ const FIELDS: usize = 64;
 
 /// The first byte of a TLS client: a record of type handshake (RFC 8446 §5.1).
 const HANDSHAKE: u8 = 22;
-/// The answer to one who speaks HTTP where TLS is spoken.
+/// The answer to a client that speaks HTTP without TLS.
 const IN_THE_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     connection: close\r\n\r\nthis address speaks TLS: use https://\n";
 
@@ -54,7 +54,8 @@ struct Guest {
     asked: Arc<AtomicBool>,
 }
 
-/// Serves until `end` comes, or its sender goes. What has been asked until then is still answered.
+/// Serves until `end` comes, or its sender goes. Requests that have arrived by then are still
+/// answered.
 pub async fn serve<S: Source>(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -100,7 +101,7 @@ pub async fn serve<S: Source>(
         });
         guests.push(Guest { ends, asked });
     }
-    // Who comes now is the next daemon's: it has the same socket.
+    // The next daemon has the same socket, and accepts later clients.
     drop(listener);
     let all_done = async |tasks: &mut JoinSet<()>| while tasks.join_next().await.is_some() {};
     let _ = tokio::time::timeout(ARRIVES, all_done(&mut tasks)).await;
@@ -131,7 +132,7 @@ async fn connection(
         let mut first = [0];
         stream.peek(&mut first).await?;
         if first != [HANDSHAKE] {
-            // Bytes that nobody has read would make the kernel throw the answer away.
+            // An unread request would make the kernel reset the connection, and drop the answer.
             let _ = stream.try_read(&mut [0; 4096]);
             stream.writable().await?;
             stream.try_write(IN_THE_CLEAR)?;

@@ -27,7 +27,7 @@ const MAX_FILE: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
 
-/// There is no TLS, for this reason.
+/// The reason why the listener cannot speak TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsError(String);
 
@@ -73,7 +73,8 @@ impl Tls {
     }
 }
 
-/// What the cryptography needs and this processor lacks: it would panic at the first client.
+/// The instruction that the cryptography needs and this processor lacks. Without this check the
+/// daemon would panic at its first client.
 fn missing_instructions() -> Option<&'static str> {
     #[cfg(target_arch = "x86_64")]
     let has = [
@@ -95,7 +96,8 @@ struct Files {
     key: PathBuf,
 }
 
-/// What tells one state of a file from another: device, inode, time of change, length.
+/// A file's device, inode, time of change (seconds and nanoseconds) and length. A changed file has
+/// others.
 type Look = (u64, u64, i64, i64, u64);
 
 impl Files {
@@ -165,9 +167,11 @@ impl Renewing {
         if seen == now.seen {
             return;
         }
+        // What cannot be used is told once.
+        now.seen = seen;
         match self.files.read(&self.provider) {
             Ok(pair) => {
-                (now.pair, now.seen) = (pair, seen);
+                now.pair = pair;
                 tracing::info!(path = %self.files.certificate.display(), "HTTP has a new certificate");
             }
             Err(error) => tracing::warn!(%error, "HTTP keeps its old certificate"),
@@ -228,6 +232,7 @@ mod tests {
         put("b.pem", &renewing.files.certificate);
         renewing.renew(&mut now);
         assert_eq!(now.pair.cert, first, "its key has not come yet");
+        assert_eq!(now.seen, renewing.files.look(), "the same files are not tried again");
         put("b.key", &renewing.files.key);
         renewing.renew(&mut now);
         assert_ne!(now.pair.cert, first);

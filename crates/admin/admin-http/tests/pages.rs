@@ -301,6 +301,6 @@ fn what_was_asked_before_the_end_is_answered() {
     drop(http);
     let told = client.join().unwrap();
     assert_eq!(status(&told), 200, "{told}");
-    // Who asks nothing does not hold up the end.
+    // A client without a request does not delay the end.
     assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
 }
