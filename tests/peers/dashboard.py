@@ -8,11 +8,13 @@ import base64
 import contextlib
 import glob
 import http.client
+import http.server
 import json
 import os
 import re
 import subprocess
 import tempfile
+import threading
 
 from lab import proc, tools, wire
 from lab.report import Failed, expect
@@ -324,26 +326,40 @@ def live(lab):
         expect(not browser.console(), f"{browser.console()}")
 
 
+@contextlib.contextmanager
+def other_host(page):
+    """A web server of another name with this one page, which answers from here on. -> its URL"""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://localhost:{server.server_port}/"
+        finally:
+            server.shutdown()
+
+
 def sessions(lab):
     """A session ends with its token and by logging out; a page of another host cannot send a form in its name."""
     with opened(lab, Unit(memory=True)) as (target, api, token, _, browser):
-        port = proc.free_port()
         page = (f"<form id=f method=post action='http://127.0.0.1:{api.port}/change/undrain'><input name=all value=yes></form>"
                 "<script>f.submit()</script>")
-        folder = lab.new_folder("evil")
-        with open(os.path.join(folder, "index.html"), "w", encoding="utf-8") as file:
-            file.write(page)
-        server = subprocess.Popen(["python3", "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", folder],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            def asked():
-                with contextlib.suppress(OSError):
-                    browser.do("POST", "/url", {"url": f"http://localhost:{port}/"})
-                    return "another host" in browser.text()
-                return False
-            proc.wait_until(asked, 60, "the form of another page is refused", step=1)
-        finally:
-            proc.end(server)
+
+        def refused():
+            with contextlib.suppress(Failed):  # The page may change between its element and the element's text.
+                return "another host" in browser.text()
+            return False
+        with other_host(page) as url:
+            browser.do("POST", "/url", {"url": url})
+            proc.wait_until(refused, 60, "the form of another page is refused")
         browser.go("/targets")
         expect(browser.path == "/targets", "the session is gone")
         browser.follow(browser.one("header form button"))
