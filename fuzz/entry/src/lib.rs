@@ -28,6 +28,7 @@ pub mod osd;
 pub mod osd_unit;
 pub mod parameters;
 pub mod pdu;
+pub mod peer_link;
 pub mod rdma_stream;
 pub mod recovery;
 pub mod reservation;
@@ -79,6 +80,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rod_tokens", run: scsi::rod_tokens, seeds: scsi::rod_tokens_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
     Target { name: "cluster_record", run: cluster::record, seeds: cluster::record_seeds },
+    Target { name: "peer_link_handshake", run: peer_link::handshake, seeds: peer_link::handshake_seeds },
+    Target { name: "peer_link_frames", run: peer_link::frames, seeds: peer_link::frames_seeds },
     Target { name: "disk_unit", run: unit::run, seeds: unit::seeds },
     #[cfg(feature = "config")]
     Target { name: "config", run: user::config, seeds: user::config_seeds },
