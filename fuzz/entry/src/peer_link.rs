@@ -187,7 +187,7 @@ fn to_owner(input: &mut Input<'_>) {
             2 => begun.drain(..).for_each(|number| owner.finish(number, Outcome::default())),
             3 => begun.drain(..).for_each(|number| owner.ended(number)),
             4 => functions.drain(..).for_each(|number| owner.managed(number, Managed::Done)),
-            5 => drop(owner.clear(1)),
+            5 => drop(owner.clear(1, None)),
             6 => {
                 for number in &begun {
                     owner.ask(*number, u64::from(act >> 3));

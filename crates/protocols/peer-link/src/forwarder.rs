@@ -66,7 +66,7 @@ pub enum Event<'a> {
         end: Final,
     },
     /// The tasks of a nexus that are not at the owner yet are aborted too: a reset, CLEAR TASK SET,
-    /// or PREEMPT AND ABORT. Those at the owner end by their own messages.
+    /// or PREEMPT AND ABORT. Those at the owner end by their own messages, behind this one.
     Cleared {
         /// The nexus.
         itl: u32,

@@ -151,11 +151,10 @@ pub struct Command {
     pub cdb: Vec<u8>,
 }
 
-/// A task management function for the owner. ABORT TASK is [`Message::Abort`].
+/// A task management function for the owner. ABORT TASK and ABORT TASK SET are
+/// [`Message::Abort`] for each command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// ABORT TASK SET.
-    AbortTaskSet,
     /// CLEAR TASK SET.
     ClearTaskSet,
     /// LOGICAL UNIT RESET.
@@ -164,8 +163,6 @@ pub enum Function {
     TargetWarmReset,
     /// TARGET COLD RESET, as far as this unit is concerned.
     TargetColdReset,
-    /// The nexus is lost for the unit while its session goes on.
-    NexusLoss,
     /// One of a newer release: the owner answers [`Managed::Rejected`].
     Unknown(u8),
 }
@@ -173,24 +170,20 @@ pub enum Function {
 impl Function {
     fn code(self) -> u8 {
         match self {
-            Self::AbortTaskSet => 1,
-            Self::ClearTaskSet => 2,
-            Self::LogicalUnitReset => 3,
-            Self::TargetWarmReset => 4,
-            Self::TargetColdReset => 5,
-            Self::NexusLoss => 6,
+            Self::ClearTaskSet => 1,
+            Self::LogicalUnitReset => 2,
+            Self::TargetWarmReset => 3,
+            Self::TargetColdReset => 4,
             Self::Unknown(code) => code,
         }
     }
 
     fn from_code(code: u8) -> Self {
         match code {
-            1 => Self::AbortTaskSet,
-            2 => Self::ClearTaskSet,
-            3 => Self::LogicalUnitReset,
-            4 => Self::TargetWarmReset,
-            5 => Self::TargetColdReset,
-            6 => Self::NexusLoss,
+            1 => Self::ClearTaskSet,
+            2 => Self::LogicalUnitReset,
+            3 => Self::TargetWarmReset,
+            4 => Self::TargetColdReset,
             code => Self::Unknown(code),
         }
     }

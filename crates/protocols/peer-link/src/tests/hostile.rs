@@ -101,7 +101,7 @@ fn an_owner_ends_a_connection_that_breaks_the_rules() {
         ("a slot of the other kind", vec![zero(forwarded(4, 1, 0, 0))]),
         (
             "a slot of the other kind",
-            vec![zero(Message::Function { number: number(0, 1), itl: 1, function: Function::NexusLoss })],
+            vec![zero(Message::Function { number: number(0, 1), itl: 1, function: Function::ClearTaskSet })],
         ),
         (
             "the number of a command is used again",
@@ -173,7 +173,7 @@ fn a_command_that_is_not_begun_never_begins_after_its_end() {
     to.send(forwarded(1, 1, 0, 0), b"").expect("a command");
     to.send(forwarded(2, 1, 0, 10), b"").expect("a command");
     assert!(to.owner.begin(number(2, 1)));
-    assert_eq!(to.owner.clear(1), [number(2, 1)]);
+    assert_eq!(to.owner.clear(1, None), [number(2, 1)]);
     assert!(!to.owner.begin(number(1, 1)) && !to.owner.moves(number(2, 1)));
     assert_eq!(to.send(forwarded(3, 1, 0, 0), b""), Ok(Vec::new()));
     assert!(!to.owner.begin(number(3, 1)));
@@ -187,6 +187,60 @@ fn a_command_that_is_not_begun_never_begins_after_its_end() {
     assert_eq!(to.owner.begun().collect::<Vec<_>>(), [number(2, 1)]);
     to.owner.ended(number(2, 1));
     assert_eq!(to.owner.begun().count(), 0);
+}
+
+#[test]
+fn a_unit_whose_mover_is_lost_gives_no_outcome() {
+    let said = |to: &mut ToOwner| {
+        let mut out = Vec::new();
+        to.owner.flush(NOW, 1_000, &mut out);
+        // The kind of the only message, an end.
+        out[0]
+    };
+    let begun = |to: &mut ToOwner| {
+        to.send(forwarded(0, 1, 100, 0), b"").expect("a command");
+        assert!(to.owner.begin(number(0, 1)));
+    };
+    // Aborted, and the unit has heard of it: it may say GOOD of a write without its data.
+    let mut to = ToOwner::settled();
+    begun(&mut to);
+    to.send(Message::Abort { number: number(0, 1) }, b"").expect("an abort");
+    assert!(!to.owner.moves(number(0, 1)));
+    to.owner.finish(number(0, 1), Outcome::default());
+    assert_eq!(said(&mut to), 34);
+    // Aborted too late: the unit had all data, and its outcome stands.
+    let mut to = ToOwner::settled();
+    begun(&mut to);
+    assert!(to.owner.moves(number(0, 1)));
+    to.send(Message::Abort { number: number(0, 1) }, b"").expect("an abort");
+    to.owner.finish(number(0, 1), Outcome::default());
+    assert_eq!(said(&mut to), 32);
+    // The connection was lost: what the next one asks for.
+    let mut to = ToOwner::settled();
+    begun(&mut to);
+    to.owner.lost();
+    assert!(!to.owner.moves(number(0, 1)));
+    to.owner.finish(number(0, 1), Outcome::default());
+    let (welcome, keys) = shake::keys(true, 2_000);
+    to.connection = to.owner.connect(NOW, keys, 8192, 2_000);
+    to.sealer = Sealer::new(welcome.keys.sends);
+    to.send(attach(1), b"").expect("the nexus");
+    to.send(Message::Query { number: number(0, 1) }, b"").expect("a question");
+    assert_eq!(said(&mut to), 34);
+}
+
+#[test]
+fn a_command_that_clears_its_own_nexus_goes_on() {
+    let mut to = ToOwner::settled();
+    for slot in 0..3 {
+        to.send(forwarded(slot, 1, 100, 0), b"").expect("a command");
+    }
+    assert!(to.owner.begin(number(0, 1)) && to.owner.begin(number(1, 1)));
+    assert_eq!(to.owner.clear(1, Some(number(1, 1))), [number(0, 1)]);
+    assert!(to.owner.moves(number(1, 1)) && !to.owner.begin(number(2, 1)));
+    // One by itself.
+    assert!(to.owner.abort(number(1, 1)) && !to.owner.moves(number(1, 1)));
+    assert!(!to.owner.abort(number(1, 1)), "it is aborted already");
 }
 
 #[test]
@@ -435,7 +489,7 @@ fn a_forwarder_that_does_not_read_makes_nothing_grow() {
     let mut to = ToOwner::settled();
     for turn in 0..1_000 {
         to.owner.attentions(1, vec![Attention(0x2a, turn as u8)]);
-        let _ = to.owner.clear(1);
+        let _ = to.owner.clear(1, None);
     }
     let mut out = Vec::new();
     to.owner.flush(NOW, 1 << 20, &mut out);
@@ -473,7 +527,7 @@ fn an_end_frees_its_slot_and_says_what_is_known() {
     // What the owner gets is what was said.
     let mut owner = ToOwner::settled();
     let said = owner
-        .send(Message::Function { number: Number::new(4, 1), itl: 9, function: Function::NexusLoss }, b"");
+        .send(Message::Function { number: Number::new(4, 1), itl: 9, function: Function::ClearTaskSet }, b"");
     assert_eq!(said, Ok(Vec::new()), "no such nexus: the machine answers");
     let progress = Progress::Beat { token: 7 };
     assert_eq!(owner.send(Message::Beat { token: 7 }, b""), Ok(vec![format!("{progress:?}")]));

@@ -551,7 +551,7 @@ impl World {
 
     /// The owner clears a nexus: a reset, or PREEMPT AND ABORT of another one.
     fn clear(&mut self, itl: u32) {
-        let begun = self.owner.clear(itl);
+        let begun = self.owner.clear(itl, None);
         if !self.attached.contains(&itl) {
             return;
         }
