@@ -4,13 +4,16 @@
 //! Four messages. Each has a head of 12 bytes: `stagpeer`, the kind (1), a zero (1), and the length
 //! of the rest (2), at most 512.
 //!
-//! | kind | sender | the rest |
-//! |---|---|---|
-//! | 1 Hello | forwarder | oldest and newest version (2 + 2), number of the secret (4), gateway (2), channel (2), instance (8), the owner's instance (8), nonce (32), piece (4) |
-//! | 2 Challenge | owner | version (2), gateway (2), instance (8), nonce (32), piece (4), commands (2), nexuses (4), unsolicited (4) |
-//! | 3 Proof | forwarder | MAC (32) over label, Hello, Challenge and what follows |
-//! | 4 Accept | owner | MAC (32) over label, Hello, Challenge, Proof and what follows; flags (1): bit 0, the owner remembers this forwarder; token (8) |
-//! | 5 Refusal | owner | reason (2) |
+//! Kind and message, sender: the rest.
+//!
+//! - 1 Hello, forwarder: oldest and newest version (2 + 2), number of the secret (4), gateway (2),
+//!   channel (2), instance (8), the owner's instance (8), nonce (32), piece (4).
+//! - 2 Challenge, owner: version (2), gateway (2), instance (8), nonce (32), piece (4), commands
+//!   (2), nexuses (4), unsolicited (4).
+//! - 3 Proof, forwarder: MAC (32) over label, Hello, Challenge and what follows.
+//! - 4 Accept, owner: MAC (32) over label, Hello, Challenge, Proof and what follows; flags (1): bit
+//!   0, the owner remembers this forwarder; token (8).
+//! - 5 Refusal, owner: reason (2).
 //!
 //! A receiver ignores what follows the fields that it knows, but each MAC covers it. The owner
 //! chooses the newest version that both speak, and the MACs cover both offers, so nobody on the way

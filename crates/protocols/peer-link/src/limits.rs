@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// The owner's limits hold for both ends: it tells them in the handshake. `piece` is each end's own.
+/// The owner's limits hold for both ends: it tells them in the handshake. `piece` is each end's
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes of data in one frame to this end.

@@ -3,25 +3,31 @@
 //! `number` (8 bytes) is a forwarding's [`Number`]; `itl` (4) an I_T_L nexus; `counted` is a length
 //! (2) and so many bytes.
 //!
-//! | kind | message | sender | body |
-//! |---|---|---|---|
-//! | 1 | Attach | forwarder | itl, nexus (8), unit (4), flags (1): 0 read-only, 1 new, 2 principal; generation (4), relative port (2), TransportID (counted), initiator (counted), target (counted), with flag 2: user (counted), credential (32); attentions: count (1), ASC and ASCQ (2) each |
-//! | 2 | Detach | forwarder | itl |
-//! | 3 | Command | forwarder | number, itl, generation (4), token (8), tag (8), attribute (1), Data-Out and Data-In lengths (8 + 8), room for Data-In (8), CDB (counted); data: unsolicited Data-Out |
-//! | 4 | Function | forwarder | number, itl, function (1) |
-//! | 5 | Abort | forwarder | number |
-//! | 6 | Query | forwarder | number |
-//! | 7 | Settled | forwarder | |
-//! | 16 | Beat | both | token (8) |
-//! | 17 | Room | both | number, end (8): the receiver may send the command's data up to this byte |
-//! | 18 | Data | both | number, offset (8); data |
-//! | 32 | Outcome | owner | number, status (1), Data-In and Data-Out that the CDB requests (8 + 8), Data-In sent (8), sense (counted) |
-//! | 33 | NotBegun | owner | number, reason (1) |
-//! | 34 | Ended | owner | number |
-//! | 35 | Managed | owner | number, result (1) |
-//! | 36 | Cleared | owner | itl, generation (4) |
-//! | 37 | Attentions | owner | itl, count (1), ASC and ASCQ (2) each |
-//! | 38 | View | owner | unit (4), device type (1), flags (1): 0 descriptor sense, 1 write-protected |
+//! `kind`, message, sender: body.
+//!
+//! - 1, Attach, forwarder: itl, nexus (8), unit (4), flags (1): 0 read-only, 1 new, 2 principal;
+//!   generation (4), relative port (2), TransportID (counted), initiator (counted), target
+//!   (counted), with flag 2: user (counted), credential (32); attentions: count (1), ASC and ASCQ
+//!   (2) each.
+//! - 2, Detach, forwarder: itl.
+//! - 3, Command, forwarder: number, itl, generation (4), token (8), tag (8), attribute (1),
+//!   Data-Out and Data-In lengths (8 + 8), room for Data-In (8), CDB (counted); data: unsolicited
+//!   Data-Out.
+//! - 4, Function, forwarder: number, itl, function (1).
+//! - 5, Abort, forwarder: number.
+//! - 6, Query, forwarder: number.
+//! - 7, Settled, forwarder: nothing.
+//! - 16, Beat, both: token (8).
+//! - 17, Room, both: number, end (8): the receiver may send the command's data up to this byte.
+//! - 18, Data, both: number, offset (8); data.
+//! - 32, Outcome, owner: number, status (1), Data-In and Data-Out that the CDB requests (8 + 8),
+//!   Data-In sent (8), sense (counted).
+//! - 33, NotBegun, owner: number, reason (1).
+//! - 34, Ended, owner: number.
+//! - 35, Managed, owner: number, result (1).
+//! - 36, Cleared, owner: itl, generation (4).
+//! - 37, Attentions, owner: itl, count (1), ASC and ASCQ (2) each.
+//! - 38, View, owner: unit (4), device type (1), flags (1): 0 descriptor sense, 1 write-protected.
 //!
 //! Attention lists have the oldest first. Flags that a receiver does not know it ignores.
 

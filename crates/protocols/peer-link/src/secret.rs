@@ -1,8 +1,8 @@
 //! The group's secret, and what is derived from it. It leaves this module only inside of MACs.
 //!
 //! Each MAC is HMAC-SHA-256 over a label and the transcript of the handshake. The label names the
-//! sender's role, so an end never accepts a MAC that it could have made itself. The transcript has a
-//! nonce of each end, so a MAC of another connection is worth nothing.
+//! sender's role, so an end never accepts a MAC that it could have made itself. The transcript has
+//! a nonce of each end, so a MAC of another connection is worth nothing.
 
 use hmac::Mac as _;
 use hmac::digest::KeyInit;
