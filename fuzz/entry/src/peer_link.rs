@@ -86,6 +86,7 @@ pub fn handshake(data: &[u8]) {
     assert_eq!(end(stream, step), end(stream, stream.len().max(1)));
 }
 
+/// Both halves of an honest handshake, and refusals.
 pub fn handshake_seeds() -> Vec<(&'static str, Seed)> {
     let ([hello, challenge, proof, accept], _, _) = shaken();
     let mut refusal = Vec::new();
