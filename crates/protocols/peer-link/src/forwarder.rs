@@ -257,6 +257,12 @@ impl Forwarder {
         self.limits.as_ref().map_or(0, most)
     }
 
+    /// The most bytes of one [`Self::data`].
+    #[must_use]
+    pub fn piece(&self) -> u32 {
+        self.limits.as_ref().map_or(0, |limits| limits.piece)
+    }
+
     /// Attaches a nexus: `itl` and `generation` of `attach` are set here. Without a connection the
     /// next one tells the owner.
     ///
@@ -373,8 +379,8 @@ impl Forwarder {
     /// # Errors
     /// They are more than the owner has room for, or the command moves no data any more.
     pub fn data(&mut self, number: Number, parts: &[&[u8]], out: &mut Vec<u8>) -> Result<(), Refused> {
+        let piece = self.piece() as usize;
         let Some(line) = &mut self.line else { return Err(Refused::NotConnected) };
-        let piece = self.limits.map_or(0, |limits| limits.piece) as usize;
         let task = task(&mut self.slots, number).ok_or(Refused::Gone)?;
         if task.connection != line.connection {
             return Err(Refused::Gone);

@@ -58,6 +58,39 @@ pub enum UnitAttention {
 }
 
 impl UnitAttention {
+    /// All conditions.
+    const ALL: [Self; 23] = [
+        Self::PowerOnOccurred,
+        Self::PowerOnResetOrBusDeviceReset,
+        Self::ScsiBusReset,
+        Self::BusDeviceResetFunctionOccurred,
+        Self::DeviceInternalReset,
+        Self::NexusLossOccurred,
+        Self::MediumMayHaveChanged,
+        Self::ModeParametersChanged,
+        Self::LogParametersChanged,
+        Self::ReservationsPreempted,
+        Self::ReservationsReleased,
+        Self::RegistrationsPreempted,
+        Self::AsymmetricAccessStateChanged,
+        Self::ImplicitTransitionFailed,
+        Self::CapacityDataHasChanged,
+        Self::CommandsClearedByAnotherInitiator,
+        Self::SomeCommandsClearedByIscsiProtocolEvent,
+        Self::ThinProvisioningSoftThresholdReached,
+        Self::TargetOperatingConditionsHaveChanged,
+        Self::MicrocodeChanged,
+        Self::InquiryDataHasChanged,
+        Self::DeviceIdentifierChanged,
+        Self::ReportedLunsDataHasChanged,
+    ];
+
+    /// The condition with this additional sense code and qualifier.
+    pub fn of(asc: u8, ascq: u8) -> Option<Self> {
+        let code = AdditionalSense::new(asc, ascq);
+        Self::ALL.into_iter().find(|attention| attention.additional() == code)
+    }
+
     /// The additional sense code of the condition.
     pub const fn additional(self) -> AdditionalSense {
         use AdditionalSense as A;
@@ -111,5 +144,14 @@ mod tests {
         assert_eq!((sense.additional.asc, sense.additional.ascq), (0x2A, 0x05));
         let sense = Sense::from(UnitAttention::ReportedLunsDataHasChanged);
         assert_eq!((sense.additional.asc, sense.additional.ascq), (0x3F, 0x0E));
+    }
+
+    #[test]
+    fn each_condition_is_known_by_its_code() {
+        for attention in UnitAttention::ALL {
+            let code = attention.additional();
+            assert_eq!(UnitAttention::of(code.asc, code.ascq), Some(attention));
+        }
+        assert_eq!(UnitAttention::of(0x29, 0x7f), None);
     }
 }

@@ -43,7 +43,12 @@ pub(crate) struct Preemptor(pub Weak<Shared>);
 
 impl Preemptor {
     /// The sessions of `nexus`, with the affected tasks of each.
-    fn victims(&self, nexus: &Arc<ItlNexus>, which: Tasks, except: &Command) -> Vec<(Arc<Session>, Victims)> {
+    fn victims(
+        &self,
+        nexus: &Arc<ItlNexus>,
+        which: Tasks,
+        except: Option<&Command>,
+    ) -> Vec<(Arc<Session>, Victims)> {
         // No task has a tag that iSCSI cannot have.
         let only = match which {
             Tasks::All => None,
@@ -53,8 +58,8 @@ impl Preemptor {
             },
         };
         // The command that asks is a task of its own nexus: it must not wait for its own end.
-        let own = Arc::ptr_eq(nexus, except.nexus.shared());
-        let except = own.then(|| u32::try_from(except.tag).ok()).flatten();
+        let own = except.filter(|except| Arc::ptr_eq(nexus, except.nexus.shared()));
+        let except = own.and_then(|except| u32::try_from(except.tag).ok());
         let Some(shared) = self.0.upgrade() else { return Vec::new() };
         let of_session = |session: Arc<Session>| {
             let unit =
@@ -70,7 +75,7 @@ impl AbortTasks for Preemptor {
         &self,
         nexus: Arc<ItlNexus>,
         which: Tasks,
-        except: &Command,
+        except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
         Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::abort))
     }
@@ -79,7 +84,7 @@ impl AbortTasks for Preemptor {
         &self,
         nexus: Arc<ItlNexus>,
         which: Tasks,
-        except: &Command,
+        except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
         Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
     }

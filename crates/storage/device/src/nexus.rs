@@ -177,6 +177,12 @@ impl ItlNexus {
         queue.front().map(|oldest| (*oldest, queue.len() > 1))
     }
 
+    /// The pending unit attentions, oldest first.
+    pub fn attentions(&self) -> Vec<UnitAttention> {
+        let queue = self.attentions.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.iter().copied().collect()
+    }
+
     /// Removes `attention` if it is pending: REPORT LUNS does so with REPORTED LUNS DATA HAS
     /// CHANGED.
     pub fn clear_attention(&self, attention: UnitAttention) {

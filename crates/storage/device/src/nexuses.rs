@@ -38,7 +38,7 @@ pub trait AbortTasks: Send + Sync + 'static {
         &self,
         nexus: Arc<ItlNexus>,
         which: Tasks,
-        except: &Command,
+        except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>>;
 
     /// The number of tasks of `nexus` in the unit's task set, without `except`.
@@ -46,7 +46,7 @@ pub trait AbortTasks: Send + Sync + 'static {
         &self,
         nexus: Arc<ItlNexus>,
         which: Tasks,
-        except: &Command,
+        except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>>;
 
     /// Reports that `command` removed the registrations, and any reservation, of this number of
@@ -103,7 +103,8 @@ pub struct Nexuses {
     state: Arc<Mutex<State>>,
     persist: Option<Arc<dyn Persist>>,
     line: Mutex<Arc<Line>>,
-    aborter: Mutex<Option<Arc<dyn AbortTasks>>>,
+    /// The server of this process, and the one of other gateways' sessions.
+    aborters: Mutex<[Option<Arc<dyn AbortTasks>>; 2]>,
 }
 
 /// The units that serve one store one after the other. While a configuration is applied some
@@ -170,7 +171,7 @@ impl Nexuses {
             state,
             persist,
             line: Mutex::new(Arc::new(Line { turn: Exclusion::new(), units })),
-            aborter: Mutex::new(None),
+            aborters: Mutex::default(),
         })
     }
 
@@ -195,23 +196,63 @@ impl Nexuses {
 
     /// Sets the implementation that aborts and counts tasks.
     pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
-        *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
+        self.aborters.lock().unwrap_or_else(PoisonError::into_inner)[0] = Some(aborter);
     }
 
-    fn aborter(&self) -> Option<Arc<dyn AbortTasks>> {
-        self.aborter.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Sets the same for nexuses of other gateways.
+    pub fn set_peers(&self, aborter: Arc<dyn AbortTasks>) {
+        self.aborters.lock().unwrap_or_else(PoisonError::into_inner)[1] = Some(aborter);
+    }
+
+    fn aborters(&self) -> [Option<Arc<dyn AbortTasks>>; 2] {
+        self.aborters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks each aborter, and adds up. Each knows nexuses of its own.
+    async fn ask_aborters(
+        &self,
+        ask: impl Fn(&dyn AbortTasks) -> Pin<Box<dyn Future<Output = usize>>>,
+    ) -> Option<usize> {
+        let aborters = self.aborters();
+        let mut count = None;
+        for aborter in aborters.iter().flatten() {
+            *count.get_or_insert(0) += ask(&**aborter).await;
+        }
+        count
     }
 
     /// Aborts tasks of `nexus` except `except`; resolves to their number when they have stopped.
     /// `None` without an [`AbortTasks`].
-    pub async fn abort_tasks(&self, nexus: Arc<ItlNexus>, which: Tasks, except: &Command) -> Option<usize> {
-        Some(self.aborter()?.abort(nexus, which, except).await)
+    pub async fn abort_tasks(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: Option<&Command>,
+    ) -> Option<usize> {
+        self.ask_aborters(|aborter| aborter.abort(nexus.clone(), which, except)).await
     }
 
     /// The number of tasks of `nexus` in the task set, without `except`. `None` without an
     /// [`AbortTasks`].
-    pub async fn count_tasks(&self, nexus: Arc<ItlNexus>, which: Tasks, except: &Command) -> Option<usize> {
-        Some(self.aborter()?.count(nexus, which, except).await)
+    pub async fn count_tasks(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: Option<&Command>,
+    ) -> Option<usize> {
+        self.ask_aborters(|aborter| aborter.count(nexus.clone(), which, except)).await
+    }
+
+    /// Aborts all tasks of other gateways' nexuses, and waits for their end. A nexus that had some
+    /// gets the attention `told`.
+    pub async fn abort_of_peers(&self, told: Option<UnitAttention>) {
+        let [_, Some(aborter)] = self.aborters() else { return };
+        for nexus in self.attached() {
+            let aborted = aborter.abort(nexus.clone(), Tasks::All, None).await;
+            if let Some(told) = told.filter(|_| aborted > 0) {
+                nexus.establish(told);
+            }
+        }
     }
 
     /// Handles the loss of the I_T nexus for this unit while its session continues: ends its
@@ -426,7 +467,7 @@ impl Nexuses {
         // A task to abort may itself wait for this turn.
         drop(turn);
         for nexus in victims {
-            self.abort_tasks(nexus, Tasks::All, command).await;
+            self.abort_tasks(nexus, Tasks::All, Some(command)).await;
         }
         Ok(())
     }
@@ -440,8 +481,9 @@ impl Nexuses {
         for (how, others) in
             [("preempt", lost(RegistrationsPreempted)), ("clear", lost(ReservationsPreempted))]
         {
-            if let Some(aborter) = self.aborter().filter(|_| others > 0) {
-                aborter.preempted(command, how, others);
+            if others > 0 {
+                let aborters = self.aborters();
+                aborters.iter().flatten().for_each(|aborter| aborter.preempted(command, how, others));
             }
         }
     }

@@ -156,7 +156,7 @@ pub(super) async fn perform_tmf(
 /// Aborts tasks of a nexus, but the command itself. Rejected if no server can do it, or if the
 /// tasks do not end in time.
 async fn abort(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
-    match in_time(task.unit.nexuses.abort_tasks(nexus, which, task.command)).await {
+    match in_time(task.unit.nexuses.abort_tasks(nexus, which, Some(task.command))).await {
         Some(_) => TmfResponse::Complete,
         None => TmfResponse::Rejected,
     }
@@ -169,7 +169,7 @@ async fn clear(task: &Task<'_>, tell: bool) -> TmfResponse {
     let all = async {
         for nexus in nexuses.attached() {
             let others = !Arc::ptr_eq(&nexus, task.command.nexus.shared());
-            let aborted = nexuses.abort_tasks(nexus.clone(), Tasks::All, task.command).await?;
+            let aborted = nexuses.abort_tasks(nexus.clone(), Tasks::All, Some(task.command)).await?;
             if tell && others && aborted > 0 {
                 nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
             }
@@ -184,7 +184,7 @@ async fn clear(task: &Task<'_>, tell: bool) -> TmfResponse {
 
 /// Whether there are such tasks. Rejected if no server knows.
 async fn query(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
-    match in_time(task.unit.nexuses.count_tasks(nexus, which, task.command)).await {
+    match in_time(task.unit.nexuses.count_tasks(nexus, which, Some(task.command))).await {
         Some(0) => TmfResponse::Complete,
         Some(_) => TmfResponse::Succeeded,
         None => TmfResponse::Rejected,

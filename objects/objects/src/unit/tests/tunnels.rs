@@ -64,12 +64,22 @@ fn there(which: Tasks) -> Pin<Box<dyn Future<Output = usize>>> {
 }
 
 impl AbortTasks for Aborter {
-    fn abort(&self, nexus: Arc<ItlNexus>, which: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+    fn abort(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        _: Option<&Command>,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
         self.0.lock().unwrap().push((nexus.nexus.id.0, which));
         there(which)
     }
 
-    fn count(&self, _: Arc<ItlNexus>, which: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+    fn count(
+        &self,
+        _: Arc<ItlNexus>,
+        which: Tasks,
+        _: Option<&Command>,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
         there(which)
     }
 }

@@ -70,13 +70,18 @@ fn preempting_tells_the_victim_and_hands_its_tasks_to_be_aborted() {
             &self,
             nexus: Arc<ItlNexus>,
             which: Tasks,
-            _except: &Command,
+            _except: Option<&Command>,
         ) -> Pin<Box<dyn Future<Output = usize>>> {
             assert_eq!(which, Tasks::All);
             self.0.lock().unwrap().push(nexus.nexus.id.0);
             Box::pin(std::future::ready(0))
         }
-        fn count(&self, _: Arc<ItlNexus>, _: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+        fn count(
+            &self,
+            _: Arc<ItlNexus>,
+            _: Tasks,
+            _: Option<&Command>,
+        ) -> Pin<Box<dyn Future<Output = usize>>> {
             Box::pin(std::future::ready(0))
         }
     }

@@ -1,0 +1,310 @@
+//! Executes commands that other gateways forward, on units of this gateway. It lives on one core.
+//!
+//! This file owns the peers and the units. `peer` is one forwarder, `nexus` one of its I_T_L
+//! nexuses, `mover` moves a command's data, and `management` ends tasks.
+
+mod management;
+mod mover;
+mod nexus;
+mod peer;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use device::{Nexus, NexusId};
+use disk::unit::DiskUnit;
+use peer_link::{Answering, Claim, Keys, Limits, Reason, Said, Secret};
+use runtime::{Bytes, Handle, TcpListener, TcpStream, timeout};
+
+use crate::line::{HANDSHAKE, NoLine, more, say, since};
+use management::Aborter;
+use nexus::{Key, Local};
+use peer::Peer;
+
+/// The most connections whose peers have not proven themselves.
+const UNPROVEN: usize = 32;
+/// Pause after a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// The hosts of this thread.
+    static HOSTS: RefCell<BTreeMap<u64, Weak<Shared>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Says that a command may begin on a unit now, and holds it open until the command has ended.
+/// `None`: the unit is not this gateway's.
+pub type Gate = Box<dyn Fn() -> Option<Box<dyn Any>>>;
+
+pub struct HostConfig {
+    pub gateway: u16,
+    /// This life of the gateway.
+    pub instance: u64,
+    /// The group's secrets, by number.
+    pub secrets: BTreeMap<u32, Secret>,
+    /// At most what the group has agreed on.
+    pub versions: RangeInclusive<u16>,
+    pub limits: Limits,
+    /// A command whose sender last heard this gateway so long ago never begins.
+    pub fresh: Duration,
+    /// The most forwarders: instances, times their channels.
+    pub peers: usize,
+    /// Whether the group has this instance of a gateway as a member.
+    pub is_member: Box<dyn Fn(u16, u64) -> bool>,
+    /// A number for an I_T nexus that no other one of the daemon has.
+    pub nexus_id: Box<dyn Fn() -> NexusId>,
+}
+
+/// The owner's end of the peer link. Clones share it.
+#[derive(Clone)]
+pub struct Host(Rc<Shared>);
+
+struct Unit {
+    unit: Arc<DiskUnit>,
+    gate: Gate,
+}
+
+struct Shared {
+    config: HostConfig,
+    number: u64,
+    core: Handle,
+    /// When the time of the machines began.
+    began: Instant,
+    units: RefCell<BTreeMap<u32, Unit>>,
+    /// By instance and channel.
+    peers: RefCell<BTreeMap<(u64, u16), Rc<Peer>>>,
+    locals: RefCell<BTreeMap<Key, Weak<Local>>>,
+    unproven: Cell<usize>,
+}
+
+impl Host {
+    /// A host on this core, whose handle is `core`.
+    #[must_use]
+    pub fn new(config: HostConfig, core: Handle) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let shared = Rc::new(Shared {
+            config,
+            number,
+            core,
+            began: runtime::now(),
+            units: RefCell::default(),
+            peers: RefCell::default(),
+            locals: RefCell::default(),
+            unproven: Cell::new(0),
+        });
+        HOSTS.with_borrow_mut(|hosts| {
+            hosts.retain(|_, host| host.strong_count() > 0);
+            hosts.insert(number, Rc::downgrade(&shared));
+        });
+        Self(shared)
+    }
+
+    /// Executes commands of unit `number` from now on. Nexuses that knew another owner keep their
+    /// unit attentions.
+    pub fn serve_unit(&self, number: u32, unit: Arc<DiskUnit>, gate: Gate) {
+        unit.nexuses().set_peers(Arc::new(Aborter { host: self.0.number, core: self.0.core }));
+        for local in self.0.locals_of(number) {
+            local.attach(&unit);
+        }
+        self.0.units.borrow_mut().insert(number, Unit { unit, gate });
+        self.0.peers().iter().for_each(|peer| peer.look());
+    }
+
+    /// Executes no command of unit `number` any more. What has begun ends on its own.
+    pub fn stop_unit(&self, number: u32) {
+        self.0.units.borrow_mut().remove(&number);
+        self.0.locals_of(number).iter().for_each(|local| local.detach());
+    }
+
+    /// The group has taken an instance out: its connections and nexuses go, once its commands have
+    /// ended.
+    pub fn forget(&self, instance: u64) {
+        let mut gone = Vec::new();
+        self.0.peers.borrow_mut().retain(|(of, _), peer| {
+            if *of == instance {
+                gone.push(peer.clone());
+            }
+            *of != instance
+        });
+        for peer in gone {
+            runtime::spawn(async move { peer.end().await });
+        }
+    }
+
+    /// Accepts connections for as long as the future is polled.
+    pub async fn listen(&self, mut listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok(stream) => {
+                    let host = self.clone();
+                    runtime::spawn(async move { host.serve(stream).await });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no connection of another gateway could be accepted");
+                    runtime::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves one connection to its end.
+    pub async fn serve(&self, stream: TcpStream) {
+        let from = stream.peer_addr().ok();
+        let admitted = {
+            let unproven = Unproven::new(&self.0.unproven);
+            if self.0.unproven.get() > UNPROVEN {
+                tracing::debug!(?from, "too many connections without a proof");
+                return;
+            }
+            let admitted = timeout(HANDSHAKE, self.shake(&stream)).await.unwrap_or(Err(NoLine::Late));
+            drop(unproven);
+            admitted
+        };
+        match admitted {
+            Err(error) => {
+                tracing::info!(?from, %error, "no connection of another gateway");
+                stream.reset();
+            }
+            Ok((claim, keys, token, rest)) => {
+                let Claim { gateway, instance, channel, piece, .. } = claim;
+                let peer = self.peer(instance, channel);
+                let (connection, before) = peer.connect(keys, piece, token, stream);
+                if let Some(before) = before {
+                    before.cut(&"a newer connection of the same gateway has replaced it");
+                }
+                let why = connection.run(&peer, rest).await;
+                peer.disconnected(&connection);
+                tracing::info!(
+                    ?from,
+                    gateway,
+                    instance,
+                    channel,
+                    why,
+                    "a connection of another gateway is over"
+                );
+            }
+        }
+    }
+
+    /// Finds out who has connected, and lets it in.
+    async fn shake(&self, stream: &TcpStream) -> Result<(Claim, Keys, u64, Bytes), NoLine> {
+        let config = &self.0.config;
+        let (mut answering, mut out, mut known) = (Answering::new(), Vec::new(), None);
+        loop {
+            let mut bytes = more(stream).await?;
+            loop {
+                let mut input = &bytes[..];
+                let said = answering.advance(&mut input)?;
+                let taken = bytes.len() - input.len();
+                bytes.advance(taken);
+                match said {
+                    None => break,
+                    Some(Said::Hello(claim)) => {
+                        let (version, secret) = match self.admit(&claim) {
+                            Ok(admitted) => admitted,
+                            Err(reason) => {
+                                Answering::refuse(reason, &mut out);
+                                say(stream, &mut out).await?;
+                                // What is sent is delivered before the end.
+                                let _ = stream.shutdown(std::net::Shutdown::Write);
+                                let _ = more(stream).await;
+                                return Err(NoLine::Refused(reason));
+                            }
+                        };
+                        let own = (config.gateway, config.instance, version);
+                        answering.challenge(own, &config.limits, secret, nonce()?, &mut out);
+                        known = Some(claim);
+                    }
+                    Some(Said::Proven) => {
+                        let Some(claim) = known else { return Err(NoLine::Closed) };
+                        let token = u64::try_from(since(self.0.began).as_nanos()).unwrap_or(u64::MAX);
+                        let remembers = self.peer(claim.instance, claim.channel).remembers();
+                        let Some(keys) = answering.accept(remembers, token, &mut out) else {
+                            return Err(NoLine::Closed);
+                        };
+                        say(stream, &mut out).await?;
+                        return Ok((claim, keys, token, bytes));
+                    }
+                }
+                say(stream, &mut out).await?;
+            }
+        }
+    }
+
+    /// The version and the secret for a forwarder that claims to be somebody.
+    fn admit(&self, claim: &Claim) -> Result<(u16, &Secret), Reason> {
+        let config = &self.0.config;
+        let version = Answering::version(claim, &config.versions).ok_or(Reason::Version)?;
+        let secret = config.secrets.get(&claim.secret).ok_or(Reason::Secret)?;
+        if claim.owner != config.instance {
+            return Err(Reason::OtherInstance);
+        }
+        if !(config.is_member)(claim.gateway, claim.instance) {
+            return Err(Reason::NoMember);
+        }
+        let peers = self.0.peers.borrow();
+        if peers.len() >= config.peers && !peers.contains_key(&(claim.instance, claim.channel)) {
+            return Err(Reason::Busy);
+        }
+        Ok((version, secret))
+    }
+
+    /// The forwarder that has proven itself.
+    fn peer(&self, instance: u64, channel: u16) -> Rc<Peer> {
+        let mut peers = self.0.peers.borrow_mut();
+        let new = || Rc::new(Peer::new(self.0.clone(), instance));
+        peers.entry((instance, channel)).or_insert_with(new).clone()
+    }
+}
+
+impl Shared {
+    fn peers(&self) -> Vec<Rc<Peer>> {
+        self.peers.borrow().values().cloned().collect()
+    }
+
+    fn locals_of(&self, unit: u32) -> Vec<Rc<Local>> {
+        let locals = self.locals.borrow();
+        locals.iter().filter(|(key, _)| key.unit == unit).filter_map(|(_, local)| local.upgrade()).collect()
+    }
+
+    /// The I_T nexus of a key, if another unit of the session has it.
+    fn nexus_of(&self, key: &Key) -> Option<Arc<Nexus>> {
+        let locals = self.locals.borrow();
+        let mut same =
+            locals.iter().filter(|(other, _)| (other.instance, other.nexus) == (key.instance, key.nexus));
+        same.find_map(|(_, local)| local.upgrade().map(|local| local.itl.nexus.clone()))
+    }
+}
+
+/// Counts a connection without a proof.
+struct Unproven<'a>(&'a Cell<usize>);
+
+impl<'a> Unproven<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Unproven<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A host of this thread.
+fn host(number: u64) -> Option<Rc<Shared>> {
+    HOSTS.with_borrow(|hosts| hosts.get(&number)?.upgrade())
+}
+
+pub(crate) fn nonce() -> std::io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    runtime::random(&mut nonce)?;
+    Ok(nonce)
+}

@@ -1,0 +1,393 @@
+//! Commands of one gateway on a unit of another one, over the simulated network and over loopback
+//! sockets: data of all directions, reservations, aborts, lost connections, strangers, and owners
+//! that vanish.
+
+mod rig;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use backing::faulty::{Action, Operations, Rule, RuleId};
+use device::{LogicalUnit, ResetKind};
+use rig::{HOLD, Rig, UNIT, both, cdb10, loopback, pattern, secret, simulated, soon};
+use runtime::sim;
+use scsi::mode::{CONTROL, ModeData, select_list};
+use scsi::{AdditionalSense as A, SenseKey, Status};
+
+/// Delays operations of the medium until they are released.
+fn delay(rig: &Rig, operations: Operations) -> RuleId {
+    rig.faults.add(Rule::new(operations, Action::Delay(u64::MAX..u64::MAX)))
+}
+
+#[test]
+fn commands_of_all_directions_run_at_the_owner() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        for (lba, len) in [(0, 512), (8, 4096), (100, 64 << 10), (1000, 1 << 20), (4000, 1_500 * 512)] {
+            let data = pattern(lba as u8, len);
+            let wrote = it.write(lba, &data).await;
+            assert_eq!(wrote.outcome.wanted_out, len as u64);
+            wrote.good();
+            let read = it.read(lba, len).await;
+            assert_eq!(read.outcome.wanted_in, len as u64);
+            assert!(read.good() == data, "{len} bytes at {lba}");
+        }
+        // The same medium, by the owner's own door.
+        let local = rig.owners[0].session(9).ready().await;
+        assert!(local.read(1000, 1 << 20).await.good() == pattern(1000u32 as u8, 1 << 20));
+        assert_eq!(it.run(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 8).await.good()[4..], [0, 0, 2, 0]);
+        // COMPARE AND WRITE: miscompare, with its information.
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[9], cdb[13]) = (0x89, 8, 1);
+        let missed = it.run(&cdb, &[9; 1024], 0).await;
+        let sense = missed.outcome.sense.unwrap();
+        assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(0)));
+        let mut both = pattern(8, 512);
+        both.extend([9; 512]);
+        it.run(&cdb, &both, 0).await.good();
+        assert_eq!(it.read(8, 512).await.good(), [9; 512]);
+        // An initiator that expects less than the command moves, and more.
+        let short = it.run(&cdb10(0x28, 8, 2), &[], 512).await;
+        assert_eq!((short.outcome.wanted_in, short.data.len()), (1024, 512));
+        let long = it.run(&cdb10(0x28, 8, 1), &[], 4096).await;
+        assert_eq!((long.outcome.wanted_in, long.data.len()), (512, 512));
+        it.run(&[0xff; 10], &[], 0).await.fails(A::INVALID_COMMAND_OPERATION_CODE);
+        soon(|| rig.unit.device_type() == 0 && !rig.unit.descriptor_sense()).await;
+    });
+}
+
+#[test]
+fn many_commands_at_once_end_each_with_its_own_data() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        // More than the owner takes at once.
+        let writes: Vec<_> = (0..100u8)
+            .map(|n| it.start(&cdb10(0x2a, u32::from(n) * 8, 8), &pattern(n, 4096), 0, false).1)
+            .collect();
+        for write in writes {
+            write.await.unwrap().good();
+        }
+        let reads: Vec<_> =
+            (0..100u8).map(|n| it.start(&cdb10(0x28, u32::from(n) * 8, 8), &[], 4096, false).1).collect();
+        for (n, read) in reads.into_iter().enumerate() {
+            assert!(read.await.unwrap().good() == pattern(n as u8, 4096), "{n}");
+        }
+    });
+}
+
+#[test]
+fn a_reservation_holds_for_initiators_of_all_gateways() {
+    both(|rig: Rc<Rig>| async move {
+        let (one, two) = (rig.session(1).ready().await, rig.session(2).ready().await);
+        let local = rig.owners[0].session(3).ready().await;
+        one.reserve_out(0, 0, 11).await.good();
+        one.reserve_out(1, 11, 0).await.good();
+        two.write(0, &[2; 512]).await.ends(Status::ReservationConflict);
+        local.write(0, &[3; 512]).await.ends(Status::ReservationConflict);
+        one.write(0, &[1; 512]).await.good();
+        assert_eq!(local.read(0, 512).await.good(), [1; 512]);
+        // An initiator of the owner takes it over: the others learn of it.
+        local.reserve_out(0, 0, 33).await.good();
+        local.reserve_out(4, 33, 11).await.good();
+        one.write(0, &[4; 512]).await.fails(A::REGISTRATIONS_PREEMPTED);
+        one.write(0, &[4; 512]).await.ends(Status::ReservationConflict);
+        local.write(0, &[3; 512]).await.good();
+        // The registration of a session that has gone stays, and RESERVE(6) goes with it.
+        local.reserve_out(3, 33, 0).await.good();
+        two.run(&[0; 6], &[], 0).await.good();
+        two.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
+        local.write(0, &[3; 512]).await.ends(Status::ReservationConflict);
+        rig.unit.detach(two.nexus.nexus.id);
+        for _ in 0..200 {
+            if local.write(0, &[3; 512]).await.outcome.status == Status::Good {
+                return;
+            }
+            runtime::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the nexus is not detached");
+    });
+}
+
+#[test]
+fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
+    both(|rig: Rc<Rig>| async move {
+        let victim = rig.session(1).ready().await;
+        let local = rig.owners[0].session(3).ready().await;
+        victim.reserve_out(0, 0, 11).await.good();
+        local.reserve_out(0, 0, 33).await.good();
+        let rule = delay(&rig, Operations::WRITE);
+        let (_, at_work) = victim.start(&cdb10(0x2a, 8, 1), &[9; 512], 0, false);
+        soon(|| rig.faults.waiting() == 1).await;
+        rig.faults.remove(rule);
+        let mut list = [0; 24];
+        list[7] = 33;
+        list[15] = 11;
+        let (_, preempt) = local.start(&[0x5f, 5, 5, 0, 0, 0, 0, 0, 24, 0], &list, 0, false);
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!preempt.is_finished(), "a write of the victim may still change the medium");
+        rig.faults.release();
+        preempt.await.unwrap().good();
+        let seen = local.read(8, 512).await.good();
+        at_work.await.unwrap();
+        assert_eq!(local.read(8, 512).await.good(), seen);
+        victim.write(8, &[7; 512]).await.fails(A::REGISTRATIONS_PREEMPTED);
+        victim.run(&[0; 6], &[], 0).await.good();
+    });
+}
+
+#[test]
+fn an_abort_ends_when_nothing_touches_the_medium_any_more() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        delay(&rig, Operations::WRITE);
+        let (wire, write) = it.start(&cdb10(0x2a, 0, 1), &[1; 512], 0, false);
+        soon(|| rig.faults.waiting() == 1).await;
+        wire.abort();
+        runtime::sleep(Duration::from_millis(300)).await;
+        assert!(!write.is_finished(), "the medium has the write still");
+        rig.faults.clear();
+        write.await.unwrap();
+        // One that waits for its initiator's data ends at once, and so does one that is not taken.
+        let (wire, write) = it.start(&cdb10(0x2a, 0, 1), &[2; 512], 0, true);
+        runtime::sleep(Duration::from_millis(50)).await;
+        wire.abort();
+        write.await.unwrap();
+        let (wire, read) = it.start(&cdb10(0x28, 0, 4096), &[], 2 << 20, true);
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!read.is_finished());
+        it.run(&[0; 6], &[], 0).await.good();
+        wire.abort();
+        read.await.unwrap();
+        assert_eq!(it.read(0, 512).await.good(), [1; 512]);
+    });
+}
+
+#[test]
+fn a_reset_through_one_gateway_ends_tasks_of_all() {
+    both(|rig: Rc<Rig>| async move {
+        let (one, two) = (rig.session(1).ready().await, rig.session(2).ready().await);
+        let local = rig.owners[0].session(3).ready().await;
+        delay(&rig, Operations::WRITE);
+        let (_, write) = two.start(&cdb10(0x2a, 0, 1), &[1; 512], 0, false);
+        soon(|| rig.faults.waiting() == 1).await;
+        let (unit, by) = (rig.unit.clone(), one.nexus.nexus.id);
+        let reset = runtime::spawn(async move { unit.have_reset(ResetKind::LogicalUnit, by).await });
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!reset.is_finished(), "a write may still change the medium");
+        rig.faults.clear();
+        assert!(reset.await.unwrap());
+        write.await.unwrap();
+        for session in [&one, &two] {
+            session.run(&[0; 6], &[], 0).await.fails(A::BUS_DEVICE_RESET_FUNCTION_OCCURRED);
+        }
+        local.run(&[0; 6], &[], 0).await.fails(A::BUS_DEVICE_RESET_FUNCTION_OCCURRED);
+    });
+}
+
+#[test]
+fn a_lost_connection_ends_no_command_and_loses_no_outcome() {
+    for seed in 1..=5 {
+        simulated(
+            seed,
+            |_| {},
+            (1, 1),
+            |rig: Rc<Rig>| async move {
+                let it = rig.session(1).ready().await;
+                delay(&rig, Operations::ALL);
+                let (_, write) = it.start(&cdb10(0x2a, 0, 1), &[5; 512], 0, false);
+                let (_, read) = it.start(&cdb10(0x28, 8, 2048), &[], 1 << 20, false);
+                soon(|| rig.faults.waiting() >= 2).await;
+                sim::links().into_iter().for_each(sim::reset);
+                runtime::sleep(Duration::from_millis(20)).await;
+                rig.faults.clear();
+                // The write had all of its data: its outcome is kept for the next connection.
+                write.await.unwrap().good();
+                assert!(read.await.unwrap().good() == vec![0; 1 << 20]);
+                assert_eq!(it.read(0, 512).await.good(), [5; 512]);
+                // A write that lost its data has no outcome: it is not executed twice.
+                let (wire, write) = it.start(&cdb10(0x2a, 0, 256), &pattern(1, 128 << 10), 0, false);
+                wire.stuck.set(true);
+                runtime::sleep(Duration::from_millis(100)).await;
+                wire.go_on();
+                drop(write.await.unwrap());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_bit_that_flips_ends_the_connection_and_no_command() {
+    for seed in 1..=5 {
+        simulated(
+            seed,
+            |_| {},
+            (1, 1),
+            |rig: Rc<Rig>| async move {
+                let it = rig.session(1).ready().await;
+                it.write(0, &pattern(3, 1 << 20)).await.good();
+                for to_server in [true, false] {
+                    for link in sim::links() {
+                        sim::flip_a_bit(link, to_server);
+                    }
+                    assert!(it.read(0, 1 << 20).await.good() == pattern(3, 1 << 20));
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn an_owner_that_is_not_heard_is_connected_again() {
+    simulated(
+        1,
+        |_| {},
+        (1, 1),
+        |rig: Rc<Rig>| async move {
+            let it = rig.session(1).ready().await;
+            let local = rig.owners[0].session(3).ready().await;
+            it.write(0, &pattern(3, 1 << 20)).await.good();
+            // It does not read: nothing of the owner waits for it.
+            for link in sim::links() {
+                sim::deafen(link, Duration::from_secs(30));
+            }
+            let reads: Vec<_> =
+                (0..20).map(|_| it.start(&cdb10(0x28, 0, 2048), &[], 1 << 20, false).1).collect();
+            let began = runtime::now();
+            local.read(0, 1 << 20).await.good();
+            assert!(runtime::now() - began < Duration::from_millis(100));
+            for read in reads {
+                assert!(read.await.unwrap().good() == pattern(3, 1 << 20));
+            }
+            assert!(runtime::now() - began < Duration::from_secs(5), "{:?}", runtime::now() - began);
+        },
+    );
+}
+
+#[test]
+fn a_stranger_gets_nothing_and_commands_wait_no_longer_than_the_hold() {
+    let refused = |rig: Rc<Rig>| async move {
+        let it = rig.session(1);
+        let began = runtime::now();
+        it.run(&[0; 6], &[], 0).await.ends(Status::Busy);
+        let took = runtime::now() - began;
+        assert!(took >= HOLD && took < HOLD + Duration::from_secs(1), "{took:?}");
+        assert!(rig.owners[0].disk.nexuses().is_empty());
+    };
+    // Another secret, another version, and no member.
+    simulated(1, |config| config.secret = (1, secret(8)), (1, 1), refused);
+    simulated(1, |config| config.secret = (2, secret(7)), (1, 1), refused);
+    simulated(1, |config| config.versions = 2..=3, (1, 1), refused);
+    simulated(
+        1,
+        |_| {},
+        (1, 1),
+        move |rig: Rc<Rig>| async move {
+            rig.owners[0].members.store(false, Ordering::SeqCst);
+            refused(rig).await;
+        },
+    );
+    let served = |rig: Rc<Rig>| async move { drop(rig.session(1).ready().await) };
+    // Releases that have a version in common, over real sockets.
+    loopback(|config| config.versions = 1..=2, (1, 4), served);
+    loopback(|config| config.secret = (1, secret(7)), (1, 1), served);
+}
+
+#[test]
+fn connections_that_say_nothing_are_few_and_end() {
+    simulated(
+        1,
+        |_| {},
+        (1, 1),
+        |rig: Rc<Rig>| async move {
+            let to = rig.owners[0].at.address;
+            let mut silent = Vec::new();
+            for _ in 0..40 {
+                silent.push(runtime::TcpStream::connect(to, Duration::from_secs(1)).await.unwrap());
+            }
+            runtime::sleep(Duration::from_secs(1)).await;
+            let mut open = 0;
+            for stream in &silent {
+                let ended = runtime::timeout(Duration::from_millis(1), stream.recv_some(1)).await;
+                open += usize::from(ended.is_err());
+            }
+            assert_eq!(open, 32);
+            runtime::sleep(Duration::from_secs(5)).await;
+            drop(rig.session(1).ready().await);
+        },
+    );
+}
+
+#[test]
+fn a_fence_ends_what_may_have_run_and_the_next_owner_gets_the_rest() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        delay(&rig, Operations::ALL);
+        let (_, write) = it.start(&cdb10(0x2a, 0, 1), &[5; 512], 0, false);
+        let (_, read) = it.start(&cdb10(0x28, 8, 8), &[], 4096, false);
+        soon(|| rig.faults.waiting() == 2).await;
+        rig.peers.fenced(rig.owners[0].at.instance);
+        let ended = write.await.unwrap();
+        assert_eq!(ended.outcome.sense.unwrap().key, SenseKey::AbortedCommand);
+        assert!(!read.is_finished());
+        // A command that comes while there is no owner.
+        let (_, next) = it.start(&cdb10(0x2a, 16, 1), &[6; 512], 0, false);
+        runtime::sleep(Duration::from_millis(300)).await;
+        rig.faults.clear();
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        // The next owner knows the session: a new path is told to the first of them, and no reset.
+        let changed = |ran: rig::Ran| match ran.outcome.sense {
+            Some(sense) => usize::from(sense.additional == A::ASYMMETRIC_ACCESS_STATE_CHANGED),
+            None => 0,
+        };
+        assert_eq!(changed(read.await.unwrap()) + changed(next.await.unwrap()), 1);
+        it.write(16, &[6; 512]).await.good();
+        assert_eq!(it.read(16, 512).await.good(), [6; 512]);
+    });
+}
+
+#[test]
+fn a_unit_that_moves_keeps_the_attentions_of_its_sessions() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        let local = rig.owners[0].session(3).ready().await;
+        // MODE SELECT by another nexus: pending, and told.
+        let pages = local.run(&[0x1a, 0, 0x3f, 0, 255, 0], &[], 255).await.good();
+        let pages = ModeData::parse(&pages, false).unwrap();
+        let mut values = pages.page(CONTROL, 0).unwrap().to_vec();
+        values[0] |= 4;
+        let list = select_list(CONTROL, &values, false);
+        local.run(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0).await.good();
+        runtime::sleep(Duration::from_millis(600)).await;
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        let (_, waits) = it.start(&[0; 6], &[], 0, false);
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!waits.is_finished(), "no owner has begun it");
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        waits.await.unwrap().fails(A::MODE_PARAMETERS_CHANGED);
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        it.run(&[0; 6], &[], 0).await.good();
+    });
+}
+
+#[test]
+fn a_gateway_that_is_taken_out_loses_its_nexuses() {
+    simulated(
+        1,
+        |_| {},
+        (1, 1),
+        |rig: Rc<Rig>| async move {
+            let it = rig.session(1).ready().await;
+            it.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
+            let disk: Arc<_> = rig.owners[0].disk.clone();
+            assert_eq!(disk.nexuses().attached().len(), 1);
+            rig.owners[0].members.store(false, Ordering::SeqCst);
+            rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
+            soon(|| disk.nexuses().is_empty()).await;
+            // The gateway sees its connection end, and gets no other one.
+            runtime::sleep(Duration::from_millis(200)).await;
+            it.run(&[0; 6], &[], 0).await.ends(Status::Busy);
+        },
+    );
+}
