@@ -306,7 +306,7 @@ def main():
             ending.set()
             interrupt(list(running))
             compiling.join()
-            for _, later, thread in beside:
+            for (_, later), thread in zip(printed, threads):
                 later.turn()
                 thread.join()
             raise

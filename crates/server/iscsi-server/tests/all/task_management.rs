@@ -1,0 +1,161 @@
+//! Task management functions that are sent at once, while commands sent before them are on their
+//! way over another connection of the session (RFC 7143 §4.2.3.3, §11.5.1).
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Client, PATIENCE, address, read10, server, write10};
+use iscsi::pdu::{
+    Lun, Opcode, ScsiCommand, TaskManagementFunction as Function, TaskManagementRequest, TaskManagementResult,
+};
+
+/// A session of two connections, and the number that its next command has.
+fn two(server: &iscsi_server::Server) -> (Client, Client) {
+    let mut first = Client::login(address(server), Client::config(1));
+    first.settle(0);
+    let established = first.session.clone().expect("logged in");
+    let mut config = Client::config(1);
+    (config.tsih, config.cid) = (established.tsih, 1);
+    config.session = Some(established.params);
+    config.cmd_sn = first.cmd_sn;
+    (first, Client::login(address(server), config))
+}
+
+/// A write of block 0, with its data, that is not sent yet.
+fn late_write(client: &mut Client) -> ScsiCommand {
+    let mut write = client.command(0, &write10(0, 1));
+    write.set_write(true);
+    write.edtl.set(512);
+    write
+}
+
+/// Sends a function at once, with the number of the next command.
+fn send(client: &mut Client, function: Function, referenced: Option<&ScsiCommand>) {
+    let mut request = TaskManagementRequest::new(client.tag(), function, Lun::ZERO);
+    request.as_bhs_mut().set_immediate(true);
+    request.cmd_sn.set(client.cmd_sn);
+    if let Some(task) = referenced {
+        request.referenced_task_tag = task.itt;
+        request.ref_cmd_sn = task.cmd_sn;
+    }
+    client.send(request.into(), &[]);
+}
+
+fn result(client: &mut Client) -> Option<TaskManagementResult> {
+    let pdu = client.receive().expect("an answer");
+    assert_eq!(pdu.bhs.opcode(), Some(Opcode::TaskManagementResponse), "{}", pdu.bhs);
+    pdu.bhs.as_task_management_response().result()
+}
+
+fn is_quiet(client: &Client) -> bool {
+    client.stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout can be set");
+    let quiet = client.stream.peek(&mut [0]).is_err();
+    client.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    quiet
+}
+
+fn stop(server: iscsi_server::Server) {
+    server.stop(Duration::from_millis(100)).expect("everything is flushed");
+}
+
+const COMPLETE: Option<TaskManagementResult> = Some(TaskManagementResult::FunctionComplete);
+
+#[test]
+fn functions_wait_for_commands_on_their_way_over_another_connection() {
+    for function in [Function::AbortTaskSet, Function::ClearTaskSet, Function::LogicalUnitReset] {
+        let server = server(|_| ());
+        let (mut first, mut second) = two(&server);
+        let write = late_write(&mut first);
+        send(&mut first, function, None);
+        assert!(is_quiet(&first), "{function} was answered before the write had come");
+        second.send(write.into(), &[0xaa; 512]);
+        assert_eq!(result(&mut first), COMPLETE, "{function}");
+        // It was over before the answer, or it ends without a status. Nothing of it happens after
+        // the answer.
+        let blocks = |client: &mut Client| loop {
+            let (status, data) = client.read(0, &read10(0, 1), 512);
+            if status == 0 {
+                return data;
+            }
+        };
+        let before = blocks(&mut first);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(blocks(&mut first), before, "{function}");
+        stop(server);
+    }
+}
+
+#[test]
+fn a_target_reset_does_not_wait_and_what_comes_late_is_never_run() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let write = late_write(&mut first);
+    // One that waits for the write is ended too, and one behind the function runs.
+    let mut held = first.command(0, &write10(1, 1));
+    held.set_write(true);
+    held.edtl.set(512);
+    first.send(held.into(), &[0xbb; 512]);
+    send(&mut first, Function::TargetWarmReset, None);
+    let mut answered = false;
+    while !answered {
+        // The held one may have run before the function: then it was answered before it.
+        let pdu = first.receive().expect("an answer");
+        answered = pdu.bhs.opcode() == Some(Opcode::TaskManagementResponse);
+        assert!(answered || pdu.bhs.itt() == held.itt.get(), "{}", pdu.bhs);
+    }
+    second.send(write.into(), &[0xaa; 512]);
+    assert!(is_quiet(&second), "the write was run after the reset");
+    first.settle(0);
+    assert_eq!(first.read(0, &read10(0, 1), 512), (0, vec![0; 512]));
+    stop(server);
+}
+
+#[test]
+fn a_function_is_rejected_when_a_command_sent_before_it_does_not_come() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let write = late_write(&mut first);
+    let begun = Instant::now();
+    send(&mut first, Function::AbortTaskSet, None);
+    assert_eq!(result(&mut first), Some(TaskManagementResult::FunctionRejected));
+    assert!(begun.elapsed() >= Duration::from_secs(9), "it was not waited for");
+    // Nothing was promised: the session goes on as before.
+    second.send(write.into(), &[0xaa; 512]);
+    assert_eq!(second.finish().0, 0);
+    assert_eq!(first.read(0, &read10(0, 1), 512), (0, vec![0xaa; 512]));
+    stop(server);
+}
+
+#[test]
+fn a_function_that_waits_ends_with_its_session() {
+    let server = server(|_| ());
+    let (mut first, second) = two(&server);
+    let _write = late_write(&mut first);
+    send(&mut first, Function::LogicalUnitReset, None);
+    assert!(is_quiet(&first));
+    // At ErrorRecoveryLevel 0 what is lost with a connection takes the session along.
+    second.stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+    drop(second);
+    while let Some(pdu) = first.receive() {
+        assert_ne!(pdu.bhs.opcode(), Some(Opcode::TaskManagementResponse), "{}", pdu.bhs);
+    }
+    stop(server);
+}
+
+#[test]
+fn the_abort_of_a_command_that_has_not_come_releases_those_that_wait_for_it() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let write = late_write(&mut first);
+    let mut waiting = first.command(0, &read10(0, 1));
+    waiting.set_read(true);
+    waiting.edtl.set(512);
+    first.send(waiting.into(), &[]);
+    send(&mut first, Function::AbortTask, Some(&write));
+    let mut opcodes: Vec<_> = (0..2).map(|_| first.receive().expect("an answer").bhs.opcode()).collect();
+    opcodes.sort_unstable_by_key(|opcode| opcode.map(|opcode| opcode as u8));
+    assert_eq!(opcodes, [Some(Opcode::TaskManagementResponse), Some(Opcode::DataIn)]);
+    second.send(write.into(), &[0xaa; 512]);
+    assert!(is_quiet(&second), "it was run after its abort");
+    assert_eq!(first.read(0, &read10(0, 1), 512), (0, vec![0; 512]));
+    stop(server);
+}

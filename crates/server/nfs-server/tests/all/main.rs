@@ -1,0 +1,11 @@
+//! A server in this process, and clients that send what they want.
+
+mod calls;
+mod client;
+mod conform;
+mod groups;
+mod hostile;
+mod limits;
+mod rdma;
+mod support;
+mod v4;
