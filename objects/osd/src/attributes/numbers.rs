@@ -22,6 +22,12 @@ pub fn page_id(vendor: &str, name: &str) -> [u8; PAGE_ID_LEN] {
     out
 }
 
+/// The identification of a page whose name was not set: the text of the other targets of OSD-2; the
+/// standard's drafts leave it open.
+pub fn unnamed_page_id() -> [u8; PAGE_ID_LEN] {
+    page_id("", "unidentified attributes page")
+}
+
 /// A time, in milliseconds since 1970, as attributes have it.
 pub fn time(ms: u64) -> [u8; 6] {
     crate::bytes::six(ms)

@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use osd::ObjectType;
 use osd::attributes::numbers::{
-    PAGE_ID_LEN, collection_information, collections, command_tracking, current_command, page_id, page_name,
+    collection_information, collections, command_tracking, current_command, page_id, page_name,
     partition_information, partition_quotas, root_information, root_quotas, time, timestamps,
-    user_information, user_quotas,
+    unnamed_page_id, user_information, user_quotas,
 };
 use osd::attributes::{AttributeId, Page, PageKind};
 use osd::cdb::Isolation;
@@ -255,8 +255,8 @@ impl OsdUnit {
         self.page_value(subject, page, out)
     }
 
-    /// The identification of a page of the object: the standard's, the one that was set, or one
-    /// that says nothing.
+    /// The identification of a page of the object: the standard's, the one that was set, or that
+    /// of pages without a name.
     fn page_value(&self, subject: &Subject, page: Page, out: &mut Vec<u8>) -> Result<bool, Failure> {
         if let Some(name) = page_name(page) {
             out.extend(page_id("INCITS", name));
@@ -268,8 +268,7 @@ impl OsdUnit {
         if !self.has_page(subject, page)? {
             return Ok(false);
         }
-        let blank: [u8; PAGE_ID_LEN] = page_id("", "");
-        out.extend(blank);
+        out.extend(unnamed_page_id());
         Ok(true)
     }
 

@@ -288,7 +288,7 @@ fn directories_list_the_pages_that_an_object_has() {
     let of = |number| &values.iter().find(|(id, _)| id.number == number).unwrap().1;
     assert_eq!(of(1)[..], page_id("INCITS", "T10 User Object Information"));
     assert_eq!(of(0x1_0001)[..], name);
-    assert_eq!(of(0x1_0000)[..8], [b' '; 8]);
+    assert_eq!(of(0x1_0000)[..], *b"        unidentified attributes page\0\0\0\0");
     let root = Page::of(ObjectType::Root, 0);
     let ran = it.ask(Osd::GetAttributes(Id::ROOT)).get(&[all_of(root)]).send().good();
     let numbers: Vec<u32> = ran.values().iter().map(|(id, _)| id.number).collect();

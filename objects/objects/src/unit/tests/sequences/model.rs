@@ -481,7 +481,7 @@ impl Model {
         if found.is_empty() || !page.suits(self.type_of(id)?) {
             return Ok(Vec::new());
         }
-        let mut all = vec![(0, osd::attributes::numbers::page_id("", "").to_vec())];
+        let mut all = vec![(0, osd::attributes::numbers::unnamed_page_id().to_vec())];
         all.extend(found);
         Ok(all)
     }
