@@ -153,8 +153,12 @@ fn every_promise_of_docs_security_has_a_test_that_exists() {
     let text = read("docs/src/design/security.md");
     let (suites, tests) = (suites(), all_tests());
     let checks: BTreeSet<String> = checks().iter().map(conform::Check::full_name).collect();
-    let (mut wrong, mut seen, mut promises) = (Vec::new(), 0, false);
-    for line in text.lines() {
+    let (mut wrong, mut seen, mut promises, mut before) = (Vec::new(), 0, false, "");
+    for (line, next) in text.lines().zip(text.lines().skip(1)) {
+        if line.starts_with('|') && !before.starts_with('|') && !next.starts_with("|---") {
+            wrong.push(format!("a row of no table: {line}"));
+        }
+        before = line;
         promises = line.starts_with('|') && (promises || line == "| promise | test |");
         let Some(cells) = rows(line).next().filter(|_| promises && line != "| promise | test |") else {
             continue;
