@@ -211,10 +211,10 @@ APART = ["peers.docs", "peers.containers", "peers.ceph", "peers.gateways", "peer
 
 def lanes(words):
     """The suites that the words name, as lists that run beside each other: each mostly waits, in a network of its own. Linux's
-    NFS client takes as long as all other suites in the lab's kernel."""
+    NFS client takes longer than all other suites in the lab's kernel, over TCP and over RDMA."""
     named = [suite if suite == word or word in ("all", *suite.split(".")) else f"{suite}:{word.split(':', 1)[1]}"
              for word in words for suite in selected([word])]
-    lane_of = {suite: "apart" for suite in APART} | {"kernel.nfs": "nfs"}
+    lane_of = {suite: "apart" for suite in APART} | {"kernel.nfs": "nfs", "kernel.nfs_rdma": "nfs over RDMA"}
     found = {}
     for name in dict.fromkeys(named):
         suite = name.split(":")[0]
