@@ -137,8 +137,8 @@ class Device:
         self.session, self.version = session, version
         self.sent = {}  # How often each service action was sent.
 
-    def send(self, request, cdb=None, first="cdb"):
-        """Run it to its end. `cdb`: these bytes instead of its own. `first`: which segment comes first where there are two."""
+    def _pdu(self, request, cdb=None, first="cdb", immediate=0):
+        """The PDU of a command. -> header, additional header segments, tag"""
         cdb = request.cdb if cdb is None else cdb
         action = int.from_bytes(cdb[8:10], "big")
         self.sent[action] = self.sent.get(action, 0) + 1
@@ -153,7 +153,17 @@ class Device:
         flags = wire.FINAL | (0x20 if out else 0) | (0x40 if length else 0)
         number, session.command_number = session.command_number, session.command_number + 1 & 0xFFFFFFFF
         specific = struct.pack(">III", len(out) if out else length, number, session.status_number) + cdb[:16]
-        header = wire.bhs(wire.COMMAND, flags, 0, session.lun, tag, specific, ahs_words=len(ahs) // 4)
+        return wire.bhs(wire.COMMAND, flags, immediate, session.lun, tag, specific, ahs_words=len(ahs) // 4), ahs, tag
+
+    def post(self, request):
+        """Sends it, over TCP, its Data-Out as immediate data, and takes nothing that comes back."""
+        header, ahs, _ = self._pdu(request, immediate=len(request.out))
+        self.session.send(header, request.out, ahs=ahs)
+
+    def send(self, request, cdb=None, first="cdb"):
+        """Run it to its end. `cdb`: these bytes instead of its own. `first`: which segment comes first where there are two."""
+        session, out, length = self.session, request.out, request.in_length
+        header, ahs, tag = self._pdu(request, cdb, first)
         if isinstance(session, iser.Connection):
             return self._over_iser(header, ahs, tag, out, length, request)
         session.send(header, ahs=ahs)

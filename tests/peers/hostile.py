@@ -12,10 +12,13 @@ import struct
 import threading
 import time
 
-from lab import proc, wire
-from lab.report import Failed, expect
+from lab import osd_session, proc, wire
+from lab.osd_session import Device
+from lab.report import Failed, Skip, expect
 from lab.target import IQN, Chap, Unit
 from lab.wire import FINAL, IMMEDIATE, NO_TAG, Closed, Connection, bhs
+
+from . import osd_data
 
 # What hostile peers may make the target keep, beyond what it had before, MiB. Its own bounds are tighter; this one
 # catches what has no bound.
@@ -428,6 +431,62 @@ def stops_reading(lab):
             session.reset()
 
 
+def attributes_nobody_takes(lab):
+    """Initiators that ask an object for all of its attributes, 17 MB each time, and take none: 26 GB in all are asked for, and the
+    server holds no more of them than ARCHITECTURE.md's share of its pool. Others are served."""
+    if lab.kind != "stag":
+        raise Skip("an object unit is Stag's")
+    with under_attack(lab, [Unit(memory=True), Unit(memory=True, mib=128, objects=True)]) as target:
+        def attacker(number):
+            session = wire.session(target, isid=bytes([0x40, 0, 0, 3, 0, number]), ImmediateData="Yes")
+            session.lun = 1
+            session.test_unit_ready()
+            return Device(session)
+        with contextlib.closing(attacker(0).session) as session:
+            device = Device(session)
+            partition = osd_data.new_partition(device)
+            object_ = osd_data.new_object(device, partition)
+            for first in range(1, 271, 10):
+                device.good("SET ATTRIBUTES", partition=partition, object=object_,
+                            set_=[(0x10000, number, bytes(65000)) for number in range(first, first + 10)])
+        request = {"partition": partition, "object": object_, "get": [(0x10000, 0xFFFFFFFF)], "room": 17 << 20}
+        before, waits, held = target.status("VmRSS"), [], []
+        with wire.session(target, GOOD, source=apart(target)) as good:
+            def look():
+                start = time.monotonic()
+                expect(good.read(0, 8) == b"\xc3" * 4096, "a well-behaved session reads other data")
+                waits.append(time.monotonic() - start)
+            for number in range(12):
+                device = attacker(number + 1)
+                device.session.socket.settimeout(2)
+                held.append(device)
+                for _ in range(128):
+                    quietly(device.post, osd_session.Request("GET ATTRIBUTES", **request))
+                look()
+            for _ in range(40):
+                time.sleep(0.05)
+                look()
+            grown = (target.status("VmRSS") - before) / 1024
+            waits.sort()
+            print(f"       {len(held)} connections that take nothing: {grown:.0f} MiB; reads beside them within "
+                  f"{1000 * waits[len(waits) // 2]:.1f} ms at the median, {1000 * waits[-1]:.1f} ms at most")
+            expect(grown < GROWTH_MIB, f"attributes that nobody takes take {grown:.0f} MiB")
+            # One of them takes what it has asked for: an answer comes whole.
+            session, received = held[0].session, 0
+            session.socket.settimeout(session.limit)
+            while received < 17 << 20:
+                pdu = session.receive()
+                if pdu.opcode == wire.DATA_IN:
+                    received += len(pdu.data)
+                    if pdu.flags & 1:
+                        break
+                elif pdu.opcode == wire.RESPONSE:
+                    break
+            expect(received > 270 * 65000, f"{received} bytes of an answer")
+        for device in held:
+            device.session.reset()
+
+
 def withheld_writes(lab):
     """Writes whose data never comes, in every session slot: R2Ts stay open, others are served, an abort ends them."""
     with under_attack(lab) as target:
@@ -772,6 +831,7 @@ CASES = [
     ("hostile: thousands of half-open connections", half_open),
     ("hostile: more connections than descriptors", out_of_descriptors),
     ("hostile: peers that stop reading", stops_reading),
+    ("hostile: attributes of objects that nobody takes", attributes_nobody_takes),
     ("hostile: writes whose data never comes", withheld_writes),
     ("hostile: Data-Out that lies", data_out_lies),
     ("hostile: expected lengths that differ, residuals", residuals),

@@ -57,6 +57,8 @@ impl Task<'_> {
             if !more {
                 break;
             }
+            // The length of a list of many megabytes takes milliseconds to find.
+            self.transfer.pause().await?;
             if rest.is_none() && (kept.len() >= MAX_KEPT || kept.len() as u64 >= room) {
                 rest = Some(entries.clone());
             }

@@ -499,6 +499,11 @@ fn others_have_their_turn_while_many_attributes_are_looked_up() {
     let many: Vec<AttributeId> = (1..=20_000).map(|number| AttributeId::new(collections, number)).collect();
     // The list is taken first.
     assert!(it.ask(Osd::GetAttributes(ID)).get(&many).pauses(1) >= 15);
+    // Few, but long ones.
+    for number in 0..20 {
+        it.set(ID, AttributeId { number: FREE.number + number, ..FREE }, &vec![1; 60_000]).good();
+    }
+    assert!(it.ask(Osd::GetAttributes(ID)).get(&[all_of(FREE.page)]).pauses(1) >= 10);
     // Of each of many objects not much, but of all together.
     it.ask(Osd::Create { partition: P, requested: 0, count: 200 }).send().good();
     let list = Osd::List(osd::cdb::List { attributes: true, ..osd::cdb::List::new(P, 1 << 20) });
