@@ -65,8 +65,8 @@ pub enum Event<'a> {
         /// What became of it.
         end: Final,
     },
-    /// The tasks of a nexus that are not at the owner yet are aborted too: a reset, CLEAR TASK SET,
-    /// or PREEMPT AND ABORT. Those at the owner end by their own messages, behind this one.
+    /// A reset, CLEAR TASK SET or PREEMPT AND ABORT has cleared a nexus. What was forwarded before
+    /// ends by its own message behind this one: it was aborted unless it has not begun.
     Cleared {
         /// The nexus.
         itl: u32,

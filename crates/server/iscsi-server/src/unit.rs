@@ -6,6 +6,8 @@ use device::{AbortTasks, Command, DataMover, Execution, ItlNexus, LogicalUnit, N
 use disk::unit::DiskUnit;
 use objects::store::Scope;
 use objects::unit::OsdUnit;
+use peer_units::RemoteUnit;
+use scsi::UnitAttention;
 
 /// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual
 /// call.
@@ -15,6 +17,8 @@ pub enum Unit {
     Disk(Arc<DiskUnit>),
     /// An object-based storage device.
     Objects(Arc<OsdUnit>),
+    /// A unit that another gateway of the group owns.
+    Remote(Arc<RemoteUnit>),
 }
 
 impl std::fmt::Debug for Unit {
@@ -22,6 +26,7 @@ impl std::fmt::Debug for Unit {
         match self {
             Self::Disk(_) => f.write_str("Disk"),
             Self::Objects(_) => f.write_str("Objects"),
+            Self::Remote(_) => f.write_str("Remote"),
         }
     }
 }
@@ -33,6 +38,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.execute(command, mover),
             Self::Objects(unit) => unit.execute(command, mover),
+            Self::Remote(unit) => unit.execute(command, mover),
         }
     }
 
@@ -48,7 +54,7 @@ impl Unit {
     pub(crate) fn lands(&self, cdb: &[u8]) -> bool {
         match self {
             Self::Disk(unit) => unit.lands(cdb),
-            Self::Objects(_) => false,
+            Self::Objects(_) | Self::Remote(_) => false,
         }
     }
 
@@ -57,6 +63,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.device_type(),
             Self::Objects(unit) => unit.device_type(),
+            Self::Remote(unit) => unit.device_type(),
         }
     }
 
@@ -65,6 +72,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.attach(nexus),
             Self::Objects(unit) => unit.attach(nexus),
+            Self::Remote(unit) => unit.attach(nexus),
         }
     }
 
@@ -73,15 +81,32 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.detach(nexus),
             Self::Objects(unit) => unit.detach(nexus),
+            Self::Remote(unit) => unit.detach(nexus),
         }
     }
 
-    /// See [`LogicalUnit::reset`].
-    pub fn reset(&self, kind: ResetKind, by: Option<NexusId>) {
-        match self {
-            Self::Disk(unit) => unit.reset(kind, by),
-            Self::Objects(unit) => unit.reset(kind, by),
+    /// See [`LogicalUnit::reset`]. The tasks of all sessions of this gateway have ended; this waits
+    /// for those of other gateways. False: the owner of a remote unit could not be asked in time.
+    pub(crate) async fn reset(&self, kind: ResetKind, by: NexusId) -> bool {
+        if let Self::Remote(unit) = self {
+            return unit.have_reset(kind, by).await;
         }
+        self.nexuses().abort_of_peers(None).await;
+        match self {
+            Self::Disk(unit) => unit.reset(kind, Some(by)),
+            Self::Objects(unit) => unit.reset(kind, Some(by)),
+            Self::Remote(_) => {}
+        }
+        true
+    }
+
+    /// Ends the tasks of other gateways' sessions, for CLEAR TASK SET. See [`Self::reset`].
+    pub(crate) async fn clear_task_set(&self, by: NexusId) -> bool {
+        if let Self::Remote(unit) = self {
+            return unit.clear_task_set(by).await;
+        }
+        self.nexuses().abort_of_peers(Some(UnitAttention::CommandsClearedByAnotherInitiator)).await;
+        true
     }
 
     /// Whether `other` is this very unit.
@@ -89,6 +114,7 @@ impl Unit {
         match (self, other) {
             (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a, b),
             (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a, b),
+            (Self::Remote(a), Self::Remote(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -98,6 +124,7 @@ impl Unit {
         match (self, other) {
             (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a.store(), b.store()),
             (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a.store(), b.store()),
+            (Self::Remote(a), Self::Remote(b)) => a.is_same_unit(b),
             _ => false,
         }
     }
@@ -107,6 +134,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => Arc::as_ptr(unit).addr(),
             Self::Objects(unit) => Arc::as_ptr(unit).addr(),
+            Self::Remote(unit) => Arc::as_ptr(unit).addr(),
         }
     }
 
@@ -115,6 +143,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.nexuses(),
             Self::Objects(unit) => unit.nexuses(),
+            Self::Remote(unit) => unit.nexuses(),
         }
     }
 
@@ -129,6 +158,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.descriptor_sense(),
             Self::Objects(unit) => unit.descriptor_sense(),
+            Self::Remote(unit) => unit.descriptor_sense(),
         }
     }
 
@@ -140,6 +170,8 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.store().sync().await.map_err(std::io::Error::other),
             Self::Objects(unit) => unit.store().sync(Scope::All).await.map_err(std::io::Error::other),
+            // What the owner has acknowledged is the owner's to keep.
+            Self::Remote(_) => Ok(()),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Nexuses, ResetKind, Tasks};
+use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Nexuses, ResetKind};
 use peer_link::{Attention, Function, Secret, View};
 use runtime::Pooled;
 
@@ -160,12 +160,6 @@ impl RemoteUnit {
     fn see(&self, view: View) {
         self.device_type.store(view.device_type, Ordering::Release);
         self.descriptor_sense.store(view.descriptor_sense, Ordering::Release);
-    }
-
-    /// The owner has cleared a nexus: its tasks here end without an answer.
-    fn cleared(self: &Arc<Self>, nexus: &Arc<ItlNexus>) {
-        let (unit, nexus) = (self.clone(), nexus.clone());
-        runtime::spawn(async move { unit.nexuses.abort_tasks(nexus, Tasks::All, None).await });
     }
 }
 

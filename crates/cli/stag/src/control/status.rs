@@ -469,6 +469,25 @@ fn unit(
     let path = spec.map_or_else(String::new, |spec| spec.backing.to_string());
     let disk = match unit {
         iscsi_server::Unit::Disk(disk) => disk,
+        iscsi_server::Unit::Remote(_) => {
+            return UnitStatus {
+                lun,
+                kind: "remote".into(),
+                path,
+                size: 0,
+                block: 0,
+                read_only: false,
+                thin: false,
+                write_cache: false,
+                engine: None,
+                serial: String::new(),
+                naa: String::new(),
+                objects: None,
+                health: ServedHealth::default(),
+                allocated: None,
+                io: counts,
+            };
+        }
         iscsi_server::Unit::Objects(unit) => {
             let (options, root) = (unit.options(), unit.store().root());
             return UnitStatus {

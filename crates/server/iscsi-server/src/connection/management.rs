@@ -54,12 +54,18 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
                 Function::AbortTaskSet => {
                     abort_in(own, &Victims::Earlier(request.cmd_sn, Some(unit))).await;
                 }
-                Function::ClearTaskSet => clear_task_set(connection, request, &unit).await,
+                Function::ClearTaskSet => {
+                    if !clear_task_set(connection, request, &unit).await {
+                        return TaskManagementResult::FunctionRejected;
+                    }
+                }
                 _ => {
                     for session in connection.shared.registry.of_unit(&unit) {
                         abort_in(&session, &affected(&session, connection, request, &unit)).await;
                     }
-                    unit.reset(ResetKind::LogicalUnit, Some(own.nexus.id));
+                    if !unit.reset(ResetKind::LogicalUnit, own.nexus.id).await {
+                        return TaskManagementResult::FunctionRejected;
+                    }
                 }
             }
             TaskManagementResult::FunctionComplete
@@ -160,7 +166,7 @@ fn affected(
 }
 
 /// SAM-5 §7.4: all tasks of all nexuses; with TAS=0 the others learn of it by a unit attention.
-async fn clear_task_set(connection: &Rc<Connection>, request: &TaskManagement, unit: &Unit) {
+async fn clear_task_set(connection: &Rc<Connection>, request: &TaskManagement, unit: &Unit) -> bool {
     for session in connection.shared.registry.of_unit(unit) {
         let aborted = abort_in(&session, &affected(&session, connection, request, unit)).await;
         if aborted > 0 && !Arc::ptr_eq(&session, &connection.session) {
@@ -169,6 +175,7 @@ async fn clear_task_set(connection: &Rc<Connection>, request: &TaskManagement, u
             }
         }
     }
+    unit.clear_task_set(connection.session.nexus.id).await
 }
 
 async fn reset_target(
@@ -192,7 +199,9 @@ async fn reset_target(
     }
     connection.deliver_held_or_lose();
     for lun in &target.config.units {
-        lun.unit.reset(kind, Some(connection.session.nexus.id));
+        if !lun.unit.reset(kind, connection.session.nexus.id).await {
+            return TaskManagementResult::FunctionRejected;
+        }
     }
     if kind == ResetKind::TargetCold {
         for session in sessions(connection) {

@@ -403,7 +403,7 @@ fn a_write_without_data<I: Initiator>() {
 fn disk(unit: &Unit) -> Weak<DiskUnit> {
     match unit {
         Unit::Disk(disk) => Arc::downgrade(disk),
-        Unit::Objects(_) => panic!("a disk"),
+        _ => panic!("a disk"),
     }
 }
 

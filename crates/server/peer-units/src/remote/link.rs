@@ -59,7 +59,7 @@ pub(super) struct Flow {
     pub got: Chain,
     /// Data-In of a piece that has not come whole.
     unchecked: Chain,
-    /// Its nexus was cleared.
+    /// Its nexus was cleared: it is aborted if it has begun.
     pub cleared: bool,
     pub over: Option<Over>,
 }
@@ -382,9 +382,6 @@ impl Link {
                 for op in self.ops.borrow().values() {
                     let mut flow = op.flow.borrow_mut();
                     flow.cleared |= flow.itl == itl;
-                }
-                if let Some((unit, nexus)) = self.nexuses.borrow().get(&itl) {
-                    unit.cleared(nexus);
                 }
             }
             Event::Attentions { itl, attentions } => {

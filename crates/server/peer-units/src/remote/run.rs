@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use device::{Command, DataMover, GetData, Lost, NexusId, Outcome, TaskAttribute};
+use device::{Command, DataMover, GetData, Lost, NexusId, Outcome, TaskAttribute, Tasks};
 use peer_link::message::Attribute;
 use peer_link::{Final, Function, Managed, NotBegun, Number};
 use runtime::Chain;
@@ -170,11 +170,11 @@ impl<M: DataMover> Run<'_, M> {
             return Verdict::Answer(NONE);
         }
         match over {
-            Over::Said(Final::Outcome { outcome, whole: true }) => Verdict::Answer(answer(outcome)),
-            Over::Said(Final::NotBegun(NotBegun::Cleared)) => self.cleared().await,
-            Over::Said(Final::NotBegun(NotBegun::Aborted)) => Verdict::Answer(self.late()),
-            Over::Said(Final::NotBegun(_)) => Verdict::Again,
             Over::Said(Final::Outcome { .. } | Final::Ended) if cleared => self.cleared().await,
+            Over::Said(Final::Outcome { outcome, whole: true }) => Verdict::Answer(answer(outcome)),
+            Over::Said(Final::NotBegun(NotBegun::Aborted)) => Verdict::Answer(self.late()),
+            // A cleared one too: it comes behind what has cleared its nexus.
+            Over::Said(Final::NotBegun(_)) => Verdict::Again,
             Over::Said(Final::Outcome { .. } | Final::Ended) | Over::Fenced => {
                 if is_read(self.command.cdb.bytes()) && self.put.is_multiple_of(BLOCK) {
                     return Verdict::Again;
@@ -258,8 +258,12 @@ impl<M: DataMover> Run<'_, M> {
         }
     }
 
-    /// The owner has cleared its nexus. The server here aborts it, and gives no answer.
+    /// It was aborted at the owner for another nexus. The server here ends the task, and gives no
+    /// answer.
     async fn cleared(&mut self) -> Verdict {
+        let (unit, nexus) = (self.unit.clone(), self.command.nexus.shared().clone());
+        let which = Tasks::Tagged(self.command.tag);
+        runtime::spawn(async move { unit.nexuses.abort_tasks(nexus, which, None).await });
         let _ = self.mover.unless_lost(runtime::sleep(CLEARED)).await;
         Verdict::Answer(Outcome::status(Status::TaskAborted))
     }

@@ -32,7 +32,7 @@ pub const HOLD: Duration = Duration::from_secs(10);
 
 thread_local! {
     static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };
-    static TASKS: RefCell<Vec<(NexusId, Weak<Wire>)>> = const { RefCell::new(Vec::new()) };
+    static TASKS: RefCell<Vec<(NexusId, u64, Weak<Wire>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A number for an I_T nexus.
@@ -261,12 +261,14 @@ impl AbortTasks for Server {
     fn abort(
         &self,
         nexus: Arc<ItlNexus>,
-        _: Tasks,
+        which: Tasks,
         _: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
         Box::pin(async move {
-            let tasks = TASKS.with_borrow(Vec::clone).into_iter().filter(|(id, _)| *id == nexus.nexus.id);
-            let tasks: Vec<_> = tasks.filter_map(|(_, wire)| wire.upgrade()).collect();
+            let is_one =
+                |id, tag| id == nexus.nexus.id && (which == Tasks::All || which == Tasks::Tagged(tag));
+            let tasks = TASKS.with_borrow(Vec::clone).into_iter().filter(|(id, tag, _)| is_one(*id, *tag));
+            let tasks: Vec<_> = tasks.filter_map(|(.., wire)| wire.upgrade()).collect();
             for wire in &tasks {
                 wire.abort();
                 wire.ended.until(|| wire.over.get().then_some(())).await;
@@ -319,8 +321,8 @@ impl<U: LogicalUnit> Session<U> {
         *wire.data_out.borrow_mut() = out.to_vec();
         wire.stuck.set(stuck);
         TASKS.with_borrow_mut(|tasks| {
-            tasks.retain(|(_, wire)| wire.strong_count() > 0);
-            tasks.push((self.nexus.nexus.id, Rc::downgrade(&wire)));
+            tasks.retain(|(.., wire)| wire.strong_count() > 0);
+            tasks.push((self.nexus.nexus.id, self.tag.get(), Rc::downgrade(&wire)));
         });
         let (unit, mover, own) = (self.unit.clone(), Mover(wire.clone()), wire.clone());
         let task = runtime::spawn(async move {
