@@ -254,6 +254,28 @@ fn a_unit_that_was_served_under_derived_names_keeps_them() {
 }
 
 #[test]
+fn a_target_that_had_the_default_name_of_an_earlier_version_keeps_it_over_takeovers() {
+    const OLD: &str = "iqn.2026-01.org.stag:disk";
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, socket) =
+        (format!("{},size=1M", path(dir.path(), "disk.img")), path(dir.path(), "control.sock"));
+    let start = |more: &[&str]| {
+        let words = ["--listen", "127.0.0.1:0", "--control", &socket, &disk];
+        Server::start_on(dir.path(), &[&words[..], more].concat(), 1)
+    };
+    let mut running = start(&["--iqn", OLD]);
+    for _ in 0..2 {
+        let next = start(&["--takeover"]);
+        assert_eq!(running.ended(), Some(0));
+        assert!(next.urls[0].contains(&format!("/{OLD}/")), "{}", next.urls[0]);
+        running = next;
+    }
+    assert_eq!(running.end(Signal::TERM), Some(0));
+    let anew = start(&[]);
+    assert!(!anew.urls[0].contains(&format!("/{OLD}/")), "{}", anew.urls[0]);
+}
+
+#[test]
 fn a_store_of_objects_has_its_identity_in_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (store, moved) = (path(dir.path(), "store"), path(dir.path(), "moved"));
