@@ -192,7 +192,7 @@ fn a_lost_connection_ends_no_command_and_loses_no_outcome() {
         simulated(
             seed,
             |_| {},
-            (1, 1),
+            |_| {},
             |rig: Rc<Rig>| async move {
                 let it = rig.session(1).ready().await;
                 delay(&rig, Operations::ALL);
@@ -223,7 +223,7 @@ fn a_bit_that_flips_ends_the_connection_and_no_command() {
         simulated(
             seed,
             |_| {},
-            (1, 1),
+            |_| {},
             |rig: Rc<Rig>| async move {
                 let it = rig.session(1).ready().await;
                 it.write(0, &pattern(3, 1 << 20)).await.good();
@@ -243,7 +243,7 @@ fn an_owner_that_is_not_heard_is_connected_again() {
     simulated(
         1,
         |_| {},
-        (1, 1),
+        |_| {},
         |rig: Rc<Rig>| async move {
             let it = rig.session(1).ready().await;
             let local = rig.owners[0].session(3).ready().await;
@@ -276,13 +276,13 @@ fn a_stranger_gets_nothing_and_commands_wait_no_longer_than_the_hold() {
         assert!(rig.owners[0].disk.nexuses().is_empty());
     };
     // Another secret, another version, and no member.
-    simulated(1, |config| config.secret = (1, secret(8)), (1, 1), refused);
-    simulated(1, |config| config.secret = (2, secret(7)), (1, 1), refused);
-    simulated(1, |config| config.versions = 2..=3, (1, 1), refused);
+    simulated(1, |config| config.secret = (1, secret(8)), |_| {}, refused);
+    simulated(1, |config| config.secret = (2, secret(7)), |_| {}, refused);
+    simulated(1, |config| config.versions = 2..=3, |_| {}, refused);
     simulated(
         1,
         |_| {},
-        (1, 1),
+        |_| {},
         move |rig: Rc<Rig>| async move {
             rig.owners[0].members.store(false, Ordering::SeqCst);
             refused(rig).await;
@@ -290,8 +290,20 @@ fn a_stranger_gets_nothing_and_commands_wait_no_longer_than_the_hold() {
     );
     let served = |rig: Rc<Rig>| async move { drop(rig.session(1).ready().await) };
     // Releases that have a version in common, over real sockets.
-    loopback(|config| config.versions = 1..=2, (1, 4), served);
-    loopback(|config| config.secret = (1, secret(7)), (1, 1), served);
+    loopback(|config| config.versions = 1..=2, |host| host.versions = 1..=4, served);
+    loopback(|_| {}, |host| drop(host.secrets.insert(9, secret(9))), served);
+}
+
+#[test]
+fn a_command_that_comes_too_late_never_begins() {
+    let late = |rig: Rc<Rig>| async move {
+        sim::set_network(sim::Network { latency: Duration::from_millis(50), ..sim::Network::default() });
+        // Two trips and the time between two beats: older than this owner allows.
+        rig.session(1).write(0, &[9; 512]).await.ends(Status::Busy);
+        let local = rig.owners[0].session(3).ready().await;
+        assert_eq!(local.read(0, 512).await.good(), [0; 512]);
+    };
+    simulated(1, |_| {}, |host| host.fresh = Duration::from_millis(60), late);
 }
 
 #[test]
@@ -299,7 +311,7 @@ fn connections_that_say_nothing_are_few_and_end() {
     simulated(
         1,
         |_| {},
-        (1, 1),
+        |_| {},
         |rig: Rc<Rig>| async move {
             let to = rig.owners[0].at.address;
             let mut silent = Vec::new();
@@ -376,7 +388,7 @@ fn a_gateway_that_is_taken_out_loses_its_nexuses() {
     simulated(
         1,
         |_| {},
-        (1, 1),
+        |_| {},
         |rig: Rc<Rig>| async move {
             let it = rig.session(1).ready().await;
             it.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();

@@ -55,7 +55,12 @@ pub struct Owner {
 }
 
 impl Owner {
-    async fn start(core: Handle, instance: u64, store: Arc<dyn BlockStore>, versions: (u16, u16)) -> Self {
+    async fn start(
+        core: Handle,
+        instance: u64,
+        store: Arc<dyn BlockStore>,
+        change: fn(&mut HostConfig),
+    ) -> Self {
         let disk = DiskUnit::new(store, DiskOptions::default(), &Registry::default()).unwrap();
         let members = Arc::new(AtomicBool::new(true));
         let (unit, known) = (disk.clone(), members.clone());
@@ -66,17 +71,18 @@ impl Owner {
             };
             let listener = TcpListener::bind(address.parse().unwrap(), ListenOptions::default()).unwrap();
             let address = listener.local_addr().unwrap();
-            let config = HostConfig {
+            let mut config = HostConfig {
                 gateway: instance as u16,
                 instance,
                 secrets: BTreeMap::from([(1, secret(7))]),
-                versions: versions.0..=versions.1,
+                versions: 1..=1,
                 limits: Limits { commands: 64, ..Limits::default() },
                 fresh: Duration::from_secs(2),
                 peers: 8,
                 is_member: Box::new(move |_, _| known.load(Ordering::SeqCst)),
                 nexus_id: Box::new(next_nexus),
             };
+            change(&mut config);
             let host = Host::new(config, core);
             host.serve_unit(UNIT, unit, Box::new(|| Some(Box::new(()) as Box<dyn Any>)));
             HOST.set(Some(host.clone()));
@@ -107,13 +113,13 @@ pub struct Rig {
 }
 
 impl Rig {
-    pub async fn new(cores: &Cores, change: fn(&mut PeersConfig), versions: (u16, u16)) -> Self {
+    pub async fn new(cores: &Cores, change: fn(&mut PeersConfig), host: fn(&mut HostConfig)) -> Self {
         let faults = Faults::new();
         let memory: Arc<dyn BlockStore> = Arc::new(MemoryStore::new(8 << 20, false).unwrap());
         let store: Arc<dyn BlockStore> = Arc::new(FaultyStore::new(memory, faults.clone()));
         let owners = [
-            Owner::start(cores.handles()[0], 0x21, store.clone(), versions).await,
-            Owner::start(cores.handles()[1], 0x22, store, versions).await,
+            Owner::start(cores.handles()[0], 0x21, store.clone(), host).await,
+            Owner::start(cores.handles()[1], 0x22, store, host).await,
         ];
         let mut config = PeersConfig {
             gateway: 1,
@@ -147,38 +153,37 @@ impl Rig {
 pub fn both<Fut: Future<Output = ()> + 'static>(
     scenario: impl Fn(Rc<Rig>) -> Fut + Clone + Send + Sync + 'static,
 ) {
-    let fast = |_: &mut PeersConfig| {};
-    loopback(fast, (1, 1), scenario.clone());
+    loopback(|_| {}, |_| {}, scenario.clone());
     for seed in 1..=3 {
-        simulated(seed, fast, (1, 1), scenario.clone());
+        simulated(seed, |_| {}, |_| {}, scenario.clone());
     }
 }
 
 pub fn loopback<Fut: Future<Output = ()>>(
     change: fn(&mut PeersConfig),
-    versions: (u16, u16),
+    host: fn(&mut HostConfig),
     scenario: impl Fn(Rc<Rig>) -> Fut,
 ) {
     let config = Config { spin_us: 0, ..Config::default() };
-    runtime::Runtime::new(config).unwrap().block_on(world(change, versions, scenario));
+    runtime::Runtime::new(config).unwrap().block_on(world(change, host, scenario));
 }
 
 pub fn simulated<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     change: fn(&mut PeersConfig),
-    versions: (u16, u16),
+    host: fn(&mut HostConfig),
     scenario: impl Fn(Rc<Rig>) -> Fut + Send + 'static,
 ) {
-    sim::run(sim::Config::new(seed), move || world(change, versions, scenario));
+    sim::run(sim::Config::new(seed), move || world(change, host, scenario));
 }
 
 async fn world<Fut: Future<Output = ()>>(
     change: fn(&mut PeersConfig),
-    versions: (u16, u16),
+    host: fn(&mut HostConfig),
     scenario: impl Fn(Rc<Rig>) -> Fut,
 ) {
     let cores = Cores::start(2, Config { spin_us: 0, ..Config::default() }).unwrap();
-    let rig = Rc::new(Rig::new(&cores, change, versions).await);
+    let rig = Rc::new(Rig::new(&cores, change, host).await);
     runtime::timeout(Duration::from_secs(300), scenario(rig.clone())).await.expect("the scenario ends");
     rig.end();
     runtime::sleep(Duration::from_millis(300)).await;
