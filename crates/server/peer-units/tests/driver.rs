@@ -118,7 +118,7 @@ fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
         victim.reserve_out(0, 0, 11).await.good();
         local.reserve_out(0, 0, 33).await.good();
         let rule = delay(&rig, Operations::WRITE);
-        let (_, at_work) = victim.start(&cdb10(0x2a, 8, 1), &[9; 512], 0, false);
+        let (wire, at_work) = victim.start(&cdb10(0x2a, 8, 1), &[9; 512], 0, false);
         soon(|| rig.faults.waiting() == 1).await;
         rig.faults.remove(rule);
         let mut list = [0; 24];
@@ -131,6 +131,7 @@ fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
         preempt.await.unwrap().good();
         let seen = local.read(8, 512).await.good();
         at_work.await.unwrap();
+        assert!(wire.is_lost(), "its server answers nothing");
         assert_eq!(local.read(8, 512).await.good(), seen);
         victim.write(8, &[7; 512]).await.fails(A::REGISTRATIONS_PREEMPTED);
         victim.run(&[0; 6], &[], 0).await.good();
@@ -215,6 +216,44 @@ fn a_lost_connection_ends_no_command_and_loses_no_outcome() {
             },
         );
     }
+}
+
+#[test]
+fn a_read_that_is_executed_again_brings_no_byte_twice() {
+    for seed in 1..=5 {
+        simulated(
+            seed,
+            |_| {},
+            |_| {},
+            |rig: Rc<Rig>| async move {
+                let it = rig.session(1).ready().await;
+                it.write(0, &pattern(3, 1 << 20)).await.good();
+                let (wire, read) = it.start(&cdb10(0x28, 0, 2048), &[], 1 << 20, true);
+                soon(|| wire.came() > 0).await;
+                let came = wire.came();
+                assert!(came < 1 << 20);
+                sim::links().into_iter().for_each(sim::reset);
+                runtime::sleep(Duration::from_millis(300)).await;
+                wire.go_on();
+                assert!(read.await.unwrap().good() == pattern(3, 1 << 20), "{came} bytes had come");
+            },
+        );
+    }
+}
+
+#[test]
+fn an_initiator_that_takes_nothing_makes_the_owner_read_nothing() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        let before = rig.faults.operations();
+        let (wire, read) = it.start(&cdb10(0x28, 0, 7 << 11), &[], 7 << 20, true);
+        runtime::sleep(Duration::from_millis(300)).await;
+        let meanwhile = rig.faults.operations() - before;
+        wire.go_on();
+        assert_eq!(read.await.unwrap().good().len(), 7 << 20);
+        let all = rig.faults.operations() - before;
+        assert!(meanwhile < all / 2, "{meanwhile} of {all} reads");
+    });
 }
 
 #[test]

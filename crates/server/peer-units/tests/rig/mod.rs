@@ -220,6 +220,15 @@ impl Wire {
         self.wake();
     }
 
+    pub fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    /// How much data-in has come.
+    pub fn came(&self) -> usize {
+        self.data_in.borrow().len()
+    }
+
     pub fn go_on(&self) {
         self.stuck.set(false);
         self.wake();
