@@ -48,7 +48,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// Targets of log lines: the crates that log.
-const TARGETS: [&str; 18] = [
+const TARGETS: [&str; 19] = [
     "stag",
     "admin_http",
     "backing",
@@ -62,6 +62,7 @@ const TARGETS: [&str; 18] = [
     "nfs_client",
     "nfs_server",
     "objects",
+    "peer_units",
     "rados",
     "rdma",
     "runtime",
