@@ -17,7 +17,7 @@ use crate::number::Number;
 use crate::wire::Violation;
 use crate::{Connection, Time};
 
-/// What became of a forwarding, by its owner's word. Nothing of it is in flight any more.
+/// The end of a forwarding, by its owner's word. Nothing of it is in flight any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Final {
     /// A command's outcome.
@@ -36,7 +36,7 @@ pub enum Final {
     Managed(Managed),
 }
 
-/// What has come from the owner.
+/// An event that the owner's messages have caused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The command's Data-Out may be sent up to this byte.
@@ -62,7 +62,7 @@ pub enum Event<'a> {
     End {
         /// It.
         number: Number,
-        /// What became of it.
+        /// How it ended.
         end: Final,
     },
     /// A reset, CLEAR TASK SET or PREEMPT AND ABORT has cleared a nexus. What was forwarded before
@@ -78,7 +78,7 @@ pub enum Event<'a> {
         /// Oldest first.
         attentions: Vec<Attention>,
     },
-    /// What the unit of a nexus is now.
+    /// The present state of a nexus's unit.
     View(View),
 }
 

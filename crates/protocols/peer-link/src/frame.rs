@@ -156,7 +156,7 @@ struct Data {
     skipped: bool,
 }
 
-/// What has come.
+/// A part of the stream that has been received.
 #[derive(Debug)]
 pub(crate) enum Got<'a> {
     /// A message, and how many bytes of data follow it.

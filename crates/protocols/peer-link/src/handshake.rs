@@ -120,7 +120,7 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// What a forwarder says of itself.
+/// A forwarder's identity, and its offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
     /// Its name in the group.
@@ -139,10 +139,10 @@ pub struct Own {
     pub piece: u32,
 }
 
-/// What a forwarder has said, not proven yet.
+/// The same as the owner has received it, without a proof yet.
 pub type Claim = Own;
 
-/// What the owner has said, proven.
+/// The owner's answer, with its proof checked.
 #[derive(Debug)]
 pub struct Welcome {
     /// The owner's name in the group.
@@ -349,10 +349,10 @@ pub struct Answering {
     proof: Vec<u8>,
 }
 
-/// What a forwarder has said.
+/// A message of the forwarder.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Who it claims to be.
+    /// Its identity, without a proof yet.
     Hello(Claim),
     /// It has proven that it has the secret.
     Proven,

@@ -195,7 +195,7 @@ impl Function {
     }
 }
 
-/// What became of a task management function. No concerned task touches the medium any more.
+/// The result of a task management function. No concerned task touches the medium any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Managed {
     /// Done.
@@ -282,7 +282,7 @@ pub struct Outcome {
     pub sense: Vec<u8>,
 }
 
-/// What a forwarder has to know of a unit.
+/// The properties of a unit that a forwarder needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// The unit.

@@ -25,7 +25,7 @@ use crate::{Connection, Time};
 use nexuses::Nexuses;
 use slots::{Slots, Task};
 
-/// What has come from the forwarder.
+/// An event that the forwarder's messages have caused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress<'a> {
     /// A nexus that this owner did not know.
@@ -395,7 +395,7 @@ impl Owner {
         Ok(None)
     }
 
-    /// What the forwarder has not asked for it does not want to know any more.
+    /// The forwarder needs no end that it has not asked for by now.
     fn settle(&mut self) -> Result<(), Violation> {
         if std::mem::replace(&mut self.settled, true) {
             return Err(Violation::State("settled twice"));

@@ -14,7 +14,7 @@ pub(crate) const MAC: usize = 32;
 /// SHA-256's block: HMAC pads a key to it with zeros.
 const BLOCK: usize = 64;
 
-/// What a MAC proves.
+/// The claim that a MAC proves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Label {
     /// The forwarder has the secret.

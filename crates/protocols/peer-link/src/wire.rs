@@ -1,6 +1,6 @@
 //! Reading and writing of fields, and what a peer can do wrong. All numbers are big-endian.
 
-/// What a peer has done against the protocol. The connection ends; no command does.
+/// A peer has broken the protocol. The connection ends; no command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A MAC is wrong: the frame was not sent by the peer of the handshake, or was changed, lost,
@@ -15,9 +15,9 @@ pub enum Violation {
     Length {
         /// Of what.
         what: &'static str,
-        /// What it is.
+        /// The length that the peer has sent, bytes.
         len: u32,
-        /// What it may be.
+        /// The longest that is allowed, bytes.
         most: u32,
     },
     /// A message ends too soon, or a field has a value that it cannot have.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use device::{Nexus, NexusId};
 use disk::unit::DiskUnit;
 use peer_link::{Answering, Claim, Keys, Limits, Reason, Said, Secret};
-use runtime::{Bytes, Handle, TcpListener, TcpStream, timeout};
+use runtime::{Bytes, Chain, Handle, TcpListener, TcpStream, timeout};
 
 use crate::line::{HANDSHAKE, NoLine, more, say, since};
 use management::Aborter;
@@ -123,7 +123,7 @@ impl Host {
     }
 
     /// The group has taken an instance out: its connections and nexuses go, once its commands have
-    /// ended.
+    /// ended. [`HostConfig::is_member`] must say so already.
     pub fn forget(&self, instance: u64) {
         let mut gone = Vec::new();
         self.0.peers.borrow_mut().retain(|(of, _), peer| {
@@ -166,15 +166,15 @@ impl Host {
             drop(unproven);
             admitted
         };
-        match admitted {
+        match admitted.and_then(|proven| self.let_in(proven)) {
             Err(error) => {
                 tracing::info!(?from, %error, "no connection of another gateway");
                 stream.reset();
             }
-            Ok((claim, keys, token, rest)) => {
+            Ok(LetIn { claim, peer, keys, token, accept, rest }) => {
                 let Claim { gateway, instance, channel, piece, .. } = claim;
-                let peer = self.peer(instance, channel);
                 let (connection, before) = peer.connect(keys, piece, token, stream);
+                connection.push(&accept, Chain::new());
                 if let Some(before) = before {
                     before.cut(&"a newer connection of the same gateway has replaced it");
                 }
@@ -192,8 +192,21 @@ impl Host {
         }
     }
 
-    /// Finds out who has connected, and lets it in.
-    async fn shake(&self, stream: &TcpStream) -> Result<(Claim, Keys, u64, Bytes), NoLine> {
+    /// Lets a forwarder in that has proven itself, at one moment. The group may have taken it out
+    /// since it said hello.
+    fn let_in(&self, (claim, answering, rest): Proven) -> Result<LetIn, NoLine> {
+        if !(self.0.config.is_member)(claim.gateway, claim.instance) {
+            return Err(NoLine::Refused(Reason::NoMember));
+        }
+        let token = u64::try_from(since(self.0.began).as_nanos()).unwrap_or(u64::MAX);
+        let peer = self.peer(claim.instance, claim.channel);
+        let mut accept = Vec::new();
+        let keys = answering.accept(peer.remembers(), token, &mut accept).ok_or(NoLine::Closed)?;
+        Ok(LetIn { claim, peer, keys, token, accept, rest })
+    }
+
+    /// Finds out who has connected.
+    async fn shake(&self, stream: &TcpStream) -> Result<Proven, NoLine> {
         let config = &self.0.config;
         let (mut answering, mut out, mut known) = (Answering::new(), Vec::new(), None);
         loop {
@@ -223,13 +236,7 @@ impl Host {
                     }
                     Some(Said::Proven) => {
                         let Some(claim) = known else { return Err(NoLine::Closed) };
-                        let token = u64::try_from(since(self.0.began).as_nanos()).unwrap_or(u64::MAX);
-                        let remembers = self.peer(claim.instance, claim.channel).remembers();
-                        let Some(keys) = answering.accept(remembers, token, &mut out) else {
-                            return Err(NoLine::Closed);
-                        };
-                        say(stream, &mut out).await?;
-                        return Ok((claim, keys, token, bytes));
+                        return Ok((claim, answering, bytes));
                     }
                 }
                 say(stream, &mut out).await?;
@@ -280,6 +287,19 @@ impl Shared {
             locals.iter().filter(|(other, _)| (other.instance, other.nexus) == (key.instance, key.nexus));
         same.find_map(|(_, local)| local.upgrade().map(|local| local.itl.nexus.clone()))
     }
+}
+
+/// A forwarder that has proven its claim, and the bytes that came behind the proof.
+type Proven = (Claim, Answering, Bytes);
+
+/// A forwarder that is let in: its keys, and the message that tells it so.
+struct LetIn {
+    claim: Claim,
+    peer: Rc<Peer>,
+    keys: Keys,
+    token: u64,
+    accept: Vec<u8>,
+    rest: Bytes,
 }
 
 /// Counts a connection without a proof.

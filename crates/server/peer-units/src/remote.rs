@@ -16,7 +16,7 @@ use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Nexu
 use peer_link::{Attention, Function, Secret, View};
 use runtime::Pooled;
 
-/// What this gateway is to the owners of its units.
+/// This gateway's identity towards the owners of its units, and its limits.
 pub struct PeersConfig {
     pub gateway: u16,
     /// This life of the gateway.
@@ -38,7 +38,7 @@ pub struct OwnerAt {
     pub address: SocketAddr,
 }
 
-/// Who owns which unit, as the group says. All cores share it.
+/// The owner of each unit, as the group says. All cores share it.
 pub struct Peers {
     config: PeersConfig,
     routes: Mutex<Routes>,

@@ -423,6 +423,44 @@ fn a_unit_that_moves_keeps_the_attentions_of_its_sessions() {
 }
 
 #[test]
+fn a_gateway_that_is_taken_out_while_it_proves_itself_is_not_let_in() {
+    both(|rig: Rc<Rig>| async move {
+        let owner = rig.owners[0].at;
+        for is_member in [true, false] {
+            let stream = runtime::TcpStream::connect(owner.address, Duration::from_secs(1)).await.unwrap();
+            let own = peer_link::Own {
+                gateway: 9,
+                instance: rig::FORWARDER,
+                channel: 7,
+                owner: owner.instance,
+                versions: 1..=1,
+                secret: 1,
+                piece: 1 << 16,
+            };
+            let send = async |bytes: &mut Vec<u8>| {
+                let mut gather = runtime::Gather::new();
+                gather.push_copy(&std::mem::take(bytes));
+                stream.send(gather).await.0.unwrap();
+            };
+            let mut out = Vec::new();
+            let mut calling = peer_link::Calling::open(own, &rig::secret(7), [5; 32], &mut out);
+            send(&mut out).await;
+            while out.is_empty() {
+                let challenge = stream.recv_some(1 << 16).await.unwrap();
+                assert!(calling.advance(&mut &challenge[..], &mut out).unwrap().is_none());
+            }
+            // Its proof is right, and on its way.
+            rig.owners[0].members.store(is_member, Ordering::SeqCst);
+            rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
+            send(&mut out).await;
+            let answer = stream.recv_some(1 << 16).await;
+            let is_let_in = answer.is_ok_and(|bytes| !bytes.is_empty());
+            assert_eq!(is_let_in, is_member);
+        }
+    });
+}
+
+#[test]
 fn a_gateway_that_is_taken_out_loses_its_nexuses() {
     simulated(
         1,

@@ -82,7 +82,7 @@ impl Task {
 
 #[derive(Debug)]
 struct End {
-    /// What is sent, also when it is asked for again.
+    /// The message that is sent, again too when the forwarder asks for it.
     message: Message,
     asked: bool,
     sent: bool,

@@ -198,10 +198,10 @@ async fn reset_target(
         abort_in(&session, &victims).await;
     }
     connection.deliver_held_or_lose();
+    // One that cannot be reset keeps no other from it.
+    let mut all = true;
     for lun in &target.config.units {
-        if !lun.unit.reset(kind, connection.session.nexus.id).await {
-            return TaskManagementResult::FunctionRejected;
-        }
+        all &= lun.unit.reset(kind, connection.session.nexus.id).await;
     }
     if kind == ResetKind::TargetCold {
         for session in sessions(connection) {
@@ -210,7 +210,7 @@ async fn reset_target(
             }
         }
     }
-    TaskManagementResult::FunctionComplete
+    if all { TaskManagementResult::FunctionComplete } else { TaskManagementResult::FunctionRejected }
 }
 
 /// Answers a logout and closes what it asked to be closed.

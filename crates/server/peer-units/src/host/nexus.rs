@@ -9,7 +9,7 @@ use disk::unit::DiskUnit;
 use peer_link::{Attach, Attention};
 use scsi::UnitAttention;
 
-/// What tells nexuses apart: the forwarder's instance, its number of the I_T nexus, and the unit.
+/// The key of a nexus: the forwarder's instance, its number of the I_T nexus, and the unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub instance: u64,
@@ -21,7 +21,7 @@ pub(super) struct Local {
     pub itl: Arc<ItlNexus>,
     /// The session is new: POWER ON, RESET, OR BUS DEVICE RESET OCCURRED is pending.
     new: Cell<bool>,
-    /// What is pending while this gateway has no unit for it.
+    /// The unit attentions that are pending while this gateway has no unit for it.
     kept: RefCell<Vec<UnitAttention>>,
     unit: RefCell<Option<Arc<DiskUnit>>>,
 }

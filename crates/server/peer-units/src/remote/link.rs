@@ -34,7 +34,7 @@ thread_local! {
     static LINKS: RefCell<Vec<Rc<Link>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What became of a forwarding.
+/// The end of a forwarding.
 #[derive(Debug)]
 pub(super) enum Over {
     /// The owner's word.

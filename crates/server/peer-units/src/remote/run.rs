@@ -61,7 +61,7 @@ struct Try {
     is_lost: bool,
 }
 
-/// What a try means.
+/// The decision after a try.
 enum Verdict {
     Answer(Outcome),
     Again,
