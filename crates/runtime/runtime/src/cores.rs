@@ -199,6 +199,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// The core that asks.
+    pub fn here() -> Self {
+        Self { index: current_core(), address: Core::current().address() }
+    }
+
     /// Index of the core.
     pub fn index(&self) -> usize {
         self.index

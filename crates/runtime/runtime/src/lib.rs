@@ -16,12 +16,14 @@
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have.
 //!   [`Signals`]. [`Readable`]: descriptors that belong to another library. [`Foreign`]: operations
 //!   that another library's threads complete. [`Notify`]: a signal from other code of the core.
+//!   [`Awaited`]: a value that tasks of all cores wait for.
 //! - [`be_urgent`]: for threads that must run on time; [`be_patient`]: for those that need not.
 //!
 //! Dropping the future of any operation cancels it. The operation's buffers stay alive until the
 //! kernel has released them, and then return to their pool; no task has to wait for that.
 
 mod answer;
+mod awaited;
 mod blocking;
 mod blocking_stream;
 mod buf;
@@ -50,6 +52,7 @@ mod urgency;
 mod uses;
 
 pub use answer::Answer;
+pub use awaited::Awaited;
 pub use blocking::blocking;
 pub use blocking_stream::BlockingStream;
 pub use buf::{

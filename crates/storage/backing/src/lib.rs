@@ -16,6 +16,7 @@ pub mod health;
 pub mod ledger;
 mod memory;
 pub mod model;
+pub mod remote;
 mod sharded;
 pub mod size;
 pub mod spec;

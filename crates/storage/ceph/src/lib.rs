@@ -3,13 +3,11 @@
 //! - `name`: how an image is written, `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
 //! - `store`: its bytes, a `backing::BlockStore`.
 //! - `live`: the open instance of an image, and its replacement.
-//! - `awaited`: what operations wait for while there is none.
 //! - `persist`: reservations in the image's metadata.
 //! - `group`: one of several gateways that act as one. No daemon uses it yet.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
 
-mod awaited;
 pub mod group;
 mod live;
 mod name;

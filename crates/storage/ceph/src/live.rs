@@ -14,8 +14,8 @@ use std::time::Duration;
 use backing::health::problems::Kind;
 use backing::{Health, StoreError};
 use rados::{About, Changed, Error, Image, Source, Successor};
+use runtime::Awaited;
 
-use crate::awaited::Awaited;
 use crate::store::BLOCK;
 
 /// Pause between two tries to fence an instance, or to open one.

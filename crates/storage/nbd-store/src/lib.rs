@@ -5,7 +5,6 @@
 //! - `link`: the connection of one core, its requests, and its replacement.
 //! - `request`: one request, and what has come of its reply.
 //! - `operations`: a store's operations as requests.
-//! - `remote`: operations of cores that have no connection of their own.
 //! - `common`: what all connections of a store share.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
@@ -14,7 +13,6 @@ mod common;
 mod dial;
 mod link;
 mod operations;
-mod remote;
 mod request;
 mod store;
 

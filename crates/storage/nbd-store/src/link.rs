@@ -11,21 +11,19 @@
 //! - The network fails: changes end as unknown, and reads are sent again.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
 use std::io;
 use std::net::Shutdown;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use backing::health::problems::Kind;
+use backing::remote::before;
 use backing::{Extent, StoreError};
 use nbd::{Command, DISCONNECT, ErrorCode, Event, Export, Failure, Flags, Refused, Session, Violation};
-use runtime::{Bytes, Chain, Destination, Gather, Notify, Scatter, TcpStream, pool};
+use runtime::{Bytes, Chain, Destination, Gather, Handle, Notify, Scatter, TcpStream, pool};
 
-use crate::common::{BLOCK, Common, Queue};
+use crate::common::{BLOCK, Common};
 use crate::dial::{DialError, Dialled, dial};
 use crate::request::{Answer, Effect, Entry, Lost, Place, Reply};
 
@@ -51,7 +49,8 @@ thread_local! {
 
 pub(crate) struct Link {
     pub common: Arc<Common>,
-    queue: Arc<Queue>,
+    /// Its entry of the store's owners.
+    owner: Arc<Handle>,
     state: RefCell<State>,
     /// Places for further requests.
     spare: RefCell<Vec<Rc<Place>>>,
@@ -99,11 +98,11 @@ impl Link {
     }
 
     /// Starts to connect, on this core.
-    pub(crate) fn start(common: Arc<Common>, queue: Arc<Queue>) -> Rc<Self> {
+    pub(crate) fn start(common: Arc<Common>, owner: Arc<Handle>) -> Rc<Self> {
         let state = RefCell::new(State::Connecting { is_late: false });
         let link = Rc::new(Self {
             common,
-            queue,
+            owner,
             state,
             spare: RefCell::default(),
             room: Notify::default(),
@@ -113,7 +112,10 @@ impl Link {
         let this = link.clone();
         runtime::spawn(async move {
             let _end = OnEnd(this.clone());
-            this.unless_closed(this.clone().serve()).await;
+            let serving = runtime::spawn(this.clone().serve());
+            this.common.remote.closed().await;
+            serving.abort();
+            this.leave();
         });
         link
     }
@@ -182,7 +184,7 @@ impl Link {
         command: Command,
         data: &Chain,
     ) -> Option<Result<Rc<Place>, StoreError>> {
-        if self.common.is_silent() {
+        if self.common.remote.is_in_doubt() {
             return Some(Err(StoreError::Unknown));
         }
         let serving = match state {
@@ -203,7 +205,7 @@ impl Link {
             Err(refused) => return Some(Err(refusal(refused))),
         };
         let effect = match command {
-            Command::Flush => Effect::Flush(self.common.to_flush()),
+            Command::Flush => Effect::Flush(self.common.changes.to_flush()),
             _ if command.is_fua() || !command.changes() => Effect::None,
             // Without flushes there is no cache that a client could lose.
             _ if serving.session.export().flags.flush() => Effect::Cached,
@@ -227,7 +229,9 @@ impl Link {
         let mut entries = serving.entries.iter_mut().flatten();
         if let Some(entry) = entries.find(|entry| Rc::ptr_eq(&entry.place, place)) {
             entry.is_overdue = true;
-            self.common.note_overdue();
+            let seconds = self.common.source.op_timeout.as_secs();
+            let why = format!("the server has not answered for {seconds} s: nothing else is sent");
+            self.common.remote.doubt(why);
         }
     }
 
@@ -236,7 +240,7 @@ impl Link {
     fn failed(&self, command: &Command, failure: &Failure) -> StoreError {
         let errno = failure.code.value() as i32;
         let at = failure.at.or(command.range().map(|(at, _)| at));
-        tracing::debug!(path = self.common.health.path(), ?command, %failure, "the server refuses");
+        tracing::debug!(path = self.common.remote.health().path(), ?command, %failure, "the server refuses");
         // A server may refuse more zeros at once than data.
         let is_too_long = matches!(
             (failure.code, command),
@@ -245,7 +249,7 @@ impl Link {
         );
         if !is_too_long {
             let kind = Kind::of_errno(errno, command.changes() || *command == Command::Flush);
-            self.common.health.report(kind, errno, at.map(|at| at / u64::from(BLOCK)));
+            self.common.remote.health().report(kind, errno, at.map(|at| at / u64::from(BLOCK)));
         }
         match failure.code {
             ErrorCode::NotPermitted => StoreError::ReadOnly,
@@ -271,7 +275,7 @@ impl Link {
                 }
                 Err(error) => error,
             };
-            self.common.tell_unusable(format!("no connection to the server: {error}"));
+            self.common.remote.tell_unusable(format!("no connection to the server: {error}"));
             if runtime::now() >= late_from {
                 *self.state.borrow_mut() = State::Connecting { is_late: true };
                 self.room.notify();
@@ -297,7 +301,7 @@ impl Link {
             is_leaving: false,
         };
         *self.state.borrow_mut() = State::Serving(Box::new(serving));
-        self.common.tell_usable();
+        self.common.remote.tell_usable();
         self.room.notify();
         Ok((stream, rest))
     }
@@ -319,7 +323,7 @@ impl Link {
             let (sent, empty) = stream.send(next).await;
             if let Err(error) = sent {
                 // The receiver knows better what has become of the connection.
-                tracing::debug!(path = self.common.health.path(), %error, "a request could not be sent");
+                tracing::debug!(path = self.common.remote.health().path(), %error, "a request could not be sent");
                 return;
             }
             gather = empty;
@@ -333,7 +337,7 @@ impl Link {
             match self.take(&bytes) {
                 Ok(None) => {}
                 // Before anything else is answered.
-                Ok(Some(errno)) => self.flush_failed(errno).await,
+                Ok(Some(errno)) => self.common.remote.flush_failed(errno).await,
                 Err(violation) => {
                     let lost = self.dismiss(stream).await;
                     return (lost, format!("the server breaks the protocol: {violation}"));
@@ -420,8 +424,8 @@ impl Link {
                         (Err(Failure { code: ErrorCode::ShuttingDown, .. }), _) => serving.is_leaving = true,
                         (Err(failure), Effect::Flush(_)) => failed_flush = Some(failure.code.value() as i32),
                         // Here, not where it is waited for: the connection may have ended by then.
-                        (Ok(()), Effect::Cached) => self.common.changed(),
-                        (Ok(()), Effect::Flush(changes)) => self.common.has_flushed(changes),
+                        (Ok(()), Effect::Cached) => self.common.changes.changed(),
+                        (Ok(()), Effect::Flush(changes)) => self.common.changes.has_flushed(changes),
                         (_, Effect::None) | (Err(_), Effect::Cached) => {}
                     }
                     self.end(entry, Answer::Done(outcome));
@@ -441,17 +445,10 @@ impl Link {
 
     fn end(&self, entry: Entry, answer: Answer) {
         if entry.is_overdue {
-            self.common.overdue_ended();
+            self.common.remote.settle();
+            self.common.remote.tell_usable();
         }
         entry.place.end(answer);
-    }
-
-    /// Refuses flushes from now on: the server may have lost what it has acknowledged.
-    #[cold]
-    async fn flush_failed(&self, errno: i32) {
-        let health = self.common.health.clone();
-        // It stores a mark.
-        runtime::blocking(move || health.flush_failed(errno, None)).await;
     }
 
     /// Takes data that was received straight into a buffer.
@@ -472,9 +469,15 @@ impl Link {
         let was = self.state.replace(State::Connecting { is_late: false });
         let State::Serving(serving) = was else { return };
         let outstanding = serving.session.outstanding();
-        tracing::warn!(path = self.common.health.path(), why, outstanding, ?lost, "a connection has ended");
-        if self.common.lost() {
-            self.flush_failed(libc::EIO).await;
+        tracing::warn!(
+            path = self.common.remote.health().path(),
+            why,
+            outstanding,
+            ?lost,
+            "a connection has ended"
+        );
+        if self.common.changes.lost() {
+            self.common.remote.flush_failed(libc::EIO).await;
         }
         for entry in serving.entries.into_iter().flatten() {
             self.end(entry, Answer::Lost(lost));
@@ -482,14 +485,8 @@ impl Link {
         self.room.notify();
     }
 
-    /// Runs `future` until the store is dropped.
-    async fn unless_closed(&self, future: impl Future<Output = ()>) {
-        let (mut future, mut known) = (pin!(future), None);
-        poll_fn(|cx| match self.common.poll_closed(&mut known, cx) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => future.as_mut().poll(cx),
-        })
-        .await;
+    /// Ends the connection of a store that is dropped.
+    fn leave(&self) {
         let was = self.state.replace(State::Closed);
         let State::Serving(mut serving) = was else { return };
         for entry in serving.entries.iter_mut().filter_map(Option::take) {
@@ -498,7 +495,7 @@ impl Link {
         if serving.session.outstanding() == 0 {
             // All that was to be sent was answered, so no send is in flight.
             let mut gather = serving.to_send;
-            if self.common.has_unflushed()
+            if self.common.changes.is_any()
                 && let Ok((_, header)) = serving.session.submit(Command::Flush)
             {
                 // The next client does not know of these changes. The server carries the flush out
@@ -518,18 +515,13 @@ struct OnEnd(Rc<Link>);
 impl Drop for OnEnd {
     fn drop(&mut self) {
         let Self(link) = self;
-        link.queue.end();
+        link.common.disown(&link.owner);
         link.state.replace(State::Closed);
         link.room.notify();
         link.sending.notify();
         // The thread may be ending.
         let _ = LINKS.try_with(|links| links.borrow_mut().retain(|other| !Rc::ptr_eq(other, link)));
     }
-}
-
-/// The result of `future`, if there is one in time.
-async fn before<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
-    runtime::timeout(deadline.saturating_duration_since(runtime::now()), future).await.ok()
 }
 
 /// What an error of the socket means for outstanding requests.

@@ -44,7 +44,7 @@ impl Link {
 
     pub(crate) async fn sync(self: Rc<Self>) -> Result<(), StoreError> {
         let offer = self.offer().await?;
-        let refused = || self.common.health.flush_refusal().map_or(Ok(()), Err);
+        let refused = || self.common.remote.health().flush_refusal().map_or(Ok(()), Err);
         refused()?;
         if offer.flags.flush() {
             self.ask(Command::Flush, Chain::new()).await?;

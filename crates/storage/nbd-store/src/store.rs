@@ -3,16 +3,15 @@
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use backing::remote::open_aside;
 use backing::{BlockStore, Extent, Geometry, Health, Io, StoreError};
 use nbd::Export;
-use runtime::{Chain, pool};
+use runtime::{Buf, Chain, Handle, pool};
 
 use crate::common::{Common, Owner};
 use crate::dial::{DialError, Dialled, Source, dial};
 use crate::link::Link;
-use crate::remote::{self, Given, Work};
 
 /// An open export.
 pub struct NbdStore {
@@ -29,19 +28,9 @@ impl NbdStore {
     /// The server cannot be reached, or does not open the export.
     pub fn open(source: Source) -> Result<Self, DialError> {
         let (uri, limit) = (source.uri.clone(), source.op_timeout);
-        // A thread without cores' tasks.
-        let dialling = std::thread::Builder::new().name("nbd-open".into()).spawn(move || {
-            let config =
-                runtime::Config { entries: 8, spin_us: 0, recv_buffers: 2, ..runtime::Config::default() };
-            let runtime = runtime::Runtime::new(config)?;
-            runtime.block_on(async { dial(&uri, limit).await.map(Dialled::into_idle) })
-        })?;
-        let failed = || DialError::Other("the handshake has failed".to_owned());
-        let first = dialling.join().map_err(|_| failed())??;
+        let first = open_aside(move || async move { dial(&uri, limit).await.map(Dialled::into_idle) })??;
         let export = first.export().clone();
-        let health = Health::new(source.uri.to_string());
-        let common = Arc::new(Common::new(source, health.clone(), &export));
-        health.expect_size(common.size.load(Ordering::Relaxed));
+        let common = Arc::new(Common::new(source, &export));
         common.keep(first);
         Ok(Self { common, export })
     }
@@ -57,35 +46,42 @@ impl NbdStore {
             return Way::Own(link);
         }
         match self.common.owner(runtime::current_core()) {
-            Owner::Other(queue) => Way::Other(queue),
-            Owner::Own(queue) => {
-                let link = Link::start(self.common.clone(), queue.clone());
-                runtime::spawn(remote::take_all(link.clone(), queue));
-                Way::Own(link)
-            }
+            Owner::Other(owner) => Way::Other(owner),
+            Owner::Own(owner) => Way::Own(Link::start(self.common.clone(), owner)),
         }
     }
 
-    fn change<F>(&self, own: impl FnOnce(Rc<Link>) -> F, work: impl FnOnce() -> Work) -> Io<()>
+    fn carry_out<T, F>(&self, work: impl FnOnce(Rc<Link>) -> F + Send + 'static) -> Io<T>
     where
-        F: Future<Output = Result<(), StoreError>> + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + 'static,
     {
-        if !self.writable() {
-            return Io::err(StoreError::ReadOnly);
-        }
         match self.way() {
-            Way::Own(link) => Io::running(own(link)),
-            Way::Other(queue) => {
-                let carried = remote::carry_out(queue, work());
-                Io::running(async move { carried.await.map(|_| ()) })
-            }
+            Way::Own(link) => Io::running(work(link)),
+            Way::Other(owner) => self.carry_out_by(owner, work),
         }
+    }
+
+    /// Has another core carry out an operation. Its data is copied from one core's memory to the
+    /// other's.
+    fn carry_out_by<T, F>(&self, owner: Handle, work: impl FnOnce(Rc<Link>) -> F + Send + 'static) -> Io<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + 'static,
+    {
+        let common = self.common.clone();
+        let carried = owner.call(move || async move {
+            // The owner may have gone.
+            let link = Link::of(&common).ok_or(StoreError::Unknown)?;
+            work(link).await
+        });
+        Io::running(async move { carried.await.unwrap_or(Err(StoreError::Unknown)) })
     }
 }
 
 enum Way {
     Own(Rc<Link>),
-    Other(Arc<crate::common::Queue>),
+    Other(Handle),
 }
 
 impl Drop for NbdStore {
@@ -96,7 +92,7 @@ impl Drop for NbdStore {
 
 impl BlockStore for NbdStore {
     fn size(&self) -> u64 {
-        self.common.size.load(Ordering::Acquire)
+        self.common.remote.size()
     }
 
     fn geometry(&self) -> Geometry {
@@ -115,28 +111,32 @@ impl BlockStore for NbdStore {
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
         match self.way() {
             Way::Own(link) => Io::running(link.read(at, len)),
-            Way::Other(queue) => Io::running(async move {
-                match remote::carry_out(queue, Work::Read { at, len }).await? {
-                    Given::Bytes(bytes) => copied(&bytes).ok_or(StoreError::NoMemory),
-                    Given::Nothing | Given::Extent(_) => Err(StoreError::Unknown),
-                }
-            }),
+            Way::Other(owner) => {
+                let bytes = async move |link: Rc<Link>| Ok(link.read(at, len).await?.to_vec());
+                let bytes = self.carry_out_by(owner, bytes);
+                Io::running(async move { copied(&bytes.await?).ok_or(StoreError::NoMemory) })
+            }
         }
     }
 
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
-        let copy = data.clone();
-        self.change(
-            move |link| link.write(at, data, durable),
-            move || Work::Write { at, data: copy.to_vec(), durable },
-        )
+        if !self.writable() {
+            return Io::err(StoreError::ReadOnly);
+        }
+        match self.way() {
+            Way::Own(link) => Io::running(link.write(at, data, durable)),
+            Way::Other(owner) => {
+                let bytes = data.to_vec();
+                self.carry_out_by(owner, move |link| link.write(at, Buf::from(bytes).into(), durable))
+            }
+        }
     }
 
     fn sync(&self) -> Io<()> {
         if !self.writable() {
             return Io::ok(());
         }
-        self.change(Link::sync, || Work::Sync)
+        self.carry_out(Link::sync)
     }
 
     fn discard(&self, at: u64, len: u64) -> Io<()> {
@@ -144,26 +144,18 @@ impl BlockStore for NbdStore {
     }
 
     fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
-        self.change(
-            move |link| link.write_zeros(at, len, deallocate),
-            move || Work::Zeros { at, len, deallocate },
-        )
+        if !self.writable() {
+            return Io::err(StoreError::ReadOnly);
+        }
+        self.carry_out(move |link| link.write_zeros(at, len, deallocate))
     }
 
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {
-        match self.way() {
-            Way::Own(link) => Io::running(link.extent(at, len)),
-            Way::Other(queue) => Io::running(async move {
-                match remote::carry_out(queue, Work::Extent { at, len }).await? {
-                    Given::Extent(extent) => Ok(extent),
-                    Given::Nothing | Given::Bytes(_) => Err(StoreError::Unknown),
-                }
-            }),
-        }
+        self.carry_out(move |link| link.extent(at, len))
     }
 
     fn health(&self) -> Option<&Arc<Health>> {
-        Some(&self.common.health)
+        Some(self.common.remote.health())
     }
 }
 

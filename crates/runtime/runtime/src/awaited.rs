@@ -5,7 +5,8 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-pub(crate) struct Awaited<T>(Mutex<Inner<T>>);
+/// A value that all threads may change and wait for. Each look takes a lock: not for the data path.
+pub struct Awaited<T>(Mutex<Inner<T>>);
 
 struct Inner<T> {
     value: T,
@@ -16,17 +17,18 @@ struct Inner<T> {
 }
 
 impl<T> Awaited<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// One with this value.
+    pub fn new(value: T) -> Self {
         Self(Mutex::new(Inner { value, waiting: HashMap::new(), last: 0 }))
     }
 
     /// Runs `look` on the value. Nobody is woken.
-    pub(crate) fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
+    pub fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         look(&mut self.lock().value)
     }
 
     /// Changes the value, and wakes all who wait.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut T)) {
+    pub fn change(&self, change: impl FnOnce(&mut T)) {
         let mut inner = self.lock();
         change(&mut inner.value);
         let waiting = std::mem::take(&mut inner.waiting);
@@ -35,7 +37,7 @@ impl<T> Awaited<T> {
     }
 
     /// Waits until `find` finds something in the value.
-    pub(crate) async fn until<R>(&self, find: impl Fn(&T) -> Option<R>) -> R {
+    pub async fn until<R>(&self, find: impl Fn(&T) -> Option<R>) -> R {
         let waiter = Waiter::new(self);
         poll_fn(|cx| {
             let mut inner = self.lock();
