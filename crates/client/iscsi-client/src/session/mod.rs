@@ -326,6 +326,18 @@ impl Session {
         &self.inner().target
     }
 
+    /// TargetPortalGroupTag of the newest login, if the target said it. A login with the same ISID
+    /// reinstates a session of the same portal group only (RFC 7143 §4.4.3).
+    pub fn portal_group(&self) -> Option<u16> {
+        self.inner().core.borrow().portal_group
+    }
+
+    /// Ends the session at once and without a logout, also for all other handles. Outstanding
+    /// commands end with [`Error::Closed`]; the target may still carry them out.
+    pub fn end(&self) {
+        self.inner().shut(Error::Closed);
+    }
+
     /// Logs out and ends the session, also for all other handles. Outstanding commands end with
     /// [`Error::Closed`].
     ///

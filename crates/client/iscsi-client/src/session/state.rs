@@ -204,6 +204,8 @@ pub(super) struct Core {
     /// Counts the logins: a late report about an old connection must not affect a new session.
     pub generation: u64,
     pub portal: Portal,
+    /// The target's portal group tag.
+    pub portal_group: Option<u16>,
     pub alias: Option<String>,
     pub reconnects: u64,
     /// Start of the newest session.
@@ -274,6 +276,7 @@ impl Inner {
             state: State::Up,
             generation: 0,
             portal: portal.clone(),
+            portal_group: None,
             alias: None,
             reconnects: 0,
             up_since: None,

@@ -107,6 +107,7 @@ impl Inner {
             core.protocol.hold(false);
             core.tsih = dialed.login.tsih;
             core.portal = dialed.portal;
+            core.portal_group = dialed.login.portal_group_tag;
             core.alias = dialed.login.target_alias.clone();
             let now = runtime::now();
             core.up_since = Some(now);
