@@ -31,7 +31,7 @@ class Unit:
     cache: str = ""  # "", "writeback", "writethrough" or "direct".
     serial: str = ""
     sanitize_rate: str = ""  # Bytes a second that SANITIZE may write at most.
-    path: str = ""  # Given: this file, block device, rbd:POOL/IMAGE or URI of NBD, as it is.
+    path: str = ""  # Given: this file, block device, rbd:POOL/IMAGE, URI of NBD or URL of a far unit, as it is.
     objects: bool = False  # An object store (OSD) in a folder, not a disk.
     options: str = ""  # Further options of Stag's, as its command line takes them.
 
@@ -141,7 +141,7 @@ class Stag(Target):
             where = f"mem:{unit.mib}M" if unit.memory or os.environ.get("STAG_LAB_OSD") == "mem" else unit.path
             return ",".join([f"osd:{where}"] + ([unit.options] if unit.options else []))
         words = [f"mem:{unit.mib}M" if unit.memory else unit.path]
-        elsewhere = unit.path.startswith(("rbd:", "nbd:", "nbd+unix:"))
+        elsewhere = unit.path.startswith(("rbd:", "nbd:", "nbd+unix:", "iscsi:", "iser:"))
         if not unit.memory and not elsewhere and not os.path.exists(unit.path):
             if unit.read_only:  # What may not be written is not made either.
                 with open(unit.path, "wb") as file:

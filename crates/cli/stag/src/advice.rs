@@ -51,7 +51,7 @@ fn too_much_memory(config: &Config, machine: Option<u64>) -> Option<String> {
     let of = |unit: &crate::config::Lun| match unit.spec.backing {
         Backing::Memory(bytes) => unit.spec.options.quota.unwrap_or(bytes).min(bytes),
         Backing::ObjectMemory(bytes) => bytes,
-        Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) | Backing::Nbd(_) => 0,
+        Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) | Backing::Nbd(_) | Backing::Iscsi(_) => 0,
     };
     let units = config.targets.iter().flat_map(|target| &target.units);
     let exports = config.exports.iter().map(|export| match export.shown {

@@ -48,7 +48,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// Targets of log lines: the crates that log.
-const TARGETS: [&str; 19] = [
+const TARGETS: [&str; 20] = [
     "stag",
     "admin_http",
     "backing",
@@ -57,6 +57,7 @@ const TARGETS: [&str; 19] = [
     "disk",
     "folder",
     "iscsi_client",
+    "iscsi_store",
     "iscsi_server",
     "nbd_store",
     "nfs_client",

@@ -19,7 +19,7 @@ use crate::unit::UnitSpec;
 #[command(
     long_about = "Serve disks and files until SIGTERM or SIGINT: disks over iSCSI, trees of files over NFS.\n\n\
     Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
-    osd:DIR (objects in a directory), rbd:POOL/IMAGE (an image of a Ceph cluster), or nbd://HOST/EXPORT (an export of an NBD server). Once the daemon serves, it prints the URL of each unit on a line of its own. \
+    osd:DIR (objects in a directory), rbd:POOL/IMAGE (an image of a Ceph cluster), nbd://HOST/EXPORT (an export of an NBD server), or iscsi://HOST/TARGET/LUN and iser://HOST/TARGET/LUN (a unit of an iSCSI target). Once the daemon serves, it prints the URL of each unit on a line of its own. \
     Without PATH and --config it starts empty; `stag apply FILE` configures it."
 )]
 #[command(after_long_help = format!("{}\n{EXAMPLES}", reference::options()))]

@@ -335,7 +335,8 @@ fn unit(
         places.insert(key.value, value.span());
     }
     let path = path?;
-    for path in [&mut options.aptpl, &mut options.ceph_conf].into_iter().flatten() {
+    let paths = [&mut options.aptpl, &mut options.ceph_conf, &mut options.far_secret_file];
+    for path in paths.into_iter().flatten() {
         *path = directory.join(&*path);
     }
     match UnitSpec::new(&from(directory, &path.value), options) {
@@ -360,6 +361,7 @@ fn from(directory: &Path, path: &str) -> String {
     // A path that names no file is reported when the unit is parsed.
     if ["mem:", "rbd:"].iter().any(|kind| rest.starts_with(kind))
         || nbd::uri::is_uri(rest)
+        || crate::unit::is_url(rest)
         || ["", "mem", "memory", "ram", "osd"].contains(&rest)
     {
         return path.to_owned();

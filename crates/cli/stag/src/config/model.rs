@@ -434,10 +434,11 @@ sections! {
     "[[target.unit]]", AtOnce {
         /// Its number.
         "lun" number(0, LUNS.end - 1).required("lun = 0");
-        /// A file, a block device, memory (`mem:1G`), objects in a directory (`osd:/srv/objects`),
-        /// an RBD image of a Ceph cluster (`rbd:POOL/IMAGE`), or an export of an NBD server
-        /// (`nbd://HOST/EXPORT`).
-        "path" text("a path, mem:SIZE, osd:DIR, rbd:POOL/IMAGE or nbd://HOST/EXPORT")
+        /// A file, a block device, memory (`mem:1G`), objects in a directory
+        /// (`osd:/srv/objects`), an RBD image of a Ceph cluster (`rbd:POOL/IMAGE`), an export of
+        /// an NBD server (`nbd://HOST/EXPORT`), or a unit of an iSCSI target
+        /// (`iscsi://HOST/TARGET/LUN`, `iser://…`).
+        "path" text("a path, mem:SIZE, osd:DIR, rbd:POOL/IMAGE, nbd://HOST/EXPORT or iscsi://HOST/TARGET/LUN")
             .required("path = \"/srv/disk.img\", path = \"mem:1G\" or path = \"osd:/srv/objects\"");
     }
     /// CHAP names, secrets and hashes.

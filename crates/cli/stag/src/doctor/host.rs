@@ -11,7 +11,6 @@ use super::{Files, Finding};
 use crate::config::{Config, Transports};
 use crate::export::Shown;
 use crate::state;
-use crate::unit::Backing;
 
 /// The oldest kernel that Stag runs on, and the oldest with all operations that it uses.
 const OLDEST: (u32, u32) = (5, 19);
@@ -226,11 +225,8 @@ fn governor(files: &Files) -> Option<Finding> {
 
 /// Units and exports on file systems that lose or share what is written.
 fn media(config: &Config) -> Vec<Finding> {
-    let units =
-        config.targets.iter().flat_map(|target| &target.units).filter_map(|unit| match &unit.spec.backing {
-            Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
-            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) | Backing::Nbd(_) => None,
-        });
+    let units = config.targets.iter().flat_map(|target| &target.units);
+    let units = units.filter_map(|unit| unit.spec.backing.path());
     let exports = config.exports.iter().filter_map(|export| match &export.shown {
         Shown::Directory(path) => Some(path.as_path()),
         Shown::Memory(_) => None,

@@ -180,8 +180,8 @@ pub fn restore_marks(marks: &HashMap<String, CarriedMark>, units: &Units) {
 /// Files that keep the mark of a unit: in the state directory, which outlives the medium, and
 /// beside the medium, to move with it. A device has only the first.
 fn mark_places(spec: &UnitSpec) -> Vec<mark::Place> {
-    if let Backing::Nbd(uri) = &spec.backing {
-        let file = state::path(FLUSH_FAILED, &uri.to_string()).ok();
+    if let Some(address) = spec.backing.address() {
+        let file = state::path(FLUSH_FAILED, &address).ok();
         return file.into_iter().map(|file| mark::Place { file, make_folder: true }).collect();
     }
     let Some(path) = spec.backing.path() else { return Vec::new() };

@@ -78,9 +78,9 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
             }
         }
         Backing::Path(path) if is_device(path) => (Some(device_key(path)), None),
-        // A server tells nothing that names an export in the world.
-        Backing::Nbd(uri) => (Some(uri.to_string()), None),
-        Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) => (None, None),
+        // A server tells nothing that names an export in the world. A target does, but initiators
+        // that see both units must not take them for paths to one.
+        backing => (backing.address(), None),
     };
     let reservations = reservations(spec, key.as_deref()).map(Reservations::File);
     let settled = |names| Settled { names, reservations, claim };
@@ -135,9 +135,8 @@ pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -
         (Choice::Own, backing) => {
             let key = match backing {
                 Backing::Path(path) if is_device(path) => Some(device_key(path)),
-                Backing::Nbd(uri) => Some(uri.to_string()),
-                Backing::Path(_) | Backing::Objects(_) | Backing::Rbd(_) => None,
                 Backing::Memory(_) | Backing::ObjectMemory(_) => Some(memory_key(place)),
+                backing => backing.address(),
             };
             own(spec, key.as_deref(), &derived, &Carried::new()).map_err(Refusal::text)?
         }
@@ -327,14 +326,12 @@ fn random() -> io::Result<Names> {
     Ok(Names::random(u128::from_be_bytes(bytes)))
 }
 
-/// Source of derived names: the path, the URI of an export, or for memory the target and number.
+/// Source of derived names: the path, another server's address, or for memory the target and
+/// number.
 fn seed(spec: &UnitSpec, (iqn, lun): &Place) -> String {
-    if let Backing::Nbd(uri) = &spec.backing {
-        return uri.to_string();
-    }
     match spec.backing.path() {
         Some(path) => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
-        None => format!("{iqn}/{lun}"),
+        None => spec.backing.address().unwrap_or_else(|| format!("{iqn}/{lun}")),
     }
 }
 

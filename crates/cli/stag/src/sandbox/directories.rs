@@ -8,20 +8,20 @@ use landlock::{
 };
 
 use crate::config::Config;
-use crate::unit::Backing;
 
 /// The newest rights that the rules name. Older kernels enforce those that they know.
 const RIGHTS: ABI = ABI::V5;
 
 /// Paths that the daemon reads besides its configuration: libraries (RDMA's are loaded on demand),
 /// names of hosts and users, time zones, Ceph's configuration and keyrings, and sysfs and procfs.
-const READ: [&str; 20] = [
+const READ: [&str; 21] = [
     "/usr",
     "/lib",
     "/lib64",
     "/proc",
     "/sys",
     "/etc/ld.so.cache",
+    "/etc/iscsi/initiatorname.iscsi",
     "/etc/libibverbs.d",
     "/etc/ceph",
     "/etc/group",
@@ -74,7 +74,10 @@ impl Directories {
         // A renewed certificate may be another file, to which the same link leads.
         read.extend(tls.flat_map(|path| [room(path), room(&resolved(path))]));
         let units = config.targets.iter().flat_map(|target| &target.units);
-        read.extend(units.filter_map(|unit| unit.spec.options.ceph_conf.as_deref()).map(room));
+        read.extend(units.flat_map(|unit| {
+            let options = &unit.spec.options;
+            [&options.ceph_conf, &options.far_secret_file].into_iter().flatten().map(|path| room(path))
+        }));
         for list in [&mut write, &mut read] {
             list.sort();
             list.dedup();
@@ -131,13 +134,11 @@ fn of_files() -> BitFlags<AccessFs> {
 
 /// Every file and directory that `config` has units read or write.
 fn paths(config: &Config) -> impl Iterator<Item = &Path> {
-    let units = config.targets.iter().flat_map(|target| &target.units).flat_map(|unit| {
-        let medium = match &unit.spec.backing {
-            Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
-            Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Rbd(_) | Backing::Nbd(_) => None,
-        };
-        medium.into_iter().chain(unit.spec.options.aptpl.as_deref())
-    });
+    let units = config
+        .targets
+        .iter()
+        .flat_map(|target| &target.units)
+        .flat_map(|unit| unit.spec.backing.path().into_iter().chain(unit.spec.options.aptpl.as_deref()));
     let kept = config.targets.iter().filter_map(|target| target.alua.as_ref()?.keep.as_deref());
     units.chain(kept).chain(config.exports.iter().filter_map(|export| export.shown.below()))
 }

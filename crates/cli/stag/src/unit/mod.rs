@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use backing::size::{Size, parse_size};
 use backing::spec::CacheMode;
 use ceph::{ImageName, NameError};
+use iscsi_store::{Transport, Url, UrlError};
 use nbd::uri::{Address, Uri, UriError, is_uri};
 
 use crate::config::settings::{Group, Media};
@@ -34,6 +35,8 @@ pub enum Backing {
     Rbd(ImageName),
     /// An export of an NBD server.
     Nbd(Uri),
+    /// A unit of an iSCSI target.
+    Iscsi(Url),
     /// Objects, in a directory: an object-based storage device.
     Objects(PathBuf),
     /// Objects in memory, this many bytes of them; gone when the daemon ends.
@@ -44,15 +47,20 @@ impl Backing {
     /// Its path, if it is in a file, on a device or in a directory.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) | Self::Nbd(_) => None,
+            Self::Memory(_) | Self::ObjectMemory(_) | Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => None,
             Self::Path(path) | Self::Objects(path) => Some(path),
         }
+    }
+
+    /// Its address, if it is another server's and has no other name that is kept.
+    pub fn address(&self) -> Option<String> {
+        matches!(self, Self::Nbd(_) | Self::Iscsi(_)).then(|| self.to_string())
     }
 
     /// What no other unit may write at the same time, as it is written; `None` in memory.
     pub fn medium(&self) -> Option<OsString> {
         match self {
-            Self::Rbd(_) | Self::Nbd(_) => Some(self.to_string().into()),
+            Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => Some(self.to_string().into()),
             _ => self.path().map(|path| OsStr::new(path).to_owned()),
         }
     }
@@ -66,9 +74,37 @@ impl std::fmt::Display for Backing {
             Self::Path(path) => path.display().fmt(f),
             Self::Rbd(name) => write!(f, "rbd:{name}"),
             Self::Nbd(uri) => write!(f, "{uri}"),
+            Self::Iscsi(url) => write!(f, "{url}"),
             Self::Objects(path) => write!(f, "osd:{}", path.display()),
             Self::ObjectMemory(bytes) => write!(f, "osd:mem:{}", Size(*bytes)),
         }
+    }
+}
+
+/// Whether `path` is the URL of a unit of a target.
+pub fn is_url(path: &str) -> bool {
+    [Transport::Tcp, Transport::Iser].iter().any(|transport| path.starts_with(transport.scheme()))
+}
+
+/// The URL of a unit to serve: it names a target, and nothing that is secret or a setting.
+fn far_unit(path: &str) -> Result<Url, (String, &'static str)> {
+    // An error must not show a secret that stands in the URL.
+    let named = "write it as in iscsi://HOST/iqn.2026-01.org.example:disk/0";
+    let url: Url =
+        path.parse().map_err(|error: UrlError| (format!("the URL names no unit: {error}"), named))?;
+    if url.credential.is_some() {
+        let what = "a user or secret in a URL is visible to all who see it".to_owned();
+        return Err((what, "write far-user and far-secret-file instead"));
+    }
+    if !url.settings.is_empty() {
+        return Err((
+            "the URL of a unit to serve has no settings".to_owned(),
+            "leave out what follows the ?",
+        ));
+    }
+    match url.target {
+        None => Err(("the URL names no target".to_owned(), named)),
+        Some(_) => Ok(Url { lun: Some(url.lun.unwrap_or(0)), ..url }),
     }
 }
 
@@ -92,8 +128,9 @@ pub struct Contradiction {
 }
 
 impl UnitSpec {
-    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE`, `nbd://HOST/EXPORT`
-    /// or `osd:DIR`) and combines it with `options`.
+    /// Reads `path` (a file's or device's path, `mem:SIZE`, `rbd:POOL/IMAGE`, `nbd://HOST/EXPORT`,
+    /// `iscsi://HOST/TARGET/LUN`, `iser://HOST/TARGET/LUN` or `osd:DIR`) and combines it with
+    /// `options`.
     ///
     /// # Errors
     /// Every contradiction that can be seen without opening anything.
@@ -180,6 +217,13 @@ impl UnitSpec {
                         (Backing::Path(path.into()), None)
                     }
                 },
+                None if is_url(path) => match far_unit(path) {
+                    Ok(url) => (Backing::Iscsi(url), None),
+                    Err((what, instead)) => {
+                        wrong("path", what, instead);
+                        (Backing::Path(path.into()), None)
+                    }
+                },
                 None => (Backing::Path(path.into()), options.size),
                 Some(Ok(name)) => (Backing::Rbd(name), None),
                 Some(Err(error)) => {
@@ -200,7 +244,12 @@ impl UnitSpec {
         }
         let in_memory = matches!(backing, Backing::Memory(_));
         let on_ceph = matches!(backing, Backing::Rbd(_));
-        let over_nbd = matches!(backing, Backing::Nbd(_));
+        let over_iscsi = matches!(backing, Backing::Iscsi(_));
+        let of_server = match &backing {
+            Backing::Nbd(_) => Some("an NBD export"),
+            Backing::Iscsi(_) => Some("a unit of a target"),
+            _ => None,
+        };
         let own: [(&str, bool, &str); 5] = [
             ("size", options.size.is_some(), "size: rbd resize changes it"),
             ("cache", options.cache.is_some(), "cache: each write is on all replicas"),
@@ -211,39 +260,49 @@ impl UnitSpec {
         for (option, _, what) in own.into_iter().filter(|(_, given, _)| on_ceph && *given) {
             wrong(option, format!("an RBD image has no {what}"), "leave it out");
         }
-        let of_server: [(&str, bool, &str); 4] = [
+        let own: [(&str, bool, &str); 5] = [
             ("size", options.size.is_some(), "size: the server says it"),
             ("engine", options.engine.is_some(), "engine: the server reads and writes it"),
             ("format", options.format.is_some(), "format of a file"),
             ("prefault", options.prefault == Some(true), "blocks of a file to take"),
+            ("cache", options.cache == Some(CacheMode::Direct), "cache of this host to write past"),
         ];
-        for (option, _, what) in of_server.into_iter().filter(|(_, given, _)| over_nbd && *given) {
-            wrong(option, format!("an NBD export has no {what}"), "leave it out");
+        for (option, _, what) in own.into_iter().filter(|(_, given, _)| *given) {
+            let Some(kind) = of_server else { break };
+            wrong(option, format!("{kind} has no {what}"), "leave it out");
         }
-        if over_nbd && options.cache == Some(CacheMode::Direct) {
-            let instead = "write writeback or writethrough, or leave it out";
-            wrong("cache", "an NBD export is not read past a cache of this host".into(), instead);
+        let ceph = (on_ceph, "RBD images", "rbd:POOL/IMAGE");
+        let far = (over_iscsi, "units of iSCSI targets", "iscsi://HOST/TARGET/LUN");
+        let remote = (
+            on_ceph || of_server.is_some(),
+            "media of other servers",
+            "rbd:POOL/IMAGE, nbd://HOST/EXPORT or iscsi://HOST/TARGET/LUN",
+        );
+        for (option, given, (fits, what, path)) in [
+            ("ceph-user", options.ceph_user.is_some(), ceph),
+            ("ceph-conf", options.ceph_conf.is_some(), ceph),
+            ("far-user", options.far_user.is_some(), far),
+            ("far-secret-file", options.far_secret_file.is_some(), far),
+            ("far-initiator", options.far_initiator.is_some(), far),
+            ("op-timeout", options.op_timeout_s.is_some(), remote),
+        ] {
+            if given && !fits {
+                let instead = format!("write {path} as the path, or leave it out");
+                wrong(option, format!("{option} is for {what}"), &instead);
+            }
+        }
+        if options.far_user.is_some() != options.far_secret_file.is_some() {
+            let what = "CHAP takes a user and a secret".to_owned();
+            wrong("far-user", what, "write far-user and far-secret-file, or neither");
+        }
+        if let Some(Err(error)) = options.far_initiator.as_deref().map(crate::iqn::check) {
+            wrong("far-initiator", error, "write an iSCSI name, as in iqn.2026-01.org.example:stag");
         }
         if let Backing::Nbd(Uri { address: Address::Unix(socket), .. }) = &backing
             && !socket.starts_with('/')
         {
             let what = format!("the path of the socket, `{socket}`, is relative");
             wrong("path", what, "write the whole path, as in nbd+unix:///?socket=/run/nbd.sock");
-        }
-        for (option, given) in
-            [("ceph-user", options.ceph_user.is_some()), ("ceph-conf", options.ceph_conf.is_some())]
-        {
-            if given && !on_ceph {
-                wrong(
-                    option,
-                    format!("{option} is for RBD images"),
-                    "write rbd:POOL/IMAGE as the path, or leave it out",
-                );
-            }
-        }
-        if options.op_timeout_s.is_some() && !on_ceph && !over_nbd {
-            let instead = "write rbd:POOL/IMAGE or nbd://HOST/EXPORT as the path, or leave it out";
-            wrong("op-timeout", "op-timeout is for RBD images and NBD exports".into(), instead);
         }
         if let (Backing::Rbd(ImageName { snapshot: Some(_), .. }), Some(false)) = (&backing, options.ro) {
             wrong("ro", "a snapshot cannot be written".into(), "leave ro out, or serve the image itself");
@@ -321,6 +380,7 @@ impl UnitSpec {
             Backing::Path(path) => vec![path.display().to_string()],
             Backing::Rbd(name) => vec![format!("Ceph's image {name}")],
             Backing::Nbd(uri) => vec![format!("NBD export {uri}")],
+            Backing::Iscsi(url) => vec![format!("unit of a target, {url}")],
             Backing::Objects(path) => return self.describe_objects(format!("objects in {}", path.display())),
             Backing::ObjectMemory(bytes) => {
                 return self.describe_objects(format!("objects in memory, {}", Size(*bytes)));
@@ -365,6 +425,30 @@ mod tests {
             set.set(name, value).unwrap();
         }
         UnitSpec::new(path, set).unwrap_err().into_iter().map(|found| found.option).collect()
+    }
+
+    #[test]
+    fn units_of_targets_are_read_without_secrets() {
+        let none = Options::default();
+        let unit = |path: &str| UnitSpec::new(path, none.clone());
+        for (path, shown) in [
+            ("iscsi://h/iqn.2026-01.org.example:a", "iscsi://h:3260/iqn.2026-01.org.example:a/0"),
+            ("iser://[::1]:99/iqn.2026-01.org.example:a/7", "iser://[::1]:99/iqn.2026-01.org.example:a/7"),
+        ] {
+            assert_eq!(unit(path).unwrap().backing.to_string(), shown);
+        }
+        for path in ["iscsi://h", "iscsi://h/iqn.2026-01.org.example:a/0?depth=3"] {
+            assert!(unit(path).is_err(), "{path}");
+        }
+        let wrong = unit("iscsi://me%twelve-letters@h/iqn.2026-01.org.example:a/0").unwrap_err();
+        assert_eq!(wrong[0].option, "path");
+        assert!(!format!("{wrong:?}").contains("twelve-letters"), "{wrong:?}");
+        let url = "iscsi://h/iqn.2026-01.org.example:a/0";
+        assert_eq!(self::wrong(url, &[("far-user", "a")]), ["far-user"]);
+        assert_eq!(self::wrong(url, &[("far-initiator", "me")]), ["far-initiator"]);
+        assert_eq!(self::wrong(url, &[("size", "1G"), ("cache", "direct")]), ["size", "cache"]);
+        let far = [("far-user", "a"), ("far-secret-file", "/s"), ("op-timeout", "5")];
+        assert_eq!(self::wrong("/x", &far), ["far-user", "far-secret-file", "op-timeout"]);
     }
 
     #[test]

@@ -94,7 +94,17 @@ settings! {
         "ceph-conf" ceph_conf: Option<PathBuf> = None,
             text("a path").otherwise("$CEPH_CONF, else /etc/ceph/ceph.conf")
                 .hint("write the path of the cluster's ceph.conf");
-        /// How long an operation of an RBD image or NBD export may wait for the cluster or server.
+        /// As which user this host logs in to the target of an `iscsi://` or `iser://` unit (CHAP).
+        "far-user" far_user: Option<String> = None, printable(223).otherwise("no CHAP");
+        /// The file that has this user's secret.
+        "far-secret-file" far_secret_file: Option<PathBuf> = None,
+            text("a path").otherwise("no CHAP").hint("write the path of a file that only the daemon reads");
+        /// The initiator's name towards that target. Two hosts with one name end each other's
+        /// sessions.
+        "far-initiator" far_initiator: Option<String> = None,
+            printable(223).otherwise("of /etc/iscsi/initiatorname.iscsi if readable, else the machine's");
+        /// How long an operation may wait for the cluster, server or target of a unit behind a
+        /// network.
         "op-timeout" op_timeout_s: Option<u32> = None, number(1, 600).unit("s").otherwise("30");
         /// The most bytes a second that SANITIZE writes.
         "sanitize-rate" sanitize_rate: Option<u64> = None,
@@ -272,6 +282,9 @@ mod tests {
             ("aptpl", ""),
             ("ceph-user", ""),
             ("ceph-conf", ""),
+            ("far-user", ""),
+            ("far-secret-file", ""),
+            ("far-initiator", ""),
             ("op-timeout", "0"),
             ("sanitize-rate", "0"),
             ("quota", "0"),

@@ -11,6 +11,7 @@ use backing::spec::{CacheMode, Opened, Source, StoreSpec};
 use ceph::{ImageName, Login, RbdStore};
 use device::Identity;
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
+use iscsi_store::{Chap, Credential, IscsiStore, Provider, Url};
 use nbd_store::{NbdStore, Uri};
 
 use super::objects;
@@ -20,7 +21,7 @@ use crate::health;
 use crate::identity::{self, Carried, Reservations, Settled};
 use crate::unit::{Backing, UnitSpec};
 
-/// How long an operation of an RBD image or an NBD export may take, unless said otherwise, seconds.
+/// How long an operation of a medium behind a network may take, unless said otherwise, seconds.
 const OP_TIMEOUT_S: u32 = 30;
 
 /// Opens one unit. Blocks on its medium.
@@ -48,7 +49,8 @@ fn open_kind(
         Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, registry, carried)?,
         Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
         Backing::Rbd(name) => open_image(name, spec, registry)?,
-        Backing::Nbd(uri) => open_export(uri, spec, place, registry, carried)?,
+        Backing::Nbd(uri) => serve_elsewhere(open_export(uri, spec)?, spec, place, registry, carried)?,
+        Backing::Iscsi(url) => serve_elsewhere(open_far_unit(url, spec)?, spec, place, registry, carried)?,
         Backing::Objects(_) | Backing::ObjectMemory(_) => {
             identity::prepare_store(spec, carried, place)?;
             let store = objects::open(spec)?;
@@ -97,48 +99,95 @@ fn open_image(
 ) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
     let login = Login { user: options.ceph_user.clone(), conf: options.ceph_conf.clone() };
-    let op_timeout = Duration::from_secs(options.op_timeout_s.unwrap_or(OP_TIMEOUT_S).into());
-    let store = RbdStore::open(name, login, options.ro == Some(true), op_timeout)?;
+    let store = RbdStore::open(name, login, options.ro == Some(true), op_timeout(spec))?;
     let settled = identity::of_image(&store);
     let geometry = store.geometry();
     // A write is on all replicas before it is answered: nothing is left to flush.
     let (block_size, cache) = (options.block_bytes(), CacheMode::WriteThrough);
-    let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
-    let disk = disk_options(spec, &opened, &settled);
-    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
-    Ok((OpenKind::Disk(OpenDisk { opened, unit }), settled))
+    disk_over(Opened { store: Arc::new(store), block_size, cache, geometry }, spec, settled, registry)
 }
 
-fn open_export(
-    uri: &Uri,
+fn open_export(uri: &Uri, spec: &UnitSpec) -> Result<Elsewhere, String> {
+    let (read_only, op_timeout) = (spec.options.ro == Some(true), op_timeout(spec));
+    let store = NbdStore::open(nbd_store::Source { uri: uri.clone(), read_only, op_timeout })
+        .map_err(|error| format!("{uri}: {error}"))?;
+    // Without flushes the server has no cache that an initiator could ask it to write.
+    let has_cache = store.export().flags.flush();
+    Ok(Elsewhere { store: Arc::new(store), has_cache })
+}
+
+fn open_far_unit(url: &Url, spec: &UnitSpec) -> Result<Elsewhere, String> {
+    let options = &spec.options;
+    let chap = match (&options.far_user, &options.far_secret_file) {
+        (Some(user), Some(file)) => {
+            let (mode, secret) =
+                crate::secret::read(file).map_err(|error| format!("{url}: {}: {error}", file.display()))?;
+            if mode & 0o077 != 0 {
+                tracing::warn!(path = %file.display(), "others may read this secret: chmod 600 it");
+            }
+            let credential = Credential { name: user.clone(), secret };
+            Some(Chap { credential, target: None, hashes: Vec::new() })
+        }
+        _ => None,
+    };
+    let source = iscsi_store::Source {
+        url: url.clone(),
+        initiator: options.far_initiator.clone().unwrap_or_else(crate::iqn::default_initiator),
+        chap,
+        provider: Provider::Software,
+        read_only: options.ro == Some(true),
+        op_timeout: op_timeout(spec),
+    };
+    let store = IscsiStore::open(source).map_err(|error| format!("{url}: {error}"))?;
+    let has_cache = store.write_cache();
+    Ok(Elsewhere { store: Arc::new(store), has_cache })
+}
+
+/// The medium of another server.
+struct Elsewhere {
+    store: Arc<dyn BlockStore>,
+    /// Flushes may be of use.
+    has_cache: bool,
+}
+
+fn serve_elsewhere(
+    medium: Elsewhere,
     spec: &UnitSpec,
     place: &Place,
     registry: &Registry,
     carried: &Carried,
 ) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
-    let op_timeout = Duration::from_secs(options.op_timeout_s.unwrap_or(OP_TIMEOUT_S).into());
-    let source = nbd_store::Source { uri: uri.clone(), read_only: options.ro == Some(true), op_timeout };
-    let store = NbdStore::open(source).map_err(|error| format!("{uri}: {error}"))?;
-    let geometry = store.geometry();
-    let least = if geometry.block <= 512 { 512 } else { 4096 };
-    let block_size = options.bs.unwrap_or(least);
+    let geometry = medium.store.geometry();
+    let block_size = options.bs.unwrap_or(if geometry.block <= 512 { 512 } else { 4096 });
     if geometry.block > block_size {
-        let (block, instead) =
-            (geometry.block, if geometry.block > 4096 { "no unit has them" } else { "write bs=4096" });
+        let (block, path) = (geometry.block, &spec.backing);
+        let instead = if block > 4096 { "no unit has them" } else { "write bs=4096" };
         return Err(format!(
-            "{uri}: the server's blocks are {block} bytes, more than {block_size}: {instead}"
+            "{path}: the server's blocks are {block} bytes, more than {block_size}: {instead}"
         )
         .into());
     }
-    // Without flushes the server has no cache that an initiator could ask it to write.
-    let usual = if store.export().flags.flush() { CacheMode::WriteBack } else { CacheMode::WriteThrough };
+    let usual = if medium.has_cache { CacheMode::WriteBack } else { CacheMode::WriteThrough };
     let cache = options.cache.unwrap_or(usual);
     let settled = identity::settle(spec, place, carried)?;
-    let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
+    disk_over(Opened { store: medium.store, block_size, cache, geometry }, spec, settled, registry)
+}
+
+/// A disk over a medium behind a network.
+fn disk_over(
+    opened: Opened,
+    spec: &UnitSpec,
+    settled: Settled,
+    registry: &Registry,
+) -> Result<(OpenKind, Settled), Unopened> {
     let disk = disk_options(spec, &opened, &settled);
     let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
     Ok((OpenKind::Disk(OpenDisk { opened, unit }), settled))
+}
+
+fn op_timeout(spec: &UnitSpec) -> Duration {
+    Duration::from_secs(spec.options.op_timeout_s.unwrap_or(OP_TIMEOUT_S).into())
 }
 
 /// Warns of bytes behind the last whole block, which are not served.

@@ -26,6 +26,8 @@ const TABLES: [Table; 13] = [
     ("[[export]]", &[("name", "\"/data\""), ("path", "\"mem:1M\"")]),
     ("[[export.client]]", &[("network", "\"192.0.2.0/24\"")]),
 ];
+/// A medium that has settings of its own.
+const FAR: (&str, &str) = ("path", "\"iscsi://192.0.2.1/iqn.2026-01.org.example:far/0\"");
 /// Users that an ACL can name.
 const USERS: &str = "{ users = [{ name = \"a\", secret = \"one-one-one-one\" }, { name = \"b\", secret = \"two-two-two-two\" }] }";
 
@@ -87,16 +89,20 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                 "congestion-control" => ("\"cubic\"", "\"bbr\""),
                 "server" => ("\"192.0.2.30\"", "\"192.0.2.31\""),
                 "iqn" => ("\"iqn.2026-01.org.example:t\"", "\"iqn.2026-01.org.example:u\""),
-                "initiator" => ("\"iqn.2026-01.org.example:i\"", "\"iqn.2026-01.org.example:j\""),
+                "initiator" | "far-initiator" => {
+                    ("\"iqn.2026-01.org.example:i\"", "\"iqn.2026-01.org.example:j\"")
+                }
                 "hosts" => ("[\"a\"]", "[\"b\"]"),
                 "groups" => ("[]", "[1]"),
                 "luns" => ("[]", "[0]"),
                 "redirect" => ("\"192.0.2.20:1\"", "\"192.0.2.20:2\""),
                 "naa" => ("\"3000000000000001\"", "\"3000000000000002\""),
-                "aptpl" | "keep" | "ceph-conf" | "certificate" | "key" => ("\"/srv/a\"", "\"/srv/b\""),
+                "aptpl" | "keep" | "ceph-conf" | "far-secret-file" | "certificate" | "key" => {
+                    ("\"/srv/a\"", "\"/srv/b\"")
+                }
                 "states" => ("[\"active/optimized\"]", "[\"active/optimized\", \"standby\"]"),
                 "alias" | "entity" | "serial" | "vendor" | "product" | "revision" | "name" | "user"
-                | "ceph-user" => ("\"a\"", "\"b\""),
+                | "ceph-user" | "far-user" => ("\"a\"", "\"b\""),
                 _ => return None,
             };
             (a.to_owned(), b.to_owned())
@@ -105,6 +111,9 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
     let more: &[(&str, &str)] = match (header, setting.name) {
         ("[[target.unit]]", "name" | "capacity") => &[("path", "\"osd:/srv/objects\"")],
         ("[[target.unit]]", "ceph-user" | "ceph-conf" | "op-timeout") => &[("path", "\"rbd:pool/disk\"")],
+        ("[[target.unit]]", "far-user") => &[FAR, ("far-secret-file", "\"/srv/a\"")],
+        ("[[target.unit]]", "far-secret-file") => &[FAR, ("far-user", "\"a\"")],
+        ("[[target.unit]]", "far-initiator") => &[FAR],
         ("[[target.unit]]", "quota") => &[("path", "\"mem:1G\""), ("thin", "true")],
         ("[[target.unit]]", "warn-used" | "warn-available") => &[("thin", "true")],
         (_, "burst") => &[("iops", "100")],
