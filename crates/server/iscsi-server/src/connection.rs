@@ -229,6 +229,9 @@ impl Connection {
         if self.is_closing() && matches!(end, End::HungUp) {
             end = End::Closed;
         }
+        if !matches!(end, End::Closed) {
+            self.end_session();
+        }
         if draining && matches!(end, End::Closed) {
             let over = || self.inner.borrow().state.tasks().next().is_none().then_some(());
             // Commands that wait for their initiator's data cannot end: hence the timeout.
@@ -438,7 +441,7 @@ impl Connection {
             Event::TaskManagement(request) => {
                 let connection = self.clone();
                 runtime::spawn(async move {
-                    let result = management::run(&connection, &request).await;
+                    let Some(result) = management::run(&connection, &request).await else { return };
                     let reset = management::ends_sessions(&request);
                     connection.with(|state, outbox| state.task_management_response(&request, result, outbox));
                     if reset {
@@ -587,12 +590,29 @@ impl Connection {
             return;
         }
         self.failure.set(Some(error));
+        if !self.is_closing() {
+            self.end_session();
+        }
         match self.keeps && !self.session.is_ending() {
             true => self.detach(),
             false => _ = self.life.advance(Phase::Lost),
         }
         self.stop.notify();
         self.progress.notify();
+    }
+
+    /// Below ErrorRecoveryLevel 2 a lost connection ends its session (RFC 7143 §7.1.4.4), with the
+    /// connections that are about to join it. It does so at once: a task management function that
+    /// waits for this connection must not be answered then.
+    fn end_session(&self) {
+        if self.session.recovers_connections() {
+            return;
+        }
+        for member in self.session.end() {
+            if member.remote.id != self.id {
+                member.remote.shut();
+            }
+        }
     }
 
     async fn stopped(&self) {

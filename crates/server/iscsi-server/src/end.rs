@@ -13,6 +13,9 @@ pub(crate) enum End {
     /// The peer closed it and had not logged out.
     #[error("closed without a logout")]
     HungUp,
+    /// The peer does not acknowledge statuses that a task management function waits for.
+    #[error("statuses are not acknowledged")]
+    Unacknowledged,
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -526,7 +526,7 @@ pub(crate) fn full_feature(
             // Data that may have to be sent again is sent from memory that does not change.
             let lend = model.zero_copy && recovery.is_none();
             let outbox = Outbox { lend, holds: lend && !data_digest, ..Outbox::default() };
-            let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
+            let transport = Transport::Tcp(Tcp::new(stream));
             (Link { transport, outbox }, Start::Tcp(accepts, early.take_rest()))
         }
         Wire::Iser(pair, remote_invalidation) => {

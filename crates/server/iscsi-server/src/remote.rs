@@ -36,6 +36,8 @@ pub(crate) trait Resident {
     fn announce(&self, event: AsyncEvent, parameters: [u16; 3]);
     /// Aborts tasks, waits until they have ended, and says how many there were.
     fn abort(self: Rc<Self>, victims: Victims) -> Work<usize>;
+    /// Waits until the initiator has acknowledged all statuses so far.
+    fn acknowledged(self: Rc<Self>) -> Work<()>;
     /// How many tasks there are.
     fn count(self: Rc<Self>, victims: &Victims) -> usize;
     /// Removes it for recovery (RFC 7143 §11.14.1), and waits until it takes part in nothing any
@@ -144,6 +146,12 @@ impl Remote {
     /// Aborts tasks; returns how many there were, when they have ended.
     pub(crate) async fn abort(&self, victims: Victims) -> usize {
         self.ask(|connection| async move { connection.abort(victims).await }).await.unwrap_or(0)
+    }
+
+    /// Waits until the initiator has acknowledged all statuses that the connection has sent so far,
+    /// or the connection is gone.
+    pub(crate) async fn acknowledged(&self) {
+        self.ask(|connection| async move { connection.acknowledged().await }).await;
     }
 
     /// How many tasks there are.

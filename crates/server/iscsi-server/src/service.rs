@@ -13,7 +13,7 @@ use server_core::audit::{self, Who};
 use server_core::{Arrival, Service, Sniff};
 
 use crate::config::Transports;
-use crate::end::{End, LoginFailure};
+use crate::end::LoginFailure;
 use crate::login::{self, Wire};
 use crate::model::PortalEntry;
 use crate::shared::{BoundPortal, Shared};
@@ -97,14 +97,9 @@ async fn serve(shared: &Arc<Shared>, portal: BoundPortal, arrival: Arrival) {
     };
     let session = &seat.session;
     let end = connection.run(start).await;
-    // Below ErrorRecoveryLevel 2 a lost connection ends its session (RFC 7143 §7.1.4.4), with the
-    // connections that are about to join it. At level 2 the session continues, unless commands were
-    // lost with the connection that the initiator does not send again.
-    let fails = match session.recovers_connections() {
-        false => !matches!(end, End::Closed),
-        true => !session.stop_watching(seat.id) && session.has_lasting_gap().await,
-    };
-    if fails {
+    // At ErrorRecoveryLevel 2 the session continues after a lost connection, unless commands were
+    // lost with it that the initiator does not send again.
+    if session.recovers_connections() && !session.stop_watching(seat.id) && session.has_lasting_gap().await {
         for member in session.end() {
             if member.remote.id != seat.id {
                 member.remote.shut();

@@ -226,6 +226,20 @@ pub(super) fn offered(lab: &Lab) -> Verdict<Conn> {
     }
 }
 
+/// The response to a task management request over `first`. Answers pings over `second` meanwhile,
+/// which acknowledges the statuses that came there.
+fn concluded(first: &mut Conn, second: &mut Conn, itt: u32) -> Verdict<u8> {
+    let is_answer = |pdu: &Pdu| pdu.is(Opcode::TaskManagementResponse) && pdu.itt() == itt;
+    for _ in 0..20 {
+        if let Some(pdu) = first.anything(QUIET, is_answer) {
+            return Ok(pdu.bhs.as_task_management_response().response);
+        }
+        second.anything(QUIET, |_| false);
+    }
+    second.ping(b"all has come")?;
+    Ok(first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response)
+}
+
 /// Both connections of a session.
 pub(super) fn two(lab: &Lab) -> Verdict<(Conn, Conn)> {
     let first = offered(lab)?;
@@ -249,7 +263,7 @@ fn waits_for_the_command_ahead(lab: &Lab, function: Function) -> Verdict<()> {
     }
     second.cmd_sn = missing;
     second.start(&Command::new(&[0; 6]))?;
-    let code = first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response;
+    let code = concluded(&mut first, &mut second, itt)?;
     should(code == 0, task::told(0), || task::told(code))?;
     first.run(&Command::new(&[0; 6]))?.good("a command after it").map(|_| ())
 }

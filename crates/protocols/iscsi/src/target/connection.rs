@@ -68,6 +68,23 @@ impl<P: Payload> Connection<P> {
         self.numbering.output.stat_sn()
     }
 
+    /// ExpStatSN of the initiator's last PDU.
+    #[inline]
+    pub fn exp_stat_sn(&self) -> u32 {
+        self.numbering.output.exp_stat_sn()
+    }
+
+    /// Whether the initiator has acknowledged all PDUs before this StatSN.
+    pub fn is_acknowledged(&self, stat_sn: u32) -> bool {
+        self.numbering.output.is_acknowledged(stat_sn)
+    }
+
+    /// Asks for an acknowledgement at once, by a NOP-In (RFC 7143 §4.2.3.3).
+    pub fn ping_at_once(&mut self, sink: &mut impl Sink<P>) {
+        let tag = self.numbering.output.tag();
+        self.numbering.send_ping(tag, sink);
+    }
+
     /// Handles one PDU: its header, AHS and data segment, with verified digests. Afterwards the
     /// caller must call [`Self::next_held`] until it returns `None`.
     pub fn handle(
@@ -82,15 +99,17 @@ impl<P: Payload> Connection<P> {
         let Some(view) = bhs.view() else {
             return self.reject(RejectReason::CommandNotSupported, bhs, sink).map(|()| None);
         };
+        let exp_stat_sn = bhs.exp_stat_sn().unwrap_or(self.numbering.output.stat_sn());
+        self.numbering.output.expects(exp_stat_sn);
         if self.numbering.recovery.is_some() {
             self.numbering.check_overrun()?;
             if let PduRef::SnackRequest(request) = view {
                 // The same PDU must not acknowledge the PDUs that it requests.
                 let result = self.resend().answer(request, bhs, sink).map(|()| None);
-                self.numbering.acknowledge(request.exp_stat_sn.get(), now);
+                self.numbering.acknowledge(exp_stat_sn, now);
                 return result;
             }
-            self.numbering.acknowledge(bhs.exp_stat_sn().unwrap_or(self.numbering.output.stat_sn()), now);
+            self.numbering.acknowledge(exp_stat_sn, now);
         }
         match view {
             PduRef::DataOut(out) if self.numbering.recovery.is_some() => {

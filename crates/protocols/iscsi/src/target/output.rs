@@ -5,6 +5,7 @@ use super::payload::{Payload, Sink};
 use crate::digest;
 use crate::frame::{Digests, padding_len};
 use crate::pdu::Bhs;
+use crate::sn;
 
 /// The maximum data segment that every initiator receives, bytes. With iSER it is less than the 512
 /// of RFC 7143 §13.12, since Linux's initiator has no room for more, whatever it declares.
@@ -15,6 +16,8 @@ const ZEROS: [u8; 3] = [0; 3];
 #[derive(Debug)]
 pub(super) struct Output {
     stat_sn: u32,
+    /// ExpStatSN of the initiator's last PDU.
+    exp_stat_sn: u32,
     next_tag: u32,
     max_segment: u32,
     digests: Digests,
@@ -23,7 +26,7 @@ pub(super) struct Output {
 impl Output {
     /// A direction whose next StatSN is `stat_sn`, to a peer that receives `max_segment` bytes.
     pub fn new(stat_sn: u32, max_segment: u32, digests: Digests) -> Self {
-        let mut output = Self { stat_sn, next_tag: 0, max_segment: 0, digests };
+        let mut output = Self { stat_sn, exp_stat_sn: stat_sn, next_tag: 0, max_segment: 0, digests };
         output.set_max_segment(max_segment);
         output
     }
@@ -40,6 +43,24 @@ impl Output {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.wrapping_add(1);
         stat_sn
+    }
+
+    /// ExpStatSN of the initiator's last PDU.
+    #[inline]
+    pub fn exp_stat_sn(&self) -> u32 {
+        self.exp_stat_sn
+    }
+
+    /// A PDU has come whose sender expects this StatSN next.
+    #[inline]
+    pub fn expects(&mut self, exp_stat_sn: u32) {
+        self.exp_stat_sn = exp_stat_sn;
+    }
+
+    /// Whether the initiator has acknowledged all PDUs before this StatSN. A StatSN that was never
+    /// sent acknowledges nothing.
+    pub fn is_acknowledged(&self, stat_sn: u32) -> bool {
+        sn::ge(self.exp_stat_sn, stat_sn) && !sn::lt(self.stat_sn, self.exp_stat_sn)
     }
 
     /// A new Target Transfer Tag that belongs to no task.

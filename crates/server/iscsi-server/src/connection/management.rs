@@ -14,6 +14,7 @@ use scsi::UnitAttention;
 
 use super::Connection;
 use crate::Unit;
+use crate::end::End;
 use crate::preemptor;
 use crate::remote::{Remote, Victims};
 use crate::session::{Session, close_all};
@@ -21,18 +22,23 @@ use crate::session::{Session, close_all};
 /// How long a function waits for commands that were sent before it. Initiators wait for its answer
 /// for 15 s or longer.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// After which time it is first looked whether they have come, which nobody tells, and how often it
-/// is at last.
+/// How long it waits for acknowledgements after that. A connection that gives none is then dropped.
+const ACKNOWLEDGEMENT: Duration = Duration::from_secs(4);
+/// The first and the longest pause between two looks whether they have come: no event reports that.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(32);
 
-/// Does what `request` asks; returns when it has been done.
-pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
+/// Does what `request` asks. Returns its result when it has been done; `None` if it gets no
+/// response, since its session has ended.
+pub(crate) async fn run(
+    connection: &Rc<Connection>,
+    request: &TaskManagement,
+) -> Option<TaskManagementResult> {
     use TaskManagementFunction as Function;
     let Some(function) = Function::from_code(request.function) else {
-        return TaskManagementResult::FunctionRejected;
+        return Some(TaskManagementResult::FunctionRejected);
     };
-    match function {
+    let result = match function {
         Function::AbortTask => abort_task(connection, request).await,
         // It is not done here but by `reassign`.
         Function::TaskReassign => TaskManagementResult::ReassignmentNotSupported,
@@ -40,14 +46,14 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
         Function::ClearAca => TaskManagementResult::NotSupported,
         Function::AbortTaskSet | Function::ClearTaskSet | Function::LogicalUnitReset => {
             let Some(unit) = unit_of(connection, request.lun) else {
-                return TaskManagementResult::LunDoesNotExist;
+                return Some(TaskManagementResult::LunDoesNotExist);
             };
-            if !all_before_have_come(connection, request).await {
-                return TaskManagementResult::FunctionRejected;
+            if !all_before_have_come(connection, request).await? {
+                return Some(TaskManagementResult::FunctionRejected);
             }
             if !unit_of(connection, request.lun).is_some_and(|now| now.is(&unit)) {
                 // Its tasks ended with it.
-                return TaskManagementResult::LunDoesNotExist;
+                return Some(TaskManagementResult::LunDoesNotExist);
             }
             let own = &connection.session;
             match function {
@@ -56,7 +62,7 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
                 }
                 Function::ClearTaskSet => {
                     if !clear_task_set(connection, request, &unit).await {
-                        return TaskManagementResult::FunctionRejected;
+                        return Some(TaskManagementResult::FunctionRejected);
                     }
                 }
                 _ => {
@@ -64,20 +70,22 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
                         abort_in(&session, &affected(&session, connection, request, &unit)).await;
                     }
                     if !unit.reset(ResetKind::LogicalUnit, own.nexus.id).await {
-                        return TaskManagementResult::FunctionRejected;
+                        return Some(TaskManagementResult::FunctionRejected);
                     }
                 }
             }
+            others_have_acknowledged(connection).await?;
             TaskManagementResult::FunctionComplete
         }
-        Function::TargetWarmReset => reset_target(connection, request, ResetKind::TargetWarm).await,
-        Function::TargetColdReset => reset_target(connection, request, ResetKind::TargetCold).await,
+        Function::TargetWarmReset => reset_target(connection, request, ResetKind::TargetWarm).await?,
+        Function::TargetColdReset => reset_target(connection, request, ResetKind::TargetCold).await?,
         // RFC 7144's functions come with iSCSIProtocolLevel 2, which this target does not claim.
         Function::QueryTask
         | Function::QueryTaskSet
         | Function::ItNexusReset
         | Function::QueryAsynchronousEvent => TaskManagementResult::NotSupported,
-    }
+    };
+    Some(result)
 }
 
 /// Whether the sessions of the target end after this function: a cold reset is as a power cycle
@@ -105,14 +113,13 @@ async fn abort_in(session: &Session, victims: &Victims) -> usize {
 
 /// Waits until the commands that were sent before `request` have come, on whatever connection (RFC
 /// 7143 §4.2.3.3): what comes after the answer must be nothing that the function affects. False if
-/// some do not come; nothing is promised then.
-async fn all_before_have_come(connection: &Rc<Connection>, request: &TaskManagement) -> bool {
+/// some do not come; nothing is promised then. `None` if this connection or its session ends.
+async fn all_before_have_come(connection: &Rc<Connection>, request: &TaskManagement) -> Option<bool> {
     let deadline = runtime::now() + ARRIVAL;
     let mut pause = FIRST_LOOK;
     while sn::lt(connection.with(|state, _| state.exp_cmd_sn()), request.cmd_sn) {
-        // Without this connection nobody gets the answer.
-        if connection.is_cut() || connection.is_closing() {
-            return false;
+        if connection.is_cut() || connection.is_closing() || connection.session.is_ending() {
+            return None;
         }
         if runtime::now() >= deadline {
             tracing::info!(
@@ -121,12 +128,61 @@ async fn all_before_have_come(connection: &Rc<Connection>, request: &TaskManagem
                 function = request.function,
                 "rejected: commands sent before it have not come"
             );
-            return false;
+            return Some(false);
         }
         runtime::sleep(pause).await;
         pause = (2 * pause).min(LONGEST_LOOK);
     }
-    true
+    Some(true)
+}
+
+/// Waits until the initiator has acknowledged the statuses that were sent over the session's other
+/// connections (RFC 7143 §4.2.3.3): the answer concludes those tasks, and the initiator may use
+/// their tags again. On this connection the answer comes after the statuses. `None` if the session
+/// has ended, perhaps since a connection did not acknowledge.
+///
+/// It does not wait for other initiators' sessions: initiators often ask for a reset because
+/// another initiator is dead.
+async fn others_have_acknowledged(connection: &Rc<Connection>) -> Option<()> {
+    if connection.session.window.is_none() {
+        // This is the session's only connection.
+        return Some(());
+    }
+    let members = connection.session.connections();
+    let others = members.iter().filter(|member| member.remote.id != connection.id);
+    // All at once: each notes what it has sent so far.
+    let waits: Vec<_> = others
+        .map(|member| {
+            let remote = member.remote.clone();
+            runtime::spawn(async move { remote.acknowledged().await })
+        })
+        .collect();
+    for wait in waits {
+        // A core that has stopped has no connection any more.
+        let _ = wait.await;
+    }
+    (!connection.session.is_ending()).then_some(())
+}
+
+/// Waits until the initiator has acknowledged what this connection has sent so far, for which a
+/// NOP-In asks, or the connection is gone. Drops a connection on which the initiator does not.
+pub(super) async fn acknowledged(connection: &Rc<Connection>) {
+    let is_gone = || connection.is_cut() || connection.is_closing();
+    let last = connection.with(|state, _| state.stat_sn());
+    let is_acknowledged = || connection.with(|state, _| state.is_acknowledged(last));
+    if is_gone() || is_acknowledged() {
+        return;
+    }
+    connection.with(|state, outbox| state.ping_at_once(outbox));
+    let deadline = runtime::now() + ACKNOWLEDGEMENT;
+    let mut pause = FIRST_LOOK;
+    while !is_gone() && !is_acknowledged() {
+        if runtime::now() >= deadline {
+            return connection.lose(End::Unacknowledged);
+        }
+        runtime::sleep(pause).await;
+        pause = (2 * pause).min(LONGEST_LOOK);
+    }
 }
 
 async fn abort_task(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
@@ -182,10 +238,10 @@ async fn reset_target(
     connection: &Rc<Connection>,
     request: &TaskManagement,
     kind: ResetKind,
-) -> TaskManagementResult {
+) -> Option<TaskManagementResult> {
     let Some(target) = connection.session.target() else {
         broken!("task management in a discovery session");
-        return TaskManagementResult::FunctionRejected;
+        return Some(TaskManagementResult::FunctionRejected);
     };
     // What was sent before it and has not come counts as received, and is never run (RFC 7143
     // §4.2.3.3).
@@ -203,6 +259,7 @@ async fn reset_target(
     for lun in &target.config.units {
         all &= lun.unit.reset(kind, connection.session.nexus.id).await;
     }
+    others_have_acknowledged(connection).await?;
     if kind == ResetKind::TargetCold {
         for session in sessions(connection) {
             if !Arc::ptr_eq(&session, &connection.session) {
@@ -210,7 +267,9 @@ async fn reset_target(
             }
         }
     }
-    if all { TaskManagementResult::FunctionComplete } else { TaskManagementResult::FunctionRejected }
+    let result =
+        if all { TaskManagementResult::FunctionComplete } else { TaskManagementResult::FunctionRejected };
+    Some(result)
 }
 
 /// Answers a logout and closes what it asked to be closed.

@@ -6,7 +6,7 @@ use iscsi::pdu::{AsyncEvent, Lun};
 use iscsi::target::recovery::Recovered;
 use server_core::tally::Counts;
 
-use super::{Connection, Phase, reassign};
+use super::{Connection, Phase, management, reassign};
 use crate::ferry::Parcel;
 use crate::remote::{Resident, Victims, Work};
 use crate::slow::Slow;
@@ -50,6 +50,10 @@ impl Resident for Connection {
 
     fn abort(self: Rc<Self>, victims: Victims) -> Work<usize> {
         Box::pin(async move { Self::abort(&self, &victims).await })
+    }
+
+    fn acknowledged(self: Rc<Self>) -> Work<()> {
+        Box::pin(async move { management::acknowledged(&self).await })
     }
 
     fn count(self: Rc<Self>, victims: &Victims) -> usize {

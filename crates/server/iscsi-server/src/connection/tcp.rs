@@ -38,7 +38,7 @@ fn send_early(tcp: &Tcp, connection: &Connection) -> Result<(), End> {
         return Ok(());
     }
     let gather = &mut outbox.gather;
-    tcp.send_now(gather, state.stat_sn())?;
+    tcp.send_now(gather, state.stat_sn(), state.exp_stat_sn())?;
     connection.backlog.account(gather.len());
     Ok(())
 }
@@ -95,7 +95,11 @@ pub(super) async fn send_loop(tcp: &Tcp, connection: &Rc<Connection>) {
         let gather = std::mem::replace(&mut connection.inner.borrow_mut().outbox.gather, spare);
         tcp.sending.set(gather.len());
         let begun = runtime::now();
-        let (result, gather) = tcp.send(gather, || connection.inner.borrow().state.stat_sn()).await;
+        let numbers = || {
+            let state = &connection.inner.borrow().state;
+            (state.stat_sn(), state.exp_stat_sn())
+        };
+        let (result, gather) = tcp.send(gather, numbers).await;
         tcp.sending.set(0);
         spare = gather;
         connection.backlog.account(connection.inner.borrow().outbox.gather.len());
@@ -124,7 +128,6 @@ impl Incoming<'_> {
     #[inline]
     fn note(&self, bhs: &Bhs) {
         if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
-            self.tcp.exp_stat_sn.set(exp_stat_sn);
             self.connection.acknowledged(exp_stat_sn);
         }
     }

@@ -5,19 +5,23 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, PATIENCE, address, read10, server, write10};
 use iscsi::pdu::{
-    Lun, Opcode, ScsiCommand, TaskManagementFunction as Function, TaskManagementRequest, TaskManagementResult,
+    Bhs, Lun, NopOut, Opcode, ScsiCommand, TaskManagementFunction as Function, TaskManagementRequest,
+    TaskManagementResult,
 };
 
 /// A session of two connections, and the number that its next command has.
 fn two(server: &iscsi_server::Server) -> (Client, Client) {
     let mut first = Client::login(address(server), Client::config(1));
+    first.acknowledges = true;
     first.settle(0);
     let established = first.session.clone().expect("logged in");
     let mut config = Client::config(1);
     (config.tsih, config.cid) = (established.tsih, 1);
     config.session = Some(established.params);
     config.cmd_sn = first.cmd_sn;
-    (first, Client::login(address(server), config))
+    let mut second = Client::login(address(server), config);
+    second.acknowledges = true;
+    (first, second)
 }
 
 /// A write of block 0, with its data, that is not sent yet.
@@ -53,6 +57,35 @@ fn is_quiet(client: &Client) -> bool {
     quiet
 }
 
+/// The next ping of the target.
+fn ping(client: &mut Client) -> Bhs {
+    loop {
+        let pdu = client.receive().expect("a ping");
+        if pdu.bhs.opcode() == Some(Opcode::NopIn) {
+            return pdu.bhs;
+        }
+    }
+}
+
+/// Answers a ping, and acknowledges what `client` says that it has got.
+fn answer(client: &mut Client, ping: &Bhs) {
+    let mut answer = NopOut::answer(ping.as_nop_in().ttt.get(), Lun::ZERO);
+    answer.as_bhs_mut().set_immediate(true);
+    answer.cmd_sn.set(client.cmd_sn);
+    client.send(answer.into(), &[]);
+}
+
+/// Answers pings until the connection ends.
+fn answer_pings(mut client: Client) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        while let Some(pdu) = client.receive() {
+            if pdu.bhs.opcode() == Some(Opcode::NopIn) {
+                answer(&mut client, &pdu.bhs);
+            }
+        }
+    })
+}
+
 fn stop(server: iscsi_server::Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
@@ -68,6 +101,7 @@ fn functions_wait_for_commands_on_their_way_over_another_connection() {
         send(&mut first, function, None);
         assert!(is_quiet(&first), "{function} was answered before the write had come");
         second.send(write.into(), &[0xaa; 512]);
+        let pings = answer_pings(second);
         assert_eq!(result(&mut first), COMPLETE, "{function}");
         // It was over before the answer, or it ends without a status. Nothing of it happens after
         // the answer.
@@ -81,7 +115,60 @@ fn functions_wait_for_commands_on_their_way_over_another_connection() {
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(blocks(&mut first), before, "{function}");
         stop(server);
+        pings.join().expect("the connection ends in order");
     }
+}
+
+/// Every function that ends several tasks, while a status that was sent over the other connection
+/// is not acknowledged.
+#[test]
+fn functions_wait_until_statuses_on_other_connections_are_acknowledged() {
+    let functions = [
+        Function::AbortTaskSet,
+        Function::ClearTaskSet,
+        Function::LogicalUnitReset,
+        Function::TargetWarmReset,
+    ];
+    for function in functions {
+        let server = server(|_| ());
+        let (mut first, mut second) = two(&server);
+        let mut read = first.command(0, &read10(0, 1));
+        read.set_read(true);
+        read.edtl.set(512);
+        let unread = second.exp_stat_sn;
+        second.send(read.into(), &[]);
+        // It has gone out, and nobody has said that it came.
+        let status = second.receive().expect("a status");
+        assert_eq!(status.bhs.itt(), read.itt.get());
+        second.exp_stat_sn = unread;
+        send(&mut first, function, None);
+        assert!(is_quiet(&first), "{function} was answered before the status was acknowledged");
+        // The target asks for it. An answer that acknowledges nothing does not end the wait.
+        let ping = ping(&mut second);
+        answer(&mut second, &ping);
+        assert!(is_quiet(&first), "{function} was answered by a ping's answer alone");
+        second.exp_stat_sn = unread.wrapping_add(1);
+        answer(&mut second, &ping);
+        assert_eq!(result(&mut first), COMPLETE, "{function}");
+        stop(server);
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_acknowledge_is_dropped_and_answers_nothing() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let mut read = first.command(0, &read10(0, 1));
+    read.set_read(true);
+    read.edtl.set(512);
+    second.send(read.into(), &[]);
+    assert_eq!(second.receive().expect("a status").bhs.itt(), read.itt.get());
+    send(&mut first, Function::LogicalUnitReset, None);
+    // At ErrorRecoveryLevel 0 the session ends with it.
+    while let Some(pdu) = first.receive() {
+        assert_ne!(pdu.bhs.opcode(), Some(Opcode::TaskManagementResponse), "{}", pdu.bhs);
+    }
+    stop(server);
 }
 
 #[test]

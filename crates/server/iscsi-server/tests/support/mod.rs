@@ -123,7 +123,8 @@ pub struct Client {
     itt: u32,
     /// Whether its requests acknowledge statuses. Otherwise ExpStatSN is 0.
     pub acknowledges: bool,
-    exp_stat_sn: u32,
+    /// The StatSN that it expects next.
+    pub exp_stat_sn: u32,
 }
 
 impl Client {

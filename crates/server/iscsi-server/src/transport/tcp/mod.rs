@@ -17,8 +17,6 @@ use loans::Loans;
 pub(crate) struct Tcp {
     pub stream: TcpStream,
     loans: RefCell<Loans>,
-    /// ExpStatSN of the initiator's last PDU.
-    pub exp_stat_sn: Cell<u32>,
     /// Whether a long data segment is arriving, so that the next receive is for it alone.
     pub long: Cell<bool>,
     /// Bytes handed to the socket and not sent yet.
@@ -28,12 +26,10 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// A socket whose peer expects the status `exp_stat_sn` first.
-    pub(crate) fn new(stream: TcpStream, exp_stat_sn: u32) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
             loans: RefCell::default(),
-            exp_stat_sn: Cell::new(exp_stat_sn),
             long: Cell::new(false),
             sending: Cell::new(0),
             to_send: Notify::default(),
@@ -52,24 +48,29 @@ impl Tcp {
     }
 
     /// Sends what the socket takes of `gather` now. All of its PDUs have StatSNs before
-    /// `next_stat_sn`.
-    pub(crate) fn send_now(&self, gather: &mut Gather, next_stat_sn: u32) -> io::Result<()> {
-        let lent =
-            self.loans.borrow_mut().send(&self.stream, gather, next_stat_sn, self.exp_stat_sn.get())?;
+    /// `next_stat_sn`; the initiator expects `exp_stat_sn` next.
+    pub(crate) fn send_now(
+        &self,
+        gather: &mut Gather,
+        next_stat_sn: u32,
+        exp_stat_sn: u32,
+    ) -> io::Result<()> {
+        let lent = self.loans.borrow_mut().send(&self.stream, gather, next_stat_sn, exp_stat_sn)?;
         if lent == Lent::Rest {
             self.stream.try_send(gather)?;
         }
         Ok(())
     }
 
-    /// Sends all of `gather`. `next_stat_sn` returns the first StatSN that no PDU has yet.
+    /// Sends all of `gather`. `numbers` returns the first StatSN that no PDU has yet, and the one
+    /// that the initiator expects next.
     pub(crate) async fn send(
         &self,
         mut gather: Gather,
-        next_stat_sn: impl Fn() -> u32,
+        numbers: impl Fn() -> (u32, u32),
     ) -> (io::Result<()>, Gather) {
         loop {
-            let (next, expected) = (next_stat_sn(), self.exp_stat_sn.get());
+            let (next, expected) = numbers();
             let sent = self.loans.borrow_mut().send(&self.stream, &mut gather, next, expected);
             match sent {
                 Ok(Lent::All) => return (Ok(()), gather),
