@@ -13,25 +13,15 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
-/// Number of counters. With more threads some share a counter, which is slower but still correct.
-const SLOTS: usize = 64;
+use super::sync::{AtomicU32, Mutex, MutexGuard, Ordering, SLOTS, slot};
 
 /// A counter on a cache line (and its prefetched neighbour) of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicU32);
-
-fn slot() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS;
-    }
-    MINE.with(|mine| *mine)
-}
 
 /// The exclusion of one unit. Its callers choose the unit of the ranges.
 pub struct Exclusion {

@@ -18,6 +18,7 @@ mod nexuses;
 mod owners;
 mod persist;
 mod ports;
+mod sync;
 mod unit;
 
 pub use command::{Cdb, Command, Outcome, TaskAttribute};

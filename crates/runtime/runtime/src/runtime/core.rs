@@ -176,7 +176,7 @@ impl Core {
             return false;
         }
         self.uring.submit();
-        !self.uring.has_work() && !self.remote.has_mail() && self.uring.unsubmitted() == 0
+        !self.uring.has_work() && !self.remote.mailbox.has_mail() && self.uring.unsubmitted() == 0
     }
 
     /// Time of this turn.
@@ -218,7 +218,7 @@ impl Core {
     /// One turn: run the ready tasks, then submit, wait if there is nothing else to do, and reap.
     pub(super) fn turn(&self) {
         self.run_tasks();
-        if self.remote.has_mail() {
+        if self.remote.mailbox.has_mail() {
             self.read_mail();
         }
         // Tasks and mail may have copied past the caches; from here on the core may wait.
@@ -268,7 +268,7 @@ impl Core {
     #[cold]
     fn read_mail(&self) {
         let mut mail = std::mem::take(&mut *self.mail.borrow_mut());
-        self.remote.take_mail(&mut mail);
+        self.remote.mailbox.take(&mut mail);
         for message in mail.drain(..) {
             match message {
                 Message::Wake(name) => self.schedule(name),
@@ -294,7 +294,7 @@ impl Core {
     /// mail.
     fn reap_calls(&self) {
         let mut mail = Vec::new();
-        self.remote.take_mail(&mut mail);
+        self.remote.mailbox.take(&mut mail);
         for message in mail {
             if let Message::Complete { user_data, result } = message {
                 self.complete(user_data, Completion { result, flags: 0 });
@@ -367,7 +367,7 @@ impl Core {
         let (mut last, mut interrupted) = (begin, false);
         let found = 'found: loop {
             for _ in 0..self.uring.polls() {
-                if self.uring.has_work() || self.remote.has_mail() {
+                if self.uring.has_work() || self.remote.mailbox.has_mail() {
                     break 'found true;
                 }
                 std::hint::spin_loop();
@@ -398,12 +398,12 @@ impl Core {
         self.turns.set(0);
         crate::buf::pool::release_closed_regions();
         self.provided.borrow_mut().refill();
-        if self.remote.may_sleep() {
+        if self.remote.mailbox.may_sleep() {
             let deadline = self.timers.borrow().next().into_iter().chain(crate::uses::sweep()).min();
             let timeout = deadline.map(|at| at.saturating_duration_since(clock()));
             self.must_enter(1, timeout);
         }
-        self.remote.awake();
+        self.remote.mailbox.awake();
     }
 
     fn must_enter(&self, want: u32, timeout: Option<Duration>) {

@@ -5,9 +5,11 @@
 //! that call; with completions expected within microseconds it polls for them first.
 
 mod core;
+mod mailbox;
 mod refused;
 mod remote;
 mod spin;
+mod sync;
 mod task;
 mod waker;
 

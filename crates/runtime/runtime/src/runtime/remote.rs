@@ -2,16 +2,12 @@
 //!
 //! Every runtime has a mailbox in a table that lives as long as the process, so that a waker can
 //! name a runtime by number and never dangles. Mailboxes of runtimes that have gone are used again.
-//!
-//! Sleeping and waking meet in two flags. The owner sets a flag that it may sleep, then checks for
-//! mail. A sender leaves mail, then checks whether the owner may sleep, and only then makes the
-//! system call that wakes it. One of the two always sees the other.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::mailbox::Mailbox;
 use super::waker::{MAX_RUNTIMES, TaskName};
 
 /// Work for another core.
@@ -27,24 +23,12 @@ pub(super) enum Message {
     },
 }
 
-#[derive(Default)]
-struct Mail {
-    /// Number of runtimes that have owned the mailbox so far.
-    owners: u64,
-    /// `None` while no runtime owns it.
-    messages: Option<Vec<Message>>,
-}
-
 /// A runtime's mailbox. Its flags change with every sleep, so no other runtime's are on their cache
 /// line (or its prefetched neighbour).
 #[repr(align(128))]
 pub(super) struct Remote {
     number: u16,
-    mail: Mutex<Mail>,
-    /// Whether a message waits.
-    pending: AtomicBool,
-    /// Whether the owner may be asleep.
-    sleeping: AtomicBool,
+    pub(super) mailbox: Mailbox<Message>,
     /// Wakes the owner's ring; never closed, so that a late sender cannot hit another file.
     event: OwnedFd,
 }
@@ -73,28 +57,16 @@ impl Remote {
                     }
                     OwnedFd::from_raw_fd(fd)
                 };
-                REMOTES[number].get_or_init(|| Self {
-                    number: number as u16,
-                    mail: Mutex::default(),
-                    pending: AtomicBool::new(false),
-                    sleeping: AtomicBool::new(false),
-                    event,
-                })
+                REMOTES[number].get_or_init(|| Self { number: number as u16, mailbox: Mailbox::new(), event })
             }
         };
-        let mut mail = unpoisoned(remote.mail.lock());
-        mail.owners += 1;
-        mail.messages = Some(Vec::new());
-        drop(mail);
+        remote.mailbox.open();
         Ok(remote)
     }
 
     /// Takes no more mail. Mail that is left is dropped.
     pub(super) fn close(&'static self) {
-        let left = unpoisoned(self.mail.lock()).messages.take();
-        drop(left);
-        self.pending.store(false, Ordering::Relaxed);
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.mailbox.close();
         unpoisoned(UNUSED.lock()).push(self);
     }
 
@@ -108,59 +80,19 @@ impl Remote {
 
     /// Address of this mailbox's present owner.
     pub(super) fn address(&'static self) -> Address {
-        Address { remote: self, owner: unpoisoned(self.mail.lock()).owners }
+        Address { remote: self, owner: self.mailbox.owner() }
     }
 
     /// Leaves a message for the present owner, or only for the given one, and wakes it if it may
     /// sleep. Returns the message if that owner has gone.
     fn send(&self, message: Message, owner: Option<u64>) -> Result<(), Message> {
-        let mut mail = unpoisoned(self.mail.lock());
-        let is_owner = owner.is_none_or(|owner| owner == mail.owners);
-        match &mut mail.messages {
-            Some(messages) if is_owner => messages.push(message),
-            _ => return Err(message),
-        }
-        drop(mail);
-        self.pending.store(true, Ordering::SeqCst);
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            if crate::sim::calls::wake(self.number) {
-                return Ok(());
-            }
+        if self.mailbox.leave(message, owner)? && !crate::sim::calls::wake(self.number) {
             let one = 1u64.to_ne_bytes();
             // SAFETY: writes eight bytes of our own to our own descriptor. It can only fail when
             // the counter is full, and then the owner has a wake-up to come.
             unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         }
         Ok(())
-    }
-
-    /// Records that the owner is about to sleep. Returns false if mail has arrived: then it must
-    /// not.
-    pub(super) fn may_sleep(&self) -> bool {
-        self.sleeping.store(true, Ordering::SeqCst);
-        !self.pending.load(Ordering::SeqCst)
-    }
-
-    /// Records that the owner is awake.
-    #[inline]
-    pub(super) fn awake(&self) {
-        if self.sleeping.load(Ordering::Relaxed) {
-            self.sleeping.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether there is mail.
-    #[inline]
-    pub(super) fn has_mail(&self) -> bool {
-        self.pending.load(Ordering::Acquire)
-    }
-
-    /// Swaps the mail for an empty vector.
-    pub(super) fn take_mail(&self, mail: &mut Vec<Message>) {
-        self.pending.store(false, Ordering::SeqCst);
-        if let Some(messages) = &mut unpoisoned(self.mail.lock()).messages {
-            std::mem::swap(messages, mail);
-        }
     }
 }
 

@@ -25,6 +25,7 @@ mod registry;
 mod reserve;
 mod sanitize;
 mod stripes;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod thresholds;

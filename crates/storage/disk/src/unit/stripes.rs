@@ -26,21 +26,19 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 use invariant::broken;
 use runtime::Guard;
 use smallvec::SmallVec;
 
+use super::sync::{AtomicU32, Mutex, MutexGuard, Ordering, WORDS, fence};
+
 /// Bytes per word: the longest command that others always see whole or not at all.
 pub(super) const PIECE: usize = 4096;
 /// Bytes per bit: the smallest block size of any unit.
 const SECTOR: u64 = 512;
-/// Number of words. More would make collisions of commands on different blocks rarer, and use more
-/// of the cache.
-const WORDS: usize = 4096;
 
 /// The bits of all sectors of a word.
 const ALL: u32 = 0xff;
@@ -172,6 +170,8 @@ impl Stripes {
             table.next += 1;
             table.entries.push_back(Entry { id, places, waker: None });
             self.waiting.fetch_add(1, Ordering::SeqCst);
+            // The words are read after that: the load that looks at a word has no order by itself.
+            fence(Ordering::SeqCst);
             Waiter { stripes: self, id, places, taken: 0 }
         };
         poll_fn(|cx| waiter.poll(cx)).await;
