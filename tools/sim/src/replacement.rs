@@ -8,15 +8,17 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
 use backing::model::ModelStore;
+use backing::{BlockStore, Extent, Geometry, Io};
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi_client::{Command, Lun, Options, Session, TaskAttribute};
 use iscsi_server::config::{LunConfig, ServerConfig};
 use iscsi_server::{Server, Unit};
-use runtime::sim;
+use runtime::{Chain, sim};
 use scsi::cdb::build::{Flags, write10};
 
 use crate::daemon::{self, NAME};
@@ -41,13 +43,67 @@ struct Write {
 /// # Errors
 /// The rule that was broken, and how.
 pub fn run(seed: u64, _loud: bool) -> Result<Report, Box<Failure>> {
-    in_world("--replacement", seed, sim::Config::new(seed), move || whole(seed))
+    in_world("--replacement", seed, sim::Config::new(seed), move || whole(seed, false))
 }
 
-fn disk(model: &ModelStore, delay: u64, seed: u64) -> Result<Unit, String> {
+/// Runs a seed in which the server does not notice the replacement: commands that wait continue on
+/// the new disk. A fault that must be found.
+///
+/// # Errors
+/// The rule that was broken, and how.
+pub fn run_unnoticed(seed: u64) -> Result<Report, Box<Failure>> {
+    in_world("--replacement", seed, sim::Config::new(seed), move || whole(seed, true))
+}
+
+/// The first disk until it is replaced, and the second from then on.
+struct Either {
+    models: [ModelStore; 2],
+    replaced: AtomicBool,
+}
+
+impl Either {
+    fn now(&self) -> &ModelStore {
+        &self.models[usize::from(self.replaced.load(Ordering::SeqCst))]
+    }
+}
+
+impl BlockStore for Either {
+    fn size(&self) -> u64 {
+        self.now().size()
+    }
+    fn geometry(&self) -> Geometry {
+        self.now().geometry()
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+    fn thin(&self) -> bool {
+        self.now().thin()
+    }
+    fn read(&self, at: u64, len: usize) -> Io<Chain> {
+        self.now().read(at, len)
+    }
+    fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
+        self.now().write(at, data, durable)
+    }
+    fn sync(&self) -> Io<()> {
+        self.now().sync()
+    }
+    fn discard(&self, at: u64, len: u64) -> Io<()> {
+        self.now().discard(at, len)
+    }
+    fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
+        self.now().write_zeros(at, len, deallocate)
+    }
+    fn extent(&self, at: u64, len: u64) -> Io<Extent> {
+        self.now().extent(at, len)
+    }
+}
+
+fn disk(store: Arc<dyn BlockStore>, delay: u64, seed: u64) -> Result<Unit, String> {
     let faults = Faults::timed();
     faults.add(Rule::new(Operations::WRITE, Action::Delay(0..delay)).seed(seed));
-    let store = Arc::new(FaultyStore::new(Arc::new(model.clone()), faults));
+    let store = Arc::new(FaultyStore::new(store, faults));
     let options = DiskOptions { write_cache: false, ..DiskOptions::default() };
     let unit = DiskUnit::new(store, options, &Registry::new());
     unit.map(Unit::Disk).map_err(|error| format!("{error:?}"))
@@ -59,7 +115,7 @@ fn serving(config: &ServerConfig, unit: Unit) -> ServerConfig {
     config
 }
 
-async fn whole(seed: u64) -> Result<Report, String> {
+async fn whole(seed: u64, unnoticed: bool) -> Result<Report, String> {
     let mut rng = Rng::new(seed ^ 0x5245_504c);
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
@@ -68,8 +124,9 @@ async fn whole(seed: u64) -> Result<Report, String> {
     let cores = daemon::cores(1 + rng.index(3));
     let models = [(); 2].map(|()| ModelStore::new(BLOCKS * 512, 512));
     let delay = rng.pick(&[1, 1000, 40_000]);
-    let first = disk(&models[0], delay, rng.bits())?;
-    let server = Server::start(cores, serving(&config, first)).map_err(|error| error.to_string())?;
+    let store = Arc::new(Either { models: models.clone(), replaced: AtomicBool::new(false) });
+    let first = disk(store.clone(), delay, rng.bits())?;
+    let server = Server::start(cores, serving(&config, first.clone())).map_err(|error| error.to_string())?;
     let url = iscsi_client::Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let options = Options { connections: rng.pick(&[1, 1, 2, 4]), ..Options::default() };
     let session = Session::connect(&url, options).await.map_err(|error| error.to_string())?;
@@ -81,7 +138,9 @@ async fn whole(seed: u64) -> Result<Report, String> {
     for op in 1..=64usize {
         if op == change_at + 1 {
             runtime::sleep(Duration::from_micros(rng.below(30_000))).await;
-            let second = serving(&config, disk(&models[1], delay, rng.bits())?);
+            let second = disk(Arc::new(models[1].clone()), delay, rng.bits())?;
+            store.replaced.store(unnoticed, Ordering::SeqCst);
+            let second = serving(&config, if unnoticed { first.clone() } else { second });
             let handle = server.handle();
             change = Some(runtime::spawn(async move {
                 let begun = runtime::clock();

@@ -81,6 +81,18 @@ fn no_waiting_command_reaches_the_disk_that_replaces_its_own() {
     assert!(good > 60, "{good}");
 }
 
+/// How many of 60 seeds report a planted fault in these words.
+fn reports(run: fn(u64) -> Result<Report, Box<Failure>>, words: &str) -> usize {
+    let failures: Vec<_> = (0..60).filter_map(|seed| run(seed).err()).map(|failure| failure.what).collect();
+    failures.iter().filter(|what| what.contains(words)).count()
+}
+
+#[test]
+fn a_replacement_that_waiting_commands_do_not_notice_is_found() {
+    let found = reports(replacement::run_unnoticed, "is on the new disk");
+    assert!(found > 10, "found {found} times");
+}
+
 #[test]
 fn no_write_is_done_after_its_abort_was_answered() {
     let mut aborted = 0;
@@ -109,6 +121,12 @@ fn reservations_conflict_exactly_when_spc_says_so() {
 #[test]
 fn copies_reach_what_their_session_reaches_and_nothing_else() {
     refusals(150, copies::run);
+}
+
+#[test]
+fn copies_that_reach_units_by_a_name_alone_are_found() {
+    let found = reports(copies::run_by_name, "must not reach");
+    assert!(found > 5, "found {found} times");
 }
 
 #[test]

@@ -54,7 +54,17 @@ const COPY_LIFE: Duration = Duration::from_secs(2);
 /// The rule that was broken, and how.
 pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
     let config = sim::Config { time_limit: TIME_LIMIT, ..sim::Config::new(seed) };
-    in_world("--copies", seed, config, move || whole(seed, loud))
+    in_world("--copies", seed, config, move || whole(seed, true, loud))
+}
+
+/// Runs a seed in which the server takes everyone who claims an initiator's name for the same user:
+/// a fault that must be found.
+///
+/// # Errors
+/// The rule that was broken, and how.
+pub fn run_by_name(seed: u64) -> Result<Report, Box<Failure>> {
+    let config = sim::Config { time_limit: TIME_LIMIT, ..sim::Config::new(seed) };
+    in_world("--copies", seed, config, move || whole(seed, false, false))
 }
 
 /// A unit as a session sees it.
@@ -695,7 +705,7 @@ fn saw(unit: &mut [BTreeSet<u64>], range: Range<usize>, data: &[u8]) -> Result<(
     Ok(())
 }
 
-async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
+async fn whole(seed: u64, users: bool, loud: bool) -> Result<Report, String> {
     let mut rng = Rng::new(seed ^ 0x434f_5059);
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
@@ -726,7 +736,9 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     for (number, party) in books.parties.iter().enumerate() {
         books.verdict.note(format_args!("session {number}: {party:?}"));
         let url = Url::portal("10.0.0.200", 3260).with_unit(TARGETS[party.target], 0);
-        let chap = |user: &str| Chap { credential: credential(user), target: None, hashes: Vec::new() };
+        // The fault: the server sees one user behind all names.
+        let seen = |user| if users { user } else { "alice" };
+        let chap = |user| Chap { credential: credential(seen(user)), target: None, hashes: Vec::new() };
         let options = Options {
             initiator: party.initiator.to_owned(),
             chap: party.user.map(chap),
