@@ -4,10 +4,9 @@
 //! one that is. Arguments are checked if a call can do more than serving needs. System call numbers
 //! are the machine's own; the list names what its kernel has.
 //!
-//! io_uring_setup stays: a store of objects that `stag apply` adds or renames later needs a ring
-//! of its own. The filter does not see whether a ring is made with limits. What one without them
-//! could do beyond this list: sockets of other families, and commands to devices that are open
-//! (IORING_OP_URING_CMD). It runs no program and signals no process; Landlock bounds its files.
+//! Rings that are there stay, with their limits. No further one can be made: a ring without limits
+//! would open sockets of other families and send commands to open devices (IORING_OP_URING_CMD),
+//! which the filter would not see. Runtimes of later threads have epoll ([`filter`]).
 
 use std::collections::BTreeMap;
 
@@ -47,7 +46,7 @@ const ANY: &[c_long] = &[
     SYS_times, SYS_getrusage, SYS_sysinfo, SYS_uname, SYS_getrandom, SYS_getuid, SYS_geteuid,
     SYS_getgid, SYS_getegid, SYS_getgroups, SYS_umask,
     // Rings, and what else is waited for.
-    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_ppoll, SYS_epoll_create1,
+    SYS_io_uring_enter, SYS_io_uring_register, SYS_ppoll, SYS_epoll_create1,
     SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2, SYS_signalfd4, SYS_timerfd_create,
     SYS_timerfd_settime, SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch,
     // Open files.
@@ -154,12 +153,17 @@ fn program() -> Result<BpfProgram, CallsError> {
     Ok(SeccompFilter::new(rules()?, otherwise, SeccompAction::Allow, machine)?.try_into()?)
 }
 
-/// Filters the system calls of all threads from now on. There is no way back.
+/// Filters the system calls of all threads from now on. There is no way back. Runtimes that are
+/// made later have epoll. None of them is on a data path: they wait for signals, make the first
+/// connection to an NBD server, and write the checkpoints of stores of objects that are added.
 ///
 /// # Errors
 /// They are not filtered.
 pub fn filter() -> Result<(), CallsError> {
-    Ok(seccompiler::apply_filter_all_threads(&program()?)?)
+    let program = program()?;
+    seccompiler::apply_filter_all_threads(&program)?;
+    runtime::Backend::Epoll.prefer();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -185,7 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn a_filtered_thread_has_files_sockets_threads_and_rings() {
+    fn a_filtered_thread_makes_no_ring() {
+        let config = runtime::Config { backend: runtime::Backend::IoUring, ..runtime::Config::default() };
+        runtime::Runtime::new(config.clone()).expect("an unfiltered thread makes one");
+        let error = filtered(move || runtime::Runtime::new(config).map(drop).unwrap_err());
+        assert!(runtime::NoRing::is(&error) && error.kind() == io::ErrorKind::Unsupported, "{error}");
+    }
+
+    #[test]
+    fn a_filtered_thread_has_files_sockets_threads_and_runtimes() {
         filtered(|| {
             let dir = tempfile::tempdir().unwrap();
             std::fs::write(dir.path().join("file"), "text")?;

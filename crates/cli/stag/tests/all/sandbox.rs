@@ -14,6 +14,10 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "../../../../storage/nbd-store/tests/server/mod.rs"]
+#[allow(dead_code)]
+mod nbd;
+
 /// A line of `/proc/PID/status`.
 fn of_process(server: &Server, what: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
@@ -67,6 +71,50 @@ fn apply_says_what_the_sandbox_keeps_out_of_reach() {
         assert_eq!(std::fs::exists(&far).unwrap(), reached);
         drop(server);
     }
+}
+
+/// Needs no io_uring that is made later, which the filter denies.
+#[test]
+fn apply_adds_and_renames_units_within_the_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, file) = (path(dir.path(), "control.sock"), path(dir.path(), "stag.toml"));
+    let objects = path(dir.path(), "objects");
+    let export = nbd::Server::start(nbd::WRITE_COMMANDS, true, |_| nbd::Act::Answer);
+    let head = format!("runtime = \"io_uring\"\nsandbox-directories = [\"{}\"]", dir.path().display());
+    let first = document("127.0.0.1:0", &head, &[&path(dir.path(), "disk.img")]);
+    std::fs::write(&file, &first).unwrap();
+    let server = Server::start(&["--config", &file, "--control", &socket], 1);
+    let unit = |lun, what: &str| format!("[[target.unit]]\nlun = {lun}\n{what}\n");
+    let at = |lun| server.iscsi(0).replace("t/0", &format!("t/{lun}"));
+    for name in ["one", "another"] {
+        let added = [
+            unit(1, &format!("path = \"osd:{objects}\"\ncapacity = \"64M\"\nname = \"{name}\"")),
+            unit(2, &format!("path = \"osd:mem:16M\"\nname = \"{name}\"")),
+            unit(3, &format!("path = \"{}\"", export.uri())),
+        ];
+        std::fs::write(&file, format!("{first}{}", added.concat())).unwrap();
+        said(&["apply", "--control", &socket, &file]);
+        assert_eq!(of_process(&server, "Seccomp"), "2");
+        for lun in [1, 2] {
+            let told = said(&["osd", "stat", "--json", &at(lun)]);
+            assert!(told.contains(name), "{told}");
+        }
+        said(&["bench", &at(3), "--time", "1", "--verify", "--destroy", "--pattern", "randrw"]);
+    }
+    let data = path(dir.path(), "data");
+    std::fs::write(&data, vec![7; 3 << 20]).unwrap();
+    for lun in [1, 2] {
+        let partition = said(&["osd", "mkpart", &at(lun)]);
+        let place = format!("{}/{}", at(lun), partition.trim());
+        said(&["osd", "put", &data, &format!("{place}/data")]);
+        let back = path(dir.path(), &format!("back{lun}"));
+        said(&["osd", "get", &format!("{place}/data"), &back]);
+        assert!(std::fs::read(&back).unwrap() == [7; 3 << 20], "LUN {lun}");
+    }
+    // Its threads end in order: the last checkpoint is written.
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    let again = Server::start(&["--config", &file], 4);
+    assert!(said(&["osd", "stat", "--json", again.iscsi(1)]).contains("another"));
 }
 
 /// The service manager's socket, and a daemon that reports to it.
