@@ -30,6 +30,7 @@ STEPS = {
     "survives-kill": "kill -9 has it restarted",
     "restarts-what-hangs": "a process that hangs is restarted by the watchdog",
     "credential": "a CHAP secret from LoadCredential= lets its user in, after a reload too",
+    "credential-upgrade": "an upgrade keeps the secret from LoadCredential=, and so does another one",
     "stops": "it stops in order",
     "refuses": "what keeps it from starting is an error in the journal",
 }

@@ -20,6 +20,7 @@ mod config;
 mod conformance;
 mod control;
 mod convert;
+mod credentials;
 #[cfg(feature = "http")]
 mod dashboard;
 mod demo;

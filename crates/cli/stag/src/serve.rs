@@ -28,7 +28,10 @@ use crate::managed::{self, Document};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
-use crate::{advice, convert, identity, iqn, key, log, metrics, naming, out, rpcbind, secret, state};
+use crate::{
+    advice, control, convert, credentials, identity, iqn, key, log, metrics, naming, out, rpcbind, secret,
+    state,
+};
 
 /// Time for initiators to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -39,6 +42,11 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 pub fn serve(args: Serve, log: Option<&str>, format: Option<log::Format>) -> Exit {
     // Before the process holds any secret.
     secret::forbid_core_dumps();
+    credentials::hold_own();
+    if args.takeover {
+        let at = args.control.as_ref().and_then(Place::path).map(Path::to_owned);
+        credentials::or_else(move || control::credentials::taken(at.as_deref()));
+    }
     let config = match joined(args.clone()) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -275,8 +283,7 @@ fn own_directories(socket: Option<&ControlSocket>) -> Vec<PathBuf> {
 /// manager's credentials.
 fn own_files(args: &Serve) -> Vec<PathBuf> {
     let beside = |file: &PathBuf| file.canonicalize().ok()?.parent().map(Path::to_owned);
-    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-    args.config.iter().filter_map(beside).chain(credentials).collect()
+    args.config.iter().filter_map(beside).chain(credentials::known()).collect()
 }
 
 /// `config` with the managed document, if it is to be served.
@@ -335,8 +342,7 @@ fn take_over(args: &Serve) -> Result<Option<Taken>, Exit> {
             say!("stag: --takeover needs the running daemon's control socket: name it with --control PATH");
             return Err(Exit::Usage);
         }
-        Some(Place::At(path)) => Some(path.as_path()),
-        Some(Place::Usual) | None => None,
+        place => place.as_ref().and_then(Place::path),
     };
     match Taken::ask(path, args.lose_memory_units) {
         Ok(taken) => Ok(Some(taken)),

@@ -2,7 +2,6 @@
 //! hashes.
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use iscsi::chap::{Hash, Secret};
 use toml::Spanned;
@@ -15,7 +14,7 @@ use super::reader::{At, Table, table};
 use super::summary;
 use super::value::{Value, table_values};
 use super::words::HASHES;
-use crate::suggest;
+use crate::{credentials, suggest};
 
 /// Bytes of a secret. RFC 7143 §12.1.3 demands 96 random bits; CHAP's own length field ends at 255
 /// (RFC 1994 §4.1).
@@ -177,8 +176,8 @@ fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> O
     };
     let path = match file.value.strip_prefix(CREDENTIALS) {
         None => place.directory.join(&file.value),
-        Some(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
-            Some(directory) => PathBuf::from(directory).join(name),
+        Some(name) => match credentials::directory() {
+            Some(directory) => directory.join(name),
             None if place.serves => {
                 let what = "this process has no credentials of systemd's";
                 let instead =

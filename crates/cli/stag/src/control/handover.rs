@@ -10,8 +10,7 @@
 //! acknowledged has been written before.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read};
-use std::mem::MaybeUninit;
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -22,16 +21,13 @@ use std::time::{Duration, Instant};
 use device::{HandedOver, Nexuses};
 use disk::unit::DiskUnit;
 use objects::unit::OsdUnit;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::client::{CallError, Client, connect};
 use super::daemon::{Daemon, Parts, Running};
+use super::passing::{self, MOST};
 use super::place;
 use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Request, VERSION, read_answer, read_line, write_answer, write_line,
@@ -48,8 +44,6 @@ use crate::unit::Backing;
 use crate::units::{OpenKind, Units};
 
 pub const VERB: &str = "hand-over";
-/// Descriptors that go along at most: the kernel takes 253 in one message.
-const MOST: usize = 250;
 /// Time for commands in flight to end.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Time for units to close: a medium may have much to write.
@@ -185,7 +179,7 @@ pub fn give(
     let offer = Offer { asked, http: http.is_some() };
     fds.push(socket.listener.as_fd());
     fds.push(socket.lock.as_fd());
-    send_offer(stream, &offer, &fds)?;
+    passing::send(stream, &offer, &fds)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     if !hears(lines, "commit") {
         return Ok(false);
@@ -263,19 +257,6 @@ fn resume(daemon: &Daemon, config: Config, parts: Parts, state: &State) {
     change.commit();
     restore_access(state, &daemon.server);
     daemon.set_running(Running { config, units, trees, parts });
-}
-
-fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut line = Vec::new();
-    write_answer(&mut line, Answer::Ok(serde_json::to_value(offer)?))?;
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other("too many descriptors"));
-    }
-    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)?;
-    // The descriptors were sent with the first byte.
-    io::Write::write_all(&mut &*stream, &line[sent..])
 }
 
 fn nexuses(kind: &OpenKind) -> &Nexuses {
@@ -393,7 +374,7 @@ impl Taken {
         let mut arguments = Map::new();
         arguments.insert("lose_memory_units".into(), Value::Bool(lose_memory_units));
         write_line(&mut stream, &Request::new(VERB, arguments))?;
-        let (line, mut fds) = receive(&stream)?;
+        let (line, mut fds) = passing::receive(&stream)?;
         let offer: Offer = read_told(&mut line.as_slice())?;
         let count = offer.asked.len();
         if fds.len() != count + 2 {
@@ -433,7 +414,7 @@ impl Taken {
 }
 
 /// Reads the running daemon's answer, one line.
-fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallError> {
+pub(super) fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallError> {
     match read_answer(from)? {
         Some(Answer::Ok(value)) => Ok(serde_json::from_value(value)?),
         Some(Answer::Error(fault)) => Err(fault.into()),
@@ -453,35 +434,6 @@ pub fn read_takeover(mut from: &[u8]) -> Result<Vec<HandedOver>, CallError> {
     let _: Offer = read_told(&mut from)?;
     let state: State = read_told(&mut from)?;
     Ok(state.reservations.into_values().map(Reservations::into).collect())
-}
-
-/// The first line and the descriptors that came with it.
-fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let (mut line, mut fds) = (Vec::new(), Vec::new());
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    while line.last() != Some(&b'\n') {
-        if line.len() > 1 << 20 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "too long a line"));
-        }
-        let mut piece = [0; 4096];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::net::recvmsg(
-            stream,
-            &mut [IoSliceMut::new(&mut piece)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(sent) = message {
-                fds.extend(sent);
-            }
-        }
-        match received.bytes {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => line.extend_from_slice(&piece[..n]),
-        }
-    }
-    Ok((line, fds))
 }
 
 #[cfg(test)]
@@ -514,7 +466,8 @@ mod tests {
                 assert!(hears(&mut lines, VERB));
                 let portal = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
                 let offer = Offer { asked: vec![portal.local_addr().unwrap()], http: false };
-                send_offer(&stream, &offer, &[portal.as_fd(), listener.as_fd(), a_lock().as_fd()]).unwrap();
+                passing::send(&stream, &offer, &[portal.as_fd(), listener.as_fd(), a_lock().as_fd()])
+                    .unwrap();
                 assert!(hears(&mut lines, "commit"));
                 let (Then::Stay(said) | Then::Die(said)) = then;
                 (&stream).write_all(said.as_bytes()).unwrap();

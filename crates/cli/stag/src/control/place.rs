@@ -25,6 +25,16 @@ pub enum Place {
     At(PathBuf),
 }
 
+impl Place {
+    /// The path that was chosen.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::At(path) => Some(path),
+            Self::Usual | Self::Nowhere => None,
+        }
+    }
+}
+
 impl FromStr for Place {
     type Err = std::convert::Infallible;
     fn from_str(text: &str) -> Result<Self, Self::Err> {

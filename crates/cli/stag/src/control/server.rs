@@ -17,7 +17,7 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
 };
 use super::socket::ControlSocket;
-use super::{acknowledge, apply, disconnect, handover, managed, token, upgrade, verbs};
+use super::{acknowledge, apply, credentials, disconnect, handover, managed, token, upgrade, verbs};
 use crate::audit::Asked;
 
 /// Timeout of a read from a client.
@@ -120,6 +120,7 @@ fn refuse(mut out: &UnixStream, what: &str) -> io::Result<()> {
 fn wanted(request: &Request) -> Rights {
     match request.verb.as_str() {
         apply::VERB | handover::VERB | upgrade::VERB | acknowledge::VERB => Rights::Own,
+        credentials::VERB => Rights::Own,
         managed::UNDO | token::ADD | token::LIST | token::REMOVE => Rights::Own,
         _ => Rights::Operate,
     }
@@ -226,6 +227,10 @@ fn serve(
             stream.set_read_timeout(Some(PATIENCE))?;
             continue;
         }
+        if request.verb == credentials::VERB {
+            credentials::give(stream)?;
+            continue;
+        }
         let asked = is_change(&request).then(|| recorded(daemon, uid, &request)).flatten();
         let answer = verbs::answer(daemon, &request, body, &mut |step| {
             // A lost client is noticed at the answer; the verb still finishes.
@@ -251,6 +256,7 @@ mod tests {
             let request = Request::new(verb, Default::default());
             assert!(wanted(&request) == Rights::Own && is_change(&request), "{verb}");
         }
+        assert!(wanted(&Request::new(credentials::VERB, Default::default())) == Rights::Own);
         for verb in ["status", managed::VERB, managed::HISTORY] {
             let request = Request::new(verb, Default::default());
             assert!(wanted(&request) == Rights::Operate && !is_change(&request), "{verb}");

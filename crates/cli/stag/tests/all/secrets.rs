@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::command::{STAG, STATE, Server, fails, path, said, stag, wait_until};
@@ -347,4 +348,47 @@ fn a_secret_is_a_credential_of_the_service() {
     let (code, told) = status(with(&["serve", "--control", "none", "--config", &toml], &beside));
     assert!(code == Some(3) && told.contains("the secret cannot be read"), "{told}");
     assert_eq!(status(log_in("incorrect-donkey-fuel-cell-42")).0, Some(0));
+}
+
+/// systemd 252 shows credentials to the processes of ExecStart= alone. The daemon that takes over
+/// is started by ExecReload=.
+#[test]
+fn a_daemon_that_takes_over_reads_the_credentials_that_it_does_not_see() {
+    let (dir, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (toml, socket) = (path(dir.path(), "stag.toml"), path(dir.path(), "socket"));
+    let (shown, hidden) = (credentials.path().join("shown"), credentials.path().join("hidden"));
+    fs::create_dir(&shown).unwrap();
+    fs::write(shown.join("alice"), format!("{SECRET}\n")).unwrap();
+    let secret = format!("secret = \"{SECRET}\"");
+    let config = config().replace(&secret, "secret-file = \"$CREDENTIALS_DIRECTORY/alice\"");
+    fs::write(
+        &toml,
+        config.replace("mem:1M\"", &format!("{}\"\nsize = \"1M\"", path(dir.path(), "disk.img"))),
+    )
+    .unwrap();
+    let serve = |directory: Option<&Path>, takes_over: bool| {
+        let mut service = Command::new(STAG);
+        service.env_remove("CREDENTIALS_DIRECTORY").env("STATE_DIRECTORY", STATE);
+        directory.map(|directory| service.env("CREDENTIALS_DIRECTORY", directory));
+        service.args(["serve", "--config", &toml, "--control", &socket]);
+        Daemon::of(service.args(takes_over.then_some("--takeover")))
+    };
+    let log_in = |daemon: &Daemon, secret: &str| {
+        let args = ["info", daemon.1.as_str(), "--user", "alice"];
+        with(&args, &[("STAG_SECRET", secret)]).status.code()
+    };
+    let first = serve(Some(&shown), false);
+    assert_eq!(log_in(&first, SECRET), Some(0));
+    fs::rename(&shown, &hidden).unwrap();
+    // One whose environment names it and one whose does not; the second has it at second hand.
+    let second = serve(Some(&shown), true);
+    assert_eq!((log_in(&second, SECRET), log_in(&second, THEIRS)), (Some(0), Some(5)));
+    let third = serve(None, true);
+    assert_eq!((log_in(&third, SECRET), log_in(&third, THEIRS)), (Some(0), Some(5)));
+    // From inside of the sandbox too.
+    fs::write(hidden.join("alice"), "incorrect-donkey-fuel-cell-42\n").unwrap();
+    said(&["apply", "--control", &socket, &toml]);
+    assert_eq!(log_in(&third, "incorrect-donkey-fuel-cell-42"), Some(0));
+    assert_eq!(log_in(&third, SECRET), Some(5));
+    drop((first, second));
 }
