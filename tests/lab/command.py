@@ -156,7 +156,17 @@ def cargo_deny():
 
 
 def cargo_test():
-    say("cargo test")
+    run_tests("cargo test", ["cargo", "test", "--workspace", "--no-fail-fast"], 2400)
+
+
+def address_tests():
+    command, env = fuzz.address_tests()
+    run_tests("cargo test with AddressSanitizer", [*command, "--no-fail-fast"], 1200, env)
+
+
+def run_tests(name, command, timeout, env=None):
+    """Rust's tests, each of which counts."""
+    say(name)
     start = time.monotonic()
     counted = {"passed": 0, "failed": 0, "skipped": 0}
     failed = []
@@ -172,14 +182,14 @@ def cargo_test():
             return match[2] == "FAILED"
         return not re.match(r"\s+(Running|Doc-tests) |running \d+ tests?$|$", line) and quiet_cargo(line)
 
-    code = stream(["cargo", "test", "--workspace", "--no-fail-fast"], 2400, read)
-    report.passed += [("cargo test", "")] * counted["passed"]
-    report.failed += [(f"cargo test: {name}", "") for name in failed]
-    report.failed += [("cargo test", "")] * max(0, counted["failed"] - len(failed))
-    report.skipped += [("cargo test", "ignored")] * counted["skipped"]
+    code = stream(command, timeout, read, env)
+    report.passed += [(name, "")] * counted["passed"]
+    report.failed += [(f"{name}: {test}", "") for test in failed]
+    report.failed += [(name, "")] * max(0, counted["failed"] - len(failed))
+    report.skipped += [(name, "ignored")] * counted["skipped"]
     if code != 0 and not counted["failed"]:
-        report.add("failed", "cargo test", f"exit code {code}")
-    print(f"cargo test: {counted['passed']} passed, {counted['failed']} failed, {counted['skipped']} ignored "
+        report.add("failed", name, f"exit code {code}")
+    print(f"{name}: {counted['passed']} passed, {counted['failed']} failed, {counted['skipped']} ignored "
           f"({time.monotonic() - start:.0f} s)", flush=True)
 
 
@@ -261,7 +271,7 @@ def guided_fuzzing(words):
 def main():
     words = sys.argv[1:] or ["unit", "peers", "kernel", "fuzz"]
     fuzzed = [word for word in words if word.split(":")[0] == "fuzz"]
-    names = [word for word in words if word != "unit" and word not in fuzzed]
+    names = [word for word in words if word not in ("unit", "asan") and word not in fuzzed]
     beside = lanes(names) if names else []
     every = [name for names in beside for name in names]
     kernel = any(map(of_the_kernel, every))
@@ -278,6 +288,8 @@ def main():
         step("cargo fmt", ["cargo", "fmt", "--all", "--check"], 120)
         cargo_deny()
         cargo_test()
+    if "unit" in words or "asan" in words:
+        address_tests()
     if names:
         if kernel:
             tool("fsx", FSX)

@@ -8,9 +8,8 @@ what earlier campaigns have found.
     tests/lab/fuzz.py unpack sense DIR  writes what campaigns have found to a directory
     tests/lab/fuzz.py table             writes the table of fuzz/README.md from fuzz/campaign.json
 
-A campaign may be interrupted and goes on where it was. It runs the targets of UNSAFE with AddressSanitizer, which needs a nightly
-toolchain, merges what it finds into fuzz/merged, and keeps fuzz/campaign.json and the table. What fails is left in
-fuzz/artifacts/TARGET. cargo-fuzz does the same by hand (fuzz/README.md) and is not needed here.
+A campaign may be interrupted and goes on where it was. It runs the targets of UNSAFE with AddressSanitizer, merges what it finds
+into fuzz/merged, and keeps fuzz/campaign.json and the table. What fails is left in fuzz/artifacts/TARGET. cargo-fuzz does the same by hand (fuzz/README.md) and is not needed here.
 """
 
 import concurrent.futures
@@ -66,13 +65,31 @@ def target_dir(address):
 def build_command(names=(), address=False):
     """How the targets are built (all, or those that are named; with AddressSanitizer?), and with what environment. The lock file
     has to be right."""
-    command = ["cargo", *(["+nightly"] if address else []), "build", "--release", "--locked", "--features", "config",
+    command = ["cargo", "build", "--release", "--locked", "--features", "config",
                "--manifest-path", os.path.join(FUZZ, "Cargo.toml"), "--target", machine(), "--target-dir", target_dir(address)]
     for name in names:
         command += ["--bin", name]
     # Half the time to compile, for a fifth of the executions.
-    return command, {"RUSTFLAGS": FLAGS + (" -Zsanitizer=address" if address else ""), "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
-                     "CARGO_PROFILE_RELEASE_DEBUG": "line-tables-only" if address else "none"}
+    env = {"RUSTFLAGS": FLAGS, "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
+           "CARGO_PROFILE_RELEASE_DEBUG": "line-tables-only" if address else "none"}
+    return command, with_address_sanitizer(env) if address else env
+
+
+def with_address_sanitizer(env):
+    """Compiles with AddressSanitizer. A stable toolchain has it, and only has to be told that unstable options may be used."""
+    return {**env, "RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": env.get("RUSTFLAGS", "") + " -Zsanitizer=address"}
+
+
+def address_tests():
+    """How the tests of the crates that have `unsafe` are run with AddressSanitizer, and with what environment. Memory that is
+    leaked counts."""
+    command = ["cargo", "test", "--locked", "--lib", "--tests", "--features", "runtime/sim,runtime/testing",
+               "--target", machine(), "--target-dir", os.path.join(os.path.dirname(TARGET), "address")]
+    for name in ("runtime", "verbs"):
+        command += ["--package", name]
+    # A test of bus errors is told what Stag's own handler does, not AddressSanitizer's.
+    meant = os.path.join(ROOT, "tests/lab/leaks-meant")
+    return command, with_address_sanitizer({"ASAN_OPTIONS": "handle_sigbus=0", "LSAN_OPTIONS": f"suppressions={meant}:print_suppressions=0"})
 
 
 def targets():
