@@ -14,6 +14,8 @@ from lab import iser, proc, uml, wire
 from lab.report import expect
 from lab.target import Unit
 
+from . import nbd
+
 PIECE = 4096
 LONG = 65536
 WRITER, READER = "iqn.2026-01.example.lab:writer", "iqn.2026-01.example.lab:reader"
@@ -29,7 +31,24 @@ UNITS = [Unit(memory=True), Unit(), Unit(options="engine=mmap"), Unit(options="e
          Unit(options="engine=threads"), Unit(cache="direct"), Unit(cache="writethrough", options="engine=sync")]
 
 
+@contextlib.contextmanager
+def all_units(lab):
+    """All kinds, and Stag's disks of NBD servers: of one that serves each core, of one that serves one client, and of QEMU's."""
+    if lab.kind != "stag":
+        yield UNITS
+        return
+    names = ("nbdkit", "nbdkit-one-connection", "qemu-nbd")
+    sockets, image = {name: nbd.socket_of(lab) for name in names}, os.path.join(lab.new_folder("image"), "raw")
+    proc.run("truncate", "-s", "64M", image)
+    one = ("--filter=multi-conn", "memory", "64M", "multi-conn-mode=disable")
+    with (nbd.nbdkit(lab, sockets["nbdkit"], "memory", "64M"), nbd.nbdkit(lab, sockets["nbdkit-one-connection"], *one),
+          nbd.qemu_nbd(lab, sockets["qemu-nbd"], "--export-name", "qemu-nbd", "--format", "raw", image)):
+        yield UNITS + [nbd.unit(sockets[name], name) for name in names]
+
+
 def name_of(unit):
+    if unit.path.startswith("nbd"):
+        return unit.path.split("?")[0].split("/")[-1]
     return "memory" if unit.memory else ", ".join(word for word in (unit.options, unit.cache and f"cache={unit.cache}") if word) or "file"
 
 
@@ -107,8 +126,8 @@ def torn(data, piece):
 def tears(lab, lba, length):
     """Tries every unit with commands of this length, tells what was torn of each, and judges only ours."""
     found = []
-    with lab.serve(*UNITS) as target:
-        for lun, unit in enumerate(UNITS, wire.unit_of(target)[1]):
+    with all_units(lab) as units, lab.serve(*units) as target:
+        for lun, unit in enumerate(units, wire.unit_of(target)[1]):
             if torn_of(target, lun, name_of(unit), lba, length):
                 found.append(name_of(unit))
     expect(lab.kind != "stag" or not found, f"torn blocks: {', '.join(found)}")
@@ -137,9 +156,10 @@ def over_iser(lab):
     """The same over iSER, where what is read is placed in the initiator's memory, and what is written comes by RDMA Reads."""
     if lab.kind != "stag":
         return
-    units = UNITS[:2]
-    with lab.serve(*units) as target:
+    with all_units(lab) as units, lab.serve(*units) as target:
         for lun, unit in enumerate(units, wire.unit_of(target)[1]):
+            if unit not in (*UNITS[:2], *units[len(UNITS):]):
+                continue
             for lba, length in ((19, PIECE), (256, LONG)):
                 with writer(target, lun, lba, length), iser.session(target, READER) as reader:
                     reader.lun = lun
