@@ -28,7 +28,7 @@ import time
 import tomllib
 
 from lab import proc
-from lab.report import Failed
+from lab.report import expect
 from lab.target import Unit
 
 UNITS = {
@@ -167,6 +167,19 @@ def exceptions():
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cu-exceptions.toml")
     with open(path, "rb") as file:
         return {entry["test"]: entry for entry in tomllib.load(file).get("exception", [])}
+
+
+def all_of_a_thin_unit(target):
+    """All tests over another suite's thin unit of 512-byte blocks: none fails but those that are excepted for the unit thin."""
+    results = Results()
+    run_unit("thin", target, all_tests(), results)
+    excused = {test for test, entry in exceptions().items() if "thin" in entry.get("units", UNITS)}
+    outcomes = {test: by_unit["thin"] for test, by_unit in results.outcomes.items()}
+    failed = [f"{test}: {results.why[test, 'thin']}" for test, outcome in outcomes.items() if outcome == "failed" and test not in excused]
+    passed = sum(outcome == "passed" for outcome in outcomes.values())
+    print(f"       {passed} of {len(outcomes)} tests passed, {len(failed)} failed")
+    expect(not failed, "\n".join(failed))
+    expect(passed > 200, f"only {passed} tests ran")
 
 
 def iscsi_test_cu(lab):

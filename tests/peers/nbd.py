@@ -13,7 +13,7 @@ from lab import proc, wire
 from lab.report import expect
 from lab.target import Stag, Unit
 
-from . import qemu
+from . import cu, qemu
 from .health import acknowledge, flush, status, write
 from .session import CHECK_CONDITION, sense_of
 
@@ -365,6 +365,17 @@ def refusals(lab):
         refused(path, says)
 
 
+def iscsi_test_cu(lab):
+    """All of iscsi-test-cu over exports of both servers."""
+    proc.need("iscsi-test-cu")
+    first, second, image = socket_of(lab), socket_of(lab), os.path.join(lab.new_folder("image"), "qcow2")
+    with nbdkit(lab, first, "memory", "64M"), lab.serve(unit(first, thin=True)) as target:
+        cu.all_of_a_thin_unit(target)
+    proc.run("qemu-img", "create", "-f", "qcow2", image, "64M")
+    with qemu_nbd(lab, second, "--discard", "unmap", "--format", "qcow2", image), lab.serve(unit(second, thin=True)) as target:
+        cu.all_of_a_thin_unit(target)
+
+
 CASES = [
     ("QEMU's patterns over iSCSI are what nbdcopy finds, and our verified load passes", patterns),
     ("a qcow2 image tells and makes holes, and is whole afterwards", qcow2),
@@ -382,4 +393,5 @@ CASES = [
     ("two daemons on one export see each other's writes", two_daemons),
     ("an export keeps its identity, and another one has another", identity),
     ("what cannot be served says why", refusals),
+    ("iscsi-test-cu over exports of both servers", iscsi_test_cu),
 ]
