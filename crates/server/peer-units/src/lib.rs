@@ -14,4 +14,4 @@ mod line;
 mod remote;
 
 pub use host::{Gate, Host, HostConfig};
-pub use remote::{OwnerAt, Peers, PeersConfig, RemoteUnit};
+pub use remote::{Life, OwnerAt, Peers, PeersConfig, RemoteUnit};

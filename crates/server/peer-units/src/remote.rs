@@ -19,16 +19,21 @@ use runtime::Pooled;
 /// This gateway's identity towards the owners of its units, and its limits.
 pub struct PeersConfig {
     pub gateway: u16,
-    /// This life of the gateway.
+    pub life: Life,
+    /// The most bytes of data in one frame.
+    pub piece: u32,
+    /// How long a command waits where no owner has it.
+    pub hold: Duration,
+}
+
+/// One life of this gateway.
+#[derive(Clone)]
+pub struct Life {
     pub instance: u64,
     /// The newest secret that all members have, and its number.
     pub secret: (u32, Secret),
     /// At most what the group has agreed on.
     pub versions: RangeInclusive<u16>,
-    /// The most bytes of data in one frame.
-    pub piece: u32,
-    /// How long a command waits where no owner has it.
-    pub hold: Duration,
 }
 
 /// One life of a gateway that owns units.
@@ -44,8 +49,10 @@ pub struct Peers {
     routes: Mutex<Routes>,
 }
 
-#[derive(Default)]
 struct Routes {
+    life: Life,
+    /// Counts lives.
+    lives: u64,
     owners: BTreeMap<u32, OwnerAt>,
     fenced: BTreeSet<u64>,
 }
@@ -53,7 +60,9 @@ struct Routes {
 impl Peers {
     #[must_use]
     pub fn new(config: PeersConfig) -> Arc<Self> {
-        Arc::new(Self { config, routes: Mutex::default() })
+        let life = config.life.clone();
+        let routes = Routes { life, lives: 1, owners: BTreeMap::new(), fenced: BTreeSet::new() };
+        Arc::new(Self { config, routes: Mutex::new(routes) })
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -76,12 +85,27 @@ impl Peers {
         routes.fenced.insert(instance);
     }
 
-    fn owner(&self, unit: u32) -> Option<OwnerAt> {
-        self.routes().owners.get(&unit).copied()
+    /// The group has taken this gateway out, and it begins another life. What it has forwarded in
+    /// the last one may have been executed, and its owners give no answer any more.
+    pub fn renew(&self, life: Life) {
+        let mut routes = self.routes();
+        routes.life = life;
+        routes.lives += 1;
     }
 
-    fn is_fenced(&self, instance: u64) -> bool {
-        self.routes().fenced.contains(&instance)
+    fn life(&self) -> (u64, Life) {
+        let routes = self.routes();
+        (routes.lives, routes.life.clone())
+    }
+
+    /// Whether nothing is heard of an owner any more that a life has forwarded to.
+    fn is_over(&self, life: u64, instance: u64) -> bool {
+        let routes = self.routes();
+        routes.lives != life || routes.fenced.contains(&instance)
+    }
+
+    fn owner(&self, unit: u32) -> Option<OwnerAt> {
+        self.routes().owners.get(&unit).copied()
     }
 
     fn is_owner(&self, instance: u64) -> bool {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use backing::faulty::{Action, Operations, Rule, RuleId};
 use device::{LogicalUnit, ResetKind};
+use peer_units::Life;
 use rig::{HOLD, Rig, UNIT, both, cdb10, loopback, pattern, secret, simulated, soon};
 use runtime::sim;
 use scsi::mode::{CONTROL, ModeData, select_list};
@@ -315,9 +316,9 @@ fn a_stranger_gets_nothing_and_commands_wait_no_longer_than_the_hold() {
         assert!(rig.owners[0].disk.nexuses().is_empty());
     };
     // Another secret, another version, and no member.
-    simulated(1, |config| config.secret = (1, secret(8)), |_| {}, refused);
-    simulated(1, |config| config.secret = (2, secret(7)), |_| {}, refused);
-    simulated(1, |config| config.versions = 2..=3, |_| {}, refused);
+    simulated(1, |config| config.life.secret = (1, secret(8)), |_| {}, refused);
+    simulated(1, |config| config.life.secret = (2, secret(7)), |_| {}, refused);
+    simulated(1, |config| config.life.versions = 2..=3, |_| {}, refused);
     simulated(
         1,
         |_| {},
@@ -329,7 +330,7 @@ fn a_stranger_gets_nothing_and_commands_wait_no_longer_than_the_hold() {
     );
     let served = |rig: Rc<Rig>| async move { drop(rig.session(1).ready().await) };
     // Releases that have a version in common, over real sockets.
-    loopback(|config| config.versions = 1..=2, |host| host.versions = 1..=4, served);
+    loopback(|config| config.life.versions = 1..=2, |host| host.versions = 1..=4, served);
     loopback(|_| {}, |host| host.secrets.extend([(9, secret(9))]), served);
 }
 
@@ -461,22 +462,26 @@ fn a_gateway_that_is_taken_out_while_it_proves_itself_is_not_let_in() {
 }
 
 #[test]
-fn a_gateway_that_is_taken_out_loses_its_nexuses() {
-    simulated(
-        1,
-        |_| {},
-        |_| {},
-        |rig: Rc<Rig>| async move {
-            let it = rig.session(1).ready().await;
-            it.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
-            let disk: Arc<_> = rig.owners[0].disk.clone();
-            assert_eq!(disk.nexuses().attached().len(), 1);
-            rig.owners[0].members.store(false, Ordering::SeqCst);
-            rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
-            soon(|| disk.nexuses().is_empty()).await;
-            // The gateway sees its connection end, and gets no other one.
-            runtime::sleep(Duration::from_millis(200)).await;
-            it.run(&[0; 6], &[], 0).await.ends(Status::Busy);
-        },
-    );
+fn a_gateway_that_is_taken_out_loses_its_nexuses_and_begins_anew() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        it.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
+        delay(&rig, Operations::WRITE);
+        let (_, write) = it.start(&cdb10(0x2a, 0, 1), &[5; 512], 0, false);
+        soon(|| rig.faults.waiting() == 1).await;
+        let disk: Arc<_> = rig.owners[0].disk.clone();
+        rig.owners[0].members.store(false, Ordering::SeqCst);
+        rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
+        runtime::sleep(Duration::from_millis(300)).await;
+        assert!(!write.is_finished() && !disk.nexuses().is_empty(), "its write is at the medium");
+        // Its next life: nobody says what became of the write.
+        rig.owners[0].members.store(true, Ordering::SeqCst);
+        rig.peers.renew(Life { instance: rig::FORWARDER + 1, secret: (1, secret(7)), versions: 1..=1 });
+        assert_eq!(write.await.unwrap().outcome.sense.unwrap().key, SenseKey::AbortedCommand);
+        rig.faults.clear();
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        // The nexus of the life before is gone, and its RESERVE(6) with it.
+        soon(|| disk.nexuses().attached().len() == 1).await;
+        rig.owners[0].session(3).ready().await.write(0, &[3; 512]).await.good();
+    });
 }

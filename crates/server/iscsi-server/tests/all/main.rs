@@ -14,6 +14,7 @@ mod objects;
 mod principals;
 mod qos;
 mod redirect;
+mod remote_unit;
 mod replaced;
 #[path = "../support/mod.rs"]
 mod support;

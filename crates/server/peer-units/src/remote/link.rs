@@ -17,7 +17,7 @@ use peer_link::{
 };
 use runtime::{Bytes, Chain, TcpStream, timeout};
 
-use super::{OwnerAt, Peers, RemoteUnit};
+use super::{Life, OwnerAt, Peers, RemoteUnit};
 use crate::host::nonce;
 use crate::line::{End, HANDSHAKE, Line, NoLine, kept, more, parts, pause, say, since};
 
@@ -39,7 +39,7 @@ thread_local! {
 pub(super) enum Over {
     /// The owner's word.
     Said(Final),
-    /// The owner is fenced. It may have been executed.
+    /// The owner is fenced, or has forgotten this gateway. It may have been executed.
     Fenced,
 }
 
@@ -86,6 +86,8 @@ type Seen = (Arc<RemoteUnit>, Arc<ItlNexus>);
 pub(super) struct Link {
     peers: Arc<Peers>,
     at: OwnerAt,
+    /// This gateway's life, and its number.
+    life: (u64, Life),
     /// When the machine's time began.
     began: Instant,
     forwarder: RefCell<Forwarder>,
@@ -106,13 +108,17 @@ pub(super) fn look() {
 impl Link {
     /// This core's link to an owner.
     pub fn of(peers: &Arc<Peers>, at: OwnerAt) -> Rc<Self> {
-        let is_it = |link: &Rc<Self>| Arc::ptr_eq(&link.peers, peers) && link.at == at && !link.over.get();
+        let life = peers.life();
+        let is_same =
+            |link: &Rc<Self>| Arc::ptr_eq(&link.peers, peers) && (link.at, link.life.0) == (at, life.0);
+        let is_it = |link: &Rc<Self>| is_same(link) && !link.over.get();
         if let Some(link) = LINKS.with_borrow(|links| links.iter().find(|link| is_it(link)).cloned()) {
             return link;
         }
         let link = Rc::new(Self {
             peers: peers.clone(),
             at,
+            life,
             began: runtime::now(),
             forwarder: RefCell::new(Forwarder::new(peers.config.piece)),
             ops: RefCell::default(),
@@ -162,7 +168,7 @@ impl Link {
 
     /// Ends what has no end when the owner is fenced, and a connection that nothing needs.
     async fn watch(self: Rc<Self>) {
-        while !self.peers.is_fenced(self.at.instance) {
+        while !self.peers.is_over(self.life.0, self.at.instance) {
             if !self.is_wanted() {
                 self.cut("no unit is the owner's any more");
             }
@@ -175,7 +181,7 @@ impl Link {
             op.flow.borrow_mut().over = Some(Over::Fenced);
             op.wake();
         }
-        self.cut("the owner is fenced");
+        self.cut("the owner is fenced, or this gateway was taken out");
     }
 
     fn cut(&self, why: &str) {
@@ -208,18 +214,18 @@ impl Link {
     }
 
     async fn shake(&self, stream: &TcpStream) -> Result<(Welcome, Bytes), NoLine> {
-        let config = &self.peers.config;
+        let (config, life) = (&self.peers.config, &self.life.1);
         let own = Own {
             gateway: config.gateway,
-            instance: config.instance,
+            instance: life.instance,
             channel: u16::try_from(runtime::current_core()).unwrap_or(u16::MAX),
             owner: self.at.instance,
-            versions: config.versions.clone(),
-            secret: config.secret.0,
+            versions: life.versions.clone(),
+            secret: life.secret.0,
             piece: config.piece,
         };
         let mut out = Vec::new();
-        let mut calling = Calling::open(own, &config.secret.1, nonce()?, &mut out);
+        let mut calling = Calling::open(own, &life.secret.1, nonce()?, &mut out);
         loop {
             say(stream, &mut out).await?;
             let mut bytes = more(stream).await?;

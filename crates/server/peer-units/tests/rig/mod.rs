@@ -21,7 +21,7 @@ use device::{
 };
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use peer_link::{Limits, Secret};
-use peer_units::{Host, HostConfig, OwnerAt, Peers, PeersConfig, RemoteUnit};
+use peer_units::{Host, HostConfig, Life, OwnerAt, Peers, PeersConfig, RemoteUnit};
 use runtime::{Buf, Chain, Config, Cores, Handle, JoinHandle, ListenOptions, TcpListener, sim};
 use scsi::reservation::TransportId;
 use scsi::{AdditionalSense, Status};
@@ -123,9 +123,7 @@ impl Rig {
         ];
         let mut config = PeersConfig {
             gateway: 1,
-            instance: FORWARDER,
-            secret: (1, secret(7)),
-            versions: 1..=1,
+            life: Life { instance: FORWARDER, secret: (1, secret(7)), versions: 1..=1 },
             piece: 64 << 10,
             hold: HOLD,
         };

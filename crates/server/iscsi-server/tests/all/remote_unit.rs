@@ -1,14 +1,12 @@
 //! Two daemons in one process, each with its own initiators: one owns a unit, and the other
 //! forwards to it. Initiators cannot tell.
 
-#[allow(dead_code, reason = "not every test uses all of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::{self, BLOCKS, Client, ONE, address, read10, server_on, write10};
 use backing::MemoryStore;
 use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
 use device::NexusId;
@@ -18,9 +16,8 @@ use iscsi::pdu::{
 };
 use iscsi_server::{Server, Unit};
 use peer_link::{Limits, Secret};
-use peer_units::{Host, HostConfig, OwnerAt, Peers, PeersConfig, RemoteUnit};
+use peer_units::{Host, HostConfig, Life, OwnerAt, Peers, PeersConfig, RemoteUnit};
 use runtime::{Config, Cores, ListenOptions, TcpListener};
-use support::{BLOCKS, Client, ONE, address, read10, server_on, write10};
 
 const UNIT: u32 = 5;
 const GOOD: u8 = 0;
@@ -71,9 +68,7 @@ fn pair() -> Pair {
     let at = OwnerAt { instance: 22, address: told.recv().expect("the host listens") };
     let peers = Peers::new(PeersConfig {
         gateway: 1,
-        instance: 11,
-        secret: (1, secret()),
-        versions: peer_link::VERSIONS,
+        life: Life { instance: 11, secret: (1, secret()), versions: peer_link::VERSIONS },
         piece: 256 << 10,
         hold: Duration::from_secs(2),
     });
