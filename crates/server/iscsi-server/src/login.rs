@@ -409,7 +409,7 @@ async fn place(
             .first_view(model.generation, outcome.target.as_deref(), &outcome.initiator, &nexus)
             .ok_or(LoginStatus::AuthorizationFailure)?;
         for entry in view.luns.iter() {
-            model.check_owner(&nexus, entry.unit.nexuses().owner(&nexus).as_ref())?;
+            model.check_owner(&nexus, entry.unit.owner(&nexus).as_ref())?;
         }
         if let Some(old) = shared.registry.of_port(&port) {
             model.check_owner(&nexus, old.nexus.principal.as_ref())?;

@@ -75,7 +75,7 @@ impl LunMap {
         let kept = before.and_then(|before| before.number(lun)).filter(goes_on);
         let nexus = match kept {
             Some(entry) => entry.nexus.clone(),
-            None => Arc::new(ItlNexus::new(nexus.clone(), read_only)),
+            None => Arc::new(unit.unit.nexus(nexus.clone(), read_only)),
         };
         let limiter = unit.limiter.clone();
         self.entries[at] = Some(Entry { lun, unit: unit.unit.clone(), nexus, limiter });

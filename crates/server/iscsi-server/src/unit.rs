@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use device::{AbortTasks, Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Nexuses, ResetKind};
+use device::{
+    AbortTasks, Command, DataMover, Execution, ItlNexus, LogicalUnit, Nexus, NexusId, Nexuses, Principal,
+    ResetKind,
+};
 use disk::unit::DiskUnit;
 use objects::store::Scope;
 use objects::unit::OsdUnit;
-use peer_units::RemoteUnit;
+use peer_units::GroupUnit;
 use scsi::UnitAttention;
 
 /// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual
@@ -17,8 +20,8 @@ pub enum Unit {
     Disk(Arc<DiskUnit>),
     /// An object-based storage device.
     Objects(Arc<OsdUnit>),
-    /// A unit that another gateway of the group owns.
-    Remote(Arc<RemoteUnit>),
+    /// A disk of a group of gateways: one of them owns it.
+    Group(Arc<GroupUnit>),
 }
 
 impl std::fmt::Debug for Unit {
@@ -26,7 +29,7 @@ impl std::fmt::Debug for Unit {
         match self {
             Self::Disk(_) => f.write_str("Disk"),
             Self::Objects(_) => f.write_str("Objects"),
-            Self::Remote(_) => f.write_str("Remote"),
+            Self::Group(_) => f.write_str("Group"),
         }
     }
 }
@@ -38,7 +41,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.execute(command, mover),
             Self::Objects(unit) => unit.execute(command, mover),
-            Self::Remote(unit) => unit.execute(command, mover),
+            Self::Group(unit) => unit.execute(command, mover),
         }
     }
 
@@ -54,7 +57,7 @@ impl Unit {
     pub(crate) fn lands(&self, cdb: &[u8]) -> bool {
         match self {
             Self::Disk(unit) => unit.lands(cdb),
-            Self::Objects(_) | Self::Remote(_) => false,
+            Self::Objects(_) | Self::Group(_) => false,
         }
     }
 
@@ -63,7 +66,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.device_type(),
             Self::Objects(unit) => unit.device_type(),
-            Self::Remote(unit) => unit.device_type(),
+            Self::Group(unit) => unit.device_type(),
         }
     }
 
@@ -72,7 +75,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.attach(nexus),
             Self::Objects(unit) => unit.attach(nexus),
-            Self::Remote(unit) => unit.attach(nexus),
+            Self::Group(unit) => unit.attach(nexus),
         }
     }
 
@@ -81,28 +84,28 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.detach(nexus),
             Self::Objects(unit) => unit.detach(nexus),
-            Self::Remote(unit) => unit.detach(nexus),
+            Self::Group(unit) => unit.detach(nexus),
         }
     }
 
     /// See [`LogicalUnit::reset`]. The tasks of all sessions of this gateway have ended; this waits
     /// for those of other gateways. False: the owner of a remote unit could not be asked in time.
     pub(crate) async fn reset(&self, kind: ResetKind, by: NexusId) -> bool {
-        if let Self::Remote(unit) = self {
+        if let Self::Group(unit) = self {
             return unit.have_reset(kind, by).await;
         }
         self.nexuses().abort_of_peers(None).await;
         match self {
             Self::Disk(unit) => unit.reset(kind, Some(by)),
             Self::Objects(unit) => unit.reset(kind, Some(by)),
-            Self::Remote(_) => {}
+            Self::Group(_) => {}
         }
         true
     }
 
     /// Ends the tasks of other gateways' sessions, for CLEAR TASK SET. See [`Self::reset`].
     pub(crate) async fn clear_task_set(&self, by: NexusId) -> bool {
-        if let Self::Remote(unit) = self {
+        if let Self::Group(unit) = self {
             return unit.clear_task_set(by).await;
         }
         self.nexuses().abort_of_peers(Some(UnitAttention::CommandsClearedByAnotherInitiator)).await;
@@ -114,7 +117,7 @@ impl Unit {
         match (self, other) {
             (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a, b),
             (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a, b),
-            (Self::Remote(a), Self::Remote(b)) => Arc::ptr_eq(a, b),
+            (Self::Group(a), Self::Group(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -124,7 +127,7 @@ impl Unit {
         match (self, other) {
             (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a.store(), b.store()),
             (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a.store(), b.store()),
-            (Self::Remote(a), Self::Remote(b)) => a.is_same_unit(b),
+            (Self::Group(a), Self::Group(b)) => a.is_same_unit(b),
             _ => false,
         }
     }
@@ -134,7 +137,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => Arc::as_ptr(unit).addr(),
             Self::Objects(unit) => Arc::as_ptr(unit).addr(),
-            Self::Remote(unit) => Arc::as_ptr(unit).addr(),
+            Self::Group(unit) => Arc::as_ptr(unit).addr(),
         }
     }
 
@@ -143,12 +146,31 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.nexuses(),
             Self::Objects(unit) => unit.nexuses(),
-            Self::Remote(unit) => unit.nexuses(),
+            Self::Group(unit) => unit.nexuses(),
+        }
+    }
+
+    /// The owner of the registration that `nexus` would use, as far as this daemon knows.
+    pub(crate) fn owner(&self, nexus: &Nexus) -> Option<Principal> {
+        match self {
+            Self::Group(unit) => unit.owner(nexus),
+            _ => self.nexuses().owner(nexus),
+        }
+    }
+
+    /// A nexus of a session with the unit.
+    pub(crate) fn nexus(&self, nexus: Arc<Nexus>, read_only: bool) -> ItlNexus {
+        match self {
+            Self::Group(unit) => ItlNexus::with_ports(nexus, read_only, Some(unit.ports().clone())),
+            _ => ItlNexus::new(nexus, read_only),
         }
     }
 
     /// Tells the unit its aborter of tasks, and the target ports that reach it.
     pub(crate) fn connect(&self, aborter: Arc<dyn AbortTasks>, ports: &[u16]) {
+        if let Self::Group(unit) = self {
+            return unit.connect(aborter);
+        }
         self.nexuses().set_aborter(aborter);
         self.nexuses().set_target_ports(ports);
     }
@@ -158,7 +180,7 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.descriptor_sense(),
             Self::Objects(unit) => unit.descriptor_sense(),
-            Self::Remote(unit) => unit.descriptor_sense(),
+            Self::Group(unit) => unit.descriptor_sense(),
         }
     }
 
@@ -170,8 +192,11 @@ impl Unit {
         match self {
             Self::Disk(unit) => unit.store().sync().await.map_err(std::io::Error::other),
             Self::Objects(unit) => unit.store().sync(Scope::All).await.map_err(std::io::Error::other),
-            // What the owner has acknowledged is the owner's to keep.
-            Self::Remote(_) => Ok(()),
+            Self::Group(unit) => match unit.disk() {
+                Some(disk) => disk.store().sync().await.map_err(std::io::Error::other),
+                // What another owner has acknowledged is its to keep.
+                None => Ok(()),
+            },
         }
     }
 }

@@ -8,7 +8,6 @@ mod mover;
 mod nexus;
 mod peer;
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -17,12 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{Nexus, NexusId};
+use device::{Nexus, NexusId, PortGroups};
 use disk::unit::DiskUnit;
 use peer_link::{Answering, Claim, Keys, Limits, Reason, Said, Secret};
 use runtime::{Bytes, Chain, Handle, TcpListener, TcpStream, timeout};
 
 use crate::line::{HANDSHAKE, NoLine, more, say, since};
+use crate::unit::Gate;
 use management::Aborter;
 use nexus::{Key, Local};
 use peer::Peer;
@@ -36,10 +36,6 @@ thread_local! {
     /// The hosts of this thread.
     static HOSTS: RefCell<BTreeMap<u64, Weak<Shared>>> = const { RefCell::new(BTreeMap::new()) };
 }
-
-/// Says that a command may begin on a unit now, and holds it open until the command has ended.
-/// `None`: the unit is not this gateway's.
-pub type Gate = Box<dyn Fn() -> Option<Box<dyn Any>>>;
 
 pub struct HostConfig {
     pub gateway: u16,
@@ -58,6 +54,8 @@ pub struct HostConfig {
     pub is_member: Box<dyn Fn(u16, u64) -> bool>,
     /// A number for an I_T nexus that no other one of the daemon has.
     pub nexus_id: Box<dyn Fn() -> NexusId>,
+    /// The ports of all gateways that lead to each unit.
+    pub ports: BTreeMap<u32, Arc<PortGroups>>,
 }
 
 /// The owner's end of the peer link. Clones share it.

@@ -1,8 +1,9 @@
 //! Units over the peer link, on `runtime`: the driver of `peer_link`.
 //!
 //! - [`Host`]: executes commands that other gateways forward, on units of this gateway.
-//! - [`RemoteUnit`]: a unit of another gateway. It forwards each command to its owner, which
-//!   [`Peers`] names.
+//! - [`GroupUnit`]: a unit of the group, as this gateway's initiators see it. If another gateway
+//!   owns it, each command goes there.
+//! - [`Peers`]: who owns which unit.
 //!
 //! Who owns a unit, and who is fenced, decides the group (`cluster`), never this crate. The owner
 //! executes everything, so reservations, unit attentions and aborts are its own.
@@ -11,7 +12,10 @@
 
 mod host;
 mod line;
-mod remote;
+mod peers;
+mod seat;
+mod unit;
 
-pub use host::{Gate, Host, HostConfig};
-pub use remote::{Life, OwnerAt, Peers, PeersConfig, RemoteUnit};
+pub use host::{Host, HostConfig};
+pub use peers::{Life, OwnerAt, Peers, PeersConfig};
+pub use unit::{Begun, Gate, GroupUnit};

@@ -6,13 +6,13 @@ mod rig;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backing::faulty::{Action, Operations, Rule, RuleId};
 use device::{LogicalUnit, ResetKind};
-use peer_units::Life;
-use rig::{HOLD, Rig, UNIT, both, cdb10, loopback, pattern, secret, simulated, soon};
+use peer_units::{Begun, Life};
+use rig::{HOLD, Rig, Session, UNIT, both, cdb10, loopback, open_gate, pattern, secret, simulated, soon};
 use runtime::sim;
 use scsi::mode::{CONTROL, ModeData, select_list};
 use scsi::{AdditionalSense as A, SenseKey, Status};
@@ -483,5 +483,80 @@ fn a_gateway_that_is_taken_out_loses_its_nexuses_and_begins_anew() {
         // The nexus of the life before is gone, and its RESERVE(6) with it.
         soon(|| disk.nexuses().attached().len() == 1).await;
         rig.owners[0].session(3).ready().await.write(0, &[3; 512]).await.good();
+    });
+}
+
+#[test]
+fn a_unit_comes_here_with_its_commands_and_goes_again() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        it.write(8, &pattern(1, 512)).await.good();
+        it.reserve_out(6, 0, 0xab).await.good();
+        rig.peers.set_owner(UNIT, None);
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        // More than goes out with a command.
+        let data = pattern(2, 200 << 10);
+        let (_, write) = it.start(&cdb10(0x2a, 16, 400), &data, 0, false);
+        let (_, read) = it.start(&cdb10(0x28, 8, 1), &[], 512, false);
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!write.is_finished() && !read.is_finished());
+        rig.unit.serve(&rig.disk, open_gate());
+        // One of the two is told.
+        let (write, read) = (write.await.unwrap(), read.await.unwrap());
+        let told: Vec<_> = [&write, &read].into_iter().filter(|ran| ran.outcome.sense.is_some()).collect();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].outcome.sense.as_ref().unwrap().additional, A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        it.write(16, &data).await.good();
+        assert_eq!(it.read(8, 512).await.good(), pattern(1, 512));
+        assert_eq!(it.read(16, data.len()).await.good(), data);
+        let new = rig.session(2);
+        new.run(&[0; 6], &[], 0).await.fails(A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+        // A unit attention that nobody was told goes along.
+        it.nexus.establish(scsi::UnitAttention::ModeParametersChanged);
+        rig.unit.stop();
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        rig.owners[1].with(|_| ()).await;
+        it.run(&[0; 6], &[], 0).await.fails(A::MODE_PARAMETERS_CHANGED);
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        new.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        assert_eq!(it.read(16, data.len()).await.good(), data);
+        assert!(rig.disk.nexuses().is_empty());
+    });
+}
+
+#[test]
+fn a_command_waits_while_its_gateway_may_not_execute() {
+    both(|rig: Rc<Rig>| async move {
+        rig.peers.set_owner(UNIT, None);
+        let admits = Arc::new(AtomicBool::new(false));
+        let gate = admits.clone();
+        rig.unit
+            .serve(&rig.disk, Arc::new(move || gate.load(Ordering::SeqCst).then(|| Box::new(()) as Begun)));
+        let it = rig.session(1);
+        let (_, waits) = it.start(&[0; 6], &[], 0, false);
+        runtime::sleep(Duration::from_millis(300)).await;
+        assert!(!waits.is_finished());
+        admits.store(true, Ordering::SeqCst);
+        waits.await.unwrap().fails(A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+        admits.store(false, Ordering::SeqCst);
+        it.run(&[0; 6], &[], 0).await.ends(Status::Busy);
+    });
+}
+
+#[test]
+fn a_reset_of_the_owners_initiator_ends_commands_of_other_gateways() {
+    both(|rig: Rc<Rig>| async move {
+        // The owner's own initiators see the unit as the group's too.
+        let own = Session::new(&rig.unit, 5);
+        let other = rig.session(6).ready().await;
+        rig.peers.set_owner(UNIT, None);
+        rig.unit.serve(&rig.disk, open_gate());
+        own.run(&[0; 6], &[], 0).await.fails(A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+        other.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        own.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
+        assert!(rig.unit.have_reset(device::ResetKind::LogicalUnit, other.nexus.nexus.id).await);
+        own.run(&[0; 6], &[], 0).await.fails(A::BUS_DEVICE_RESET_FUNCTION_OCCURRED);
+        other.run(&[0; 6], &[], 0).await.fails(A::BUS_DEVICE_RESET_FUNCTION_OCCURRED);
+        other.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
     });
 }

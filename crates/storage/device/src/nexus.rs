@@ -52,7 +52,7 @@ pub struct Nexus {
     pub target_port: u16,
     /// The target's device name.
     pub target: String,
-    /// The target's port groups; `None` if all ports are equal.
+    /// The target's port groups; `None` if all ports are equal. A unit may have others.
     pub ports: Option<Arc<PortGroups>>,
 }
 
@@ -101,6 +101,8 @@ pub struct ItlNexus {
     attentions: Mutex<VecDeque<UnitAttention>>,
     /// The server's access control: this nexus may not write.
     pub read_only: bool,
+    /// The unit's port groups; `None` if all ports are equal.
+    pub ports: Option<Arc<PortGroups>>,
 }
 
 impl ItlNexus {
@@ -108,10 +110,17 @@ impl ItlNexus {
     /// initiator must learn the oldest first, and SAM-5 §5.14 lets a unit merge them.
     pub const MAX_ATTENTIONS: usize = 16;
 
-    /// A nexus with nothing pending.
+    /// A nexus with nothing pending, to a unit that has its target's port groups.
     pub fn new(nexus: Arc<Nexus>, read_only: bool) -> Self {
+        let ports = nexus.ports.clone();
+        Self::with_ports(nexus, read_only, ports)
+    }
+
+    /// The same, to a unit that has port groups of its own.
+    pub fn with_ports(nexus: Arc<Nexus>, read_only: bool, ports: Option<Arc<PortGroups>>) -> Self {
         Self {
             nexus,
+            ports,
             verdict: AtomicU8::new(0),
             access: AtomicU8::new(AccessState::ActiveOptimized.code()),
             attentions: Mutex::default(),

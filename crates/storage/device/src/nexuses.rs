@@ -204,6 +204,12 @@ impl Nexuses {
         self.aborters.lock().unwrap_or_else(PoisonError::into_inner)[1] = Some(aborter);
     }
 
+    /// The implementation set by [`Self::set_aborter`].
+    pub fn aborter(&self) -> Option<Arc<dyn AbortTasks>> {
+        let [own, _] = self.aborters();
+        own
+    }
+
     fn aborters(&self) -> [Option<Arc<dyn AbortTasks>>; 2] {
         self.aborters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -297,7 +303,7 @@ impl Nexuses {
         state.known.push(Known { nexus: nexus.clone(), port });
         state.refresh_verdicts();
         drop(state);
-        if let Some(ports) = &nexus.nexus.ports {
+        if let Some(ports) = &nexus.ports {
             ports.attach(nexus);
         }
     }
@@ -306,7 +312,7 @@ impl Nexuses {
     pub fn detach(&self, nexus: NexusId) {
         let mut state = self.state();
         for known in state.known.extract_if(.., |known| known.nexus.nexus.id == nexus) {
-            if let Some(ports) = &known.nexus.nexus.ports {
+            if let Some(ports) = &known.nexus.ports {
                 ports.detach(&known.nexus);
             }
         }
@@ -566,12 +572,12 @@ impl Nexuses {
 
     /// The target port groups for `nexus`, and the transition time in seconds (REPORT TARGET PORT
     /// GROUPS): one group of all ports if they are equal.
-    pub fn port_groups(&self, nexus: &Nexus) -> (Vec<TargetPortGroup>, u8) {
+    pub fn port_groups(&self, nexus: &ItlNexus) -> (Vec<TargetPortGroup>, u8) {
         if let Some(ports) = &nexus.ports {
             return (ports.groups(), ports.transition_s());
         }
         let mut ports = self.target_ports();
-        ports.push(nexus.target_port);
+        ports.push(nexus.nexus.target_port);
         ports.sort_unstable();
         ports.dedup();
         (vec![TargetPortGroup::optimized(TARGET_PORT_GROUP, ports)], 0)
@@ -579,7 +585,8 @@ impl Nexuses {
 
     /// The designators of the unit, and of the port and the target of `nexus` (VPD page 83h). The
     /// unit has its NAA designator, and one of `vendor` and `serial`.
-    pub fn identification(&self, nexus: &Nexus, naa: &[u8], vendor: &str, serial: &str) -> Identification {
+    pub fn identification(&self, itl: &ItlNexus, naa: &[u8], vendor: &str, serial: &str) -> Identification {
+        let nexus = &itl.nexus;
         // SPC-4 §7.8.6.11 names an iSCSI target port by its target's name and its portal group tag.
         let port = format!("{},t,0x{:04x}", nexus.target, nexus.target_port);
         let mut designators = vec![
@@ -587,7 +594,7 @@ impl Nexuses {
             Designator::unit(Identifier::t10_vendor(vendor, serial)),
             Designator::iscsi_port(Identifier::RelativeTargetPort(nexus.target_port)),
         ];
-        let group = match &nexus.ports {
+        let group = match &itl.ports {
             Some(ports) => ports.group_of(nexus.target_port),
             None => Some(TARGET_PORT_GROUP),
         };
@@ -603,7 +610,7 @@ impl Nexuses {
     /// # Errors
     /// The sense data for the response.
     pub async fn set_port_groups(&self, nexus: &ItlNexus, list: &[u8]) -> Result<(), Sense> {
-        let ports = nexus.nexus.ports.as_ref().filter(|ports| ports.explicit());
+        let ports = nexus.ports.as_ref().filter(|ports| ports.explicit());
         let ports = ports.ok_or(Sense::invalid_service_action())?;
         ports.set(&target_port_groups::parse_set(list)?, nexus).await
     }

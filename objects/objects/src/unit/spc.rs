@@ -54,7 +54,7 @@ impl OsdUnit {
         use cdb::opcode as op;
         match (entry.opcode, entry.service_action) {
             (op::MAINTENANCE_OUT, Some(op::SA_SET_TARGET_PORT_GROUPS)) => {
-                command.nexus.nexus.ports.as_ref().is_some_and(|ports| ports.explicit())
+                command.nexus.ports.as_ref().is_some_and(|ports| ports.explicit())
             }
             (op::MAINTENANCE_IN, action) => action != Some(op::SA_REPORT_TIMESTAMP),
             (opcode, _) => matches!(
@@ -82,7 +82,7 @@ impl OsdUnit {
             device_type: data::DEVICE_TYPE,
             version: 5,
             third_party_copy: false,
-            target_port_groups: command.nexus.nexus.ports.as_ref().map_or(1, |ports| ports.tpgs()),
+            target_port_groups: command.nexus.ports.as_ref().map_or(1, |ports| ports.tpgs()),
             versions: [
                 data::version::OSD,
                 data::version::OSD_2,
@@ -103,17 +103,15 @@ impl OsdUnit {
         let body = match page {
             vpd::SUPPORTED_PAGES => vpd::supported_pages(&PAGES),
             vpd::UNIT_SERIAL => vpd::unit_serial(&options.identity.serial),
-            vpd::IDENTIFICATION => {
-                let nexus = &command.nexus.nexus;
-                self.nexuses
-                    .identification(
-                        nexus,
-                        &options.identity.naa,
-                        &options.identity.vendor,
-                        &options.identity.serial,
-                    )
-                    .body()
-            }
+            vpd::IDENTIFICATION => self
+                .nexuses
+                .identification(
+                    &command.nexus,
+                    &options.identity.naa,
+                    &options.identity.vendor,
+                    &options.identity.serial,
+                )
+                .body(),
             vpd::EXTENDED_INQUIRY => {
                 let extended = ExtendedInquiry {
                     simple: true,
@@ -203,7 +201,7 @@ impl OsdUnit {
                 self.nexuses.persistent_in(nexus, cdb.action).map(|data| (data, u64::from(cdb.allocation)))
             }
             C::ReportTargetPortGroups(cdb) => {
-                let (groups, transition_s) = self.nexuses.port_groups(&nexus.nexus);
+                let (groups, transition_s) = self.nexuses.port_groups(nexus);
                 let data = target_port_groups::emit(&groups, cdb.extended.then_some(transition_s));
                 Ok((data, u64::from(cdb.allocation)))
             }
@@ -238,7 +236,7 @@ impl OsdUnit {
                 Ok(Outcome::wrote(u64::from(cdb.parameter_len)))
             }
             C::SetTargetPortGroups { parameter_len } => {
-                if !command.nexus.nexus.ports.as_ref().is_some_and(|ports| ports.explicit()) {
+                if !command.nexus.ports.as_ref().is_some_and(|ports| ports.explicit()) {
                     return Err(Sense::invalid_service_action().into());
                 }
                 let list = parameter_list(command, mover, parameter_len).await?;

@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::support::{self, BLOCKS, Client, ONE, address, read10, server_on, write10};
 use backing::MemoryStore;
 use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
-use device::NexusId;
+use device::{NexusId, PortGroups};
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::pdu::{
     Lun, Opcode, TaskManagementFunction as Function, TaskManagementRequest, TaskManagementResult,
 };
 use iscsi_server::{Server, Unit};
 use peer_link::{Limits, Secret};
-use peer_units::{Host, HostConfig, Life, OwnerAt, Peers, PeersConfig, RemoteUnit};
+use peer_units::{Begun, GroupUnit, Host, HostConfig, Life, OwnerAt, Peers, PeersConfig};
 use runtime::{Config, Cores, ListenOptions, TcpListener};
 
 const UNIT: u32 = 5;
@@ -59,9 +59,10 @@ fn pair() -> Pair {
             peers: 64,
             is_member: Box::new(|gateway, instance| (gateway, instance) == (1, 11)),
             nexus_id: Box::new(move || NexusId(next.fetch_add(1, Ordering::Relaxed))),
+            ports: BTreeMap::new(),
         };
         let host = Host::new(config, core);
-        host.serve_unit(UNIT, unit, Box::new(|| Some(Box::new(()))));
+        host.serve_unit(UNIT, unit, Arc::new(|| Some(Box::new(()) as Begun)));
         host.listen(listener).await
     });
     started.expect("the core runs");
@@ -73,9 +74,9 @@ fn pair() -> Pair {
         hold: Duration::from_secs(2),
     });
     peers.set_owner(UNIT, Some(at));
-    let remote = RemoteUnit::new(&peers, UNIT).expect("a unit");
+    let remote = GroupUnit::new(&peers, UNIT, PortGroups::symmetric(&[1])).expect("a unit");
     let owner = server_on(ONE, |config| config.targets[0].units[0].unit = Unit::Disk(disk));
-    let gateway = server_on(ONE, |config| config.targets[0].units[0].unit = Unit::Remote(remote));
+    let gateway = server_on(ONE, |config| config.targets[0].units[0].unit = Unit::Group(remote));
     Pair { owner, gateway, host, peers, faults }
 }
 

@@ -1,13 +1,15 @@
 //! An I_T_L nexus of another gateway's initiator, as a unit of this gateway has it. All channels of
 //! that gateway share it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use device::{ItlNexus, Nexus, Principal};
+use device::{ItlNexus, Nexus, PortGroups, Principal};
 use disk::unit::DiskUnit;
 use peer_link::{Attach, Attention};
 use scsi::UnitAttention;
+
+use crate::seat;
 
 /// The key of a nexus: the forwarder's instance, its number of the I_T nexus, and the unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,20 +21,18 @@ pub(super) struct Key {
 
 pub(super) struct Local {
     pub itl: Arc<ItlNexus>,
-    /// The session is new: POWER ON, RESET, OR BUS DEVICE RESET OCCURRED is pending.
-    new: Cell<bool>,
-    /// The unit attentions that are pending while this gateway has no unit for it.
-    kept: RefCell<Vec<UnitAttention>>,
+    /// The unit attentions that are pending while this gateway has no unit for it; `None` for a
+    /// new session.
+    kept: RefCell<Option<Vec<UnitAttention>>>,
     unit: RefCell<Option<Arc<DiskUnit>>>,
 }
 
 impl Local {
-    pub fn new(attach: &Attach, nexus: Arc<Nexus>) -> Self {
-        let kept = attach.attentions.iter().filter_map(|Attention(asc, ascq)| UnitAttention::of(*asc, *ascq));
+    pub fn new(attach: &Attach, nexus: Arc<Nexus>, ports: Option<Arc<PortGroups>>) -> Self {
+        let kept = (!attach.new).then(|| seat::from_wire(&attach.attentions));
         Self {
-            itl: Arc::new(ItlNexus::new(nexus, attach.read_only)),
-            new: Cell::new(attach.new),
-            kept: RefCell::new(kept.collect()),
+            itl: Arc::new(ItlNexus::with_ports(nexus, attach.read_only, ports)),
+            kept: RefCell::new(kept),
             unit: RefCell::default(),
         }
     }
@@ -45,36 +45,23 @@ impl Local {
     /// This gateway has the unit now.
     pub fn attach(&self, unit: &Arc<DiskUnit>) {
         self.detach();
-        let owner = unit.nexuses().owner(&self.itl.nexus);
-        if let Some(owner) = owner.filter(|owner| self.itl.nexus.principal.as_ref() != Some(owner)) {
-            let (initiator, owner) = (&self.itl.nexus.initiator, owner.user);
-            tracing::warn!(initiator, owner, "refused: the initiator port belongs to another user");
-            return;
+        let kept = self.kept.borrow().clone();
+        if seat::take(unit, &self.itl, kept) {
+            *self.kept.borrow_mut() = Some(Vec::new());
+            *self.unit.borrow_mut() = Some(unit.clone());
         }
-        device::LogicalUnit::attach(&**unit, &self.itl);
-        if !self.new.replace(false) {
-            self.itl.clear_attention(UnitAttention::PowerOnResetOrBusDeviceReset);
-            self.kept.take().into_iter().for_each(|attention| self.itl.establish(attention));
-            self.itl.establish(UnitAttention::AsymmetricAccessStateChanged);
-        }
-        *self.unit.borrow_mut() = Some(unit.clone());
     }
 
     /// This gateway has the unit no more, or the nexus goes.
     pub fn detach(&self) {
-        let Some(unit) = self.unit.borrow_mut().take() else { return };
-        *self.kept.borrow_mut() = self.itl.attentions();
-        for attention in self.itl.attentions() {
-            self.itl.clear_attention(attention);
+        if let Some(unit) = self.unit.borrow_mut().take() {
+            *self.kept.borrow_mut() = Some(seat::leave(&unit, &self.itl));
         }
-        device::LogicalUnit::detach(&*unit, self.itl.nexus.id);
     }
 
     /// The pending unit attentions, as they go to the forwarder.
     pub fn attentions(&self) -> Vec<Attention> {
-        let codes = |attention: UnitAttention| attention.additional();
-        let all = self.itl.attentions().into_iter().map(codes);
-        all.map(|code| Attention(code.asc, code.ascq)).collect()
+        seat::to_wire(self.itl.attentions())
     }
 }
 
@@ -97,7 +84,7 @@ pub(super) fn nexus(attach: &Attach, id: device::NexusId) -> Nexus {
         transport_id: attach.transport_id.clone(),
         target_port: attach.port,
         target: attach.target.clone(),
-        // The states of the group's ports are not on the link.
+        // The unit has its own.
         ports: None,
     }
 }

@@ -16,6 +16,7 @@ use super::Shared;
 use super::mover::Mover;
 use super::nexus::{self, Key, Local};
 use crate::line::{End, HIGH, Line, kept, parts, pause, since};
+use crate::unit::Begun;
 
 pub(super) struct Peer {
     pub host: Rc<Shared>,
@@ -40,7 +41,7 @@ pub(super) struct Job {
     pub flow: RefCell<Flow>,
     waker: RefCell<Option<Waker>>,
     /// Holds the unit open.
-    _begun: Box<dyn std::any::Any>,
+    _begun: Begun,
 }
 
 /// A command's data.
@@ -190,7 +191,8 @@ impl Peer {
         let known = self.host.locals.borrow().get(&key).and_then(std::rc::Weak::upgrade);
         let local = known.unwrap_or_else(|| {
             let new = || std::sync::Arc::new(nexus::nexus(attach, (self.host.config.nexus_id)()));
-            let local = Rc::new(Local::new(attach, self.host.nexus_of(&key).unwrap_or_else(new)));
+            let ports = self.host.config.ports.get(&unit).cloned();
+            let local = Rc::new(Local::new(attach, self.host.nexus_of(&key).unwrap_or_else(new), ports));
             if let Some(served) = self.host.units.borrow().get(&unit) {
                 local.attach(&served.unit);
             }

@@ -2,7 +2,6 @@
 //! simulated network or over loopback sockets.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,11 +16,11 @@ use backing::faulty::{Faults, FaultyStore};
 use backing::{BlockStore, MemoryStore};
 use device::{
     AbortTasks, Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome,
-    TaskAttribute, Tasks,
+    PortGroups, TaskAttribute, Tasks,
 };
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use peer_link::{Limits, Secret};
-use peer_units::{Host, HostConfig, Life, OwnerAt, Peers, PeersConfig, RemoteUnit};
+use peer_units::{Begun, Gate, GroupUnit, Host, HostConfig, Life, OwnerAt, Peers, PeersConfig};
 use runtime::{Buf, Chain, Config, Cores, Handle, JoinHandle, ListenOptions, TcpListener, sim};
 use scsi::reservation::TransportId;
 use scsi::{AdditionalSense, Status};
@@ -43,6 +42,11 @@ fn next_nexus() -> NexusId {
 
 pub fn secret(byte: u8) -> Secret {
     Secret::new(&[byte; 32]).unwrap()
+}
+
+/// A gate that is always open.
+pub fn open_gate() -> Gate {
+    Arc::new(|| Some(Box::new(()) as Begun))
 }
 
 /// A gateway that owns the unit, or may.
@@ -81,10 +85,11 @@ impl Owner {
                 peers: 8,
                 is_member: Box::new(move |_, _| known.load(Ordering::SeqCst)),
                 nexus_id: Box::new(next_nexus),
+                ports: BTreeMap::new(),
             };
             change(&mut config);
             let host = Host::new(config, core);
-            host.serve_unit(UNIT, unit, Box::new(|| Some(Box::new(()) as Box<dyn Any>)));
+            host.serve_unit(UNIT, unit, open_gate());
             HOST.set(Some(host.clone()));
             runtime::spawn(async move { host.listen(listener).await });
             address
@@ -108,7 +113,9 @@ impl Owner {
 pub struct Rig {
     pub owners: [Owner; 2],
     pub peers: Arc<Peers>,
-    pub unit: Arc<RemoteUnit>,
+    pub unit: Arc<GroupUnit>,
+    /// The forwarder's own, for when it owns the unit.
+    pub disk: Arc<DiskUnit>,
     pub faults: Faults,
 }
 
@@ -119,8 +126,9 @@ impl Rig {
         let store: Arc<dyn BlockStore> = Arc::new(FaultyStore::new(memory, faults.clone()));
         let owners = [
             Owner::start(cores.handles()[0], 0x21, store.clone(), host).await,
-            Owner::start(cores.handles()[1], 0x22, store, host).await,
+            Owner::start(cores.handles()[1], 0x22, store.clone(), host).await,
         ];
+        let disk = DiskUnit::new(store, DiskOptions::default(), &Registry::default()).unwrap();
         let mut config = PeersConfig {
             gateway: 1,
             life: Life { instance: FORWARDER, secret: (1, secret(7)), versions: 1..=1 },
@@ -129,13 +137,13 @@ impl Rig {
         };
         change(&mut config);
         let peers = Peers::new(config);
-        let unit = RemoteUnit::new(&peers, UNIT).unwrap();
+        let unit = GroupUnit::new(&peers, UNIT, PortGroups::symmetric(&[1])).unwrap();
         unit.nexuses().set_aborter(Arc::new(Server));
         peers.set_owner(UNIT, Some(owners[0].at));
-        Self { owners, peers, unit, faults }
+        Self { owners, peers, unit, disk, faults }
     }
 
-    pub fn session(&self, number: u64) -> Session<RemoteUnit> {
+    pub fn session(&self, number: u64) -> Session<GroupUnit> {
         Session::new(&self.unit, number)
     }
 
@@ -302,7 +310,7 @@ pub struct Session<U: LogicalUnit> {
 }
 
 impl<U: LogicalUnit> Session<U> {
-    fn new(unit: &Arc<U>, number: u64) -> Self {
+    pub fn new(unit: &Arc<U>, number: u64) -> Self {
         let initiator = format!("iqn.2000-01.com.example:host{number}");
         let nexus = Nexus {
             id: next_nexus(),

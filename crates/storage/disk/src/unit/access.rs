@@ -15,7 +15,7 @@ impl DiskUnit {
         mover: &mut dyn DataMover,
         cdb: ReportTargetPortGroups,
     ) -> Result<Outcome, Outcome> {
-        let (groups, transition_s) = self.nexuses.port_groups(&command.nexus.nexus);
+        let (groups, transition_s) = self.nexuses.port_groups(&command.nexus);
         let data = target_port_groups::emit(&groups, cdb.extended.then_some(transition_s));
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))
     }
@@ -28,7 +28,7 @@ impl DiskUnit {
         parameter_len: u32,
     ) -> Result<Outcome, Outcome> {
         // Check before fetching the list, too.
-        if !command.nexus.nexus.ports.as_ref().is_some_and(|ports| ports.explicit()) {
+        if !command.nexus.ports.as_ref().is_some_and(|ports| ports.explicit()) {
             return Err(Sense::invalid_service_action().into());
         }
         let wanted = u64::from(parameter_len);

@@ -40,7 +40,7 @@ impl DiskUnit {
         cdb: Inquiry,
     ) -> Result<Outcome, Outcome> {
         let standard = StandardInquiry {
-            target_port_groups: command.nexus.nexus.ports.as_ref().map_or(1, |ports| ports.tpgs()),
+            target_port_groups: command.nexus.ports.as_ref().map_or(1, |ports| ports.tpgs()),
             ..StandardInquiry::disk(
                 &self.options.identity.vendor,
                 &self.options.identity.product,
@@ -64,7 +64,7 @@ impl DiskUnit {
             vpd::UNIT_SERIAL => vpd::unit_serial(&self.options.identity.serial),
             vpd::IDENTIFICATION => {
                 let Identity { naa, vendor, serial, .. } = &self.options.identity;
-                self.nexuses.identification(&command.nexus.nexus, naa, vendor, serial).body()
+                self.nexuses.identification(&command.nexus, naa, vendor, serial).body()
             }
             vpd::EXTENDED_INQUIRY => extended().body(),
             vpd::MODE_PAGE_POLICY => vpd::ALL_MODE_PAGES_SHARED.to_vec(),

@@ -24,7 +24,7 @@ impl DiskUnit {
             (op::SANITIZE, Some(0x02 | 0x03)) => self.options.thin,
             (op::MAINTENANCE_IN, Some(op::SA_REPORT_TIMESTAMP)) => false,
             (op::MAINTENANCE_OUT, Some(op::SA_SET_TARGET_PORT_GROUPS)) => {
-                command.nexus.nexus.ports.as_ref().is_some_and(|ports| ports.explicit())
+                command.nexus.ports.as_ref().is_some_and(|ports| ports.explicit())
             }
             _ => true,
         }

@@ -17,9 +17,10 @@ use peer_link::{
 };
 use runtime::{Bytes, Chain, TcpStream, timeout};
 
-use super::{Life, OwnerAt, Peers, RemoteUnit};
+use super::GroupUnit;
 use crate::host::nonce;
 use crate::line::{End, HANDSHAKE, Line, NoLine, kept, more, parts, pause, say, since};
+use crate::peers::{Life, OwnerAt, Peers};
 
 /// Pauses between tries to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -81,7 +82,7 @@ impl Op {
 }
 
 /// A unit as a session sees it.
-type Seen = (Arc<RemoteUnit>, Arc<ItlNexus>);
+type Seen = (Arc<GroupUnit>, Arc<ItlNexus>);
 
 pub(super) struct Link {
     peers: Arc<Peers>,
@@ -251,7 +252,7 @@ impl Link {
     }
 
     /// The owner's nexus of a session and a unit.
-    pub fn itl(&self, unit: &Arc<RemoteUnit>, nexus: &Arc<ItlNexus>) -> Result<u32, Refused> {
+    pub fn itl(&self, unit: &Arc<GroupUnit>, nexus: &Arc<ItlNexus>) -> Result<u32, Refused> {
         let known = {
             let nexuses = self.nexuses.borrow();
             let mut same = nexuses.iter().filter(|(_, (_, known))| Arc::ptr_eq(known, nexus));

@@ -1,4 +1,5 @@
-//! One command on its way to the owner of its unit, whoever that is until it has an end.
+//! One command on its way to the owner of its unit, whoever that is until it has an end. That may be
+//! this gateway too.
 //!
 //! A command that may have begun ends by its owner's word, or by the fence of its owner. One that
 //! never began goes to the next owner; so does a READ that has no outcome. Any other command
@@ -10,14 +11,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use device::{Command, DataMover, GetData, Lost, NexusId, Outcome, TaskAttribute, Tasks};
+use device::{
+    Command, DataMover, Execution, GetData, LogicalUnit, Lost, NexusId, Outcome, TaskAttribute, Tasks,
+};
+use disk::unit::DiskUnit;
 use peer_link::message::Attribute;
 use peer_link::{Final, Function, Managed, NotBegun, Number};
 use runtime::Chain;
 use scsi::{AdditionalSense, Sense, Status};
 
-use super::RemoteUnit;
 use super::link::{Link, Op, Over};
+use super::{Begun, GroupUnit};
 use crate::line::stable;
 
 /// The most Data-Out that goes out with a command.
@@ -31,10 +35,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long a cleared command waits for its own server to abort it.
 const CLEARED: Duration = Duration::from_secs(5);
 
-struct Run<'a, M> {
-    unit: &'a Arc<RemoteUnit>,
-    command: &'a Command,
-    mover: &'a mut M,
+struct Run<M> {
+    unit: Arc<GroupUnit>,
+    command: Command,
+    mover: M,
     /// After that nobody has to be waited for who has not begun it.
     deadline: Instant,
     /// The first Data-Out, kept until the command has begun.
@@ -70,44 +74,76 @@ enum Verdict {
 /// Any outcome: the server gives none to an initiator that is lost.
 const NONE: Outcome = Outcome::status(Status::Busy);
 
-pub(super) async fn run<M: DataMover>(unit: &Arc<RemoteUnit>, command: &Command, mover: &mut M) -> Outcome {
+/// Where a command goes.
+enum Route {
+    /// This gateway owns the unit.
+    Here(Arc<DiskUnit>, Begun),
+    Forwarded(Try),
+}
+
+pub(super) async fn run<M: DataMover + 'static>(
+    unit: Arc<GroupUnit>,
+    command: Command,
+    mut mover: M,
+) -> (M, Outcome) {
     let deadline = runtime::now() + unit.peers.config.hold;
     let first = command.data_out_len.min(FIRST as u64) as usize;
     let first = match first {
         0 => Chain::new(),
         len => match mover.get_data(len).await {
             Ok(data) => data.into_iter().map(stable).collect(),
-            Err(Lost) => return NONE,
+            Err(Lost) => return (mover, NONE),
         },
     };
     let mut run = Run { unit, command, mover, deadline, first, put: 0 };
     loop {
-        let this = match run.forward().await {
-            Ok(this) => this,
-            Err(outcome) => return outcome,
-        };
-        match run.end(this).await {
-            Verdict::Answer(outcome) => return outcome,
-            Verdict::Again if runtime::now() >= run.deadline => return run.late(),
-            Verdict::Again => {
-                if run.mover.unless_lost(runtime::sleep(PAUSE)).await.is_err() {
-                    return NONE;
-                }
+        let outcome = match run.route().await {
+            Err(outcome) => outcome,
+            // A part of its data is of another execution.
+            Ok(Route::Here(..)) if run.put > 0 => aborted(),
+            Ok(Route::Here(disk, begun)) => {
+                let ended = run.execute(&disk).await;
+                drop(begun);
+                return ended;
             }
-        }
+            Ok(Route::Forwarded(this)) => match run.end(this).await {
+                Verdict::Answer(outcome) => outcome,
+                Verdict::Again if runtime::now() >= run.deadline => run.late(),
+                Verdict::Again => match run.mover.unless_lost(runtime::sleep(PAUSE)).await {
+                    Ok(()) => continue,
+                    Err(Lost) => NONE,
+                },
+            },
+        };
+        return (run.mover, outcome);
     }
 }
 
-impl<M: DataMover> Run<'_, M> {
-    /// Forwards it to the owner, once there is one.
-    async fn forward(&mut self) -> Result<Try, Outcome> {
+impl<M: DataMover + 'static> Run<M> {
+    /// Executes it here.
+    async fn execute(self, disk: &Arc<DiskUnit>) -> (M, Outcome) {
+        let mover = Resumed { mover: self.mover, first: self.first };
+        let (Resumed { mover, .. }, outcome) = match disk.execute(self.command, mover) {
+            Execution::Done(mover, outcome) => (mover, outcome),
+            Execution::Running(task) => task.await,
+        };
+        (mover, outcome)
+    }
+
+    /// Begins it here, or forwards it to the owner, once there is one.
+    async fn route(&mut self) -> Result<Route, Outcome> {
         loop {
+            match self.unit.begin(self.command.nexus.nexus.id) {
+                Some(Ok((disk, begun))) => return Ok(Route::Here(disk, begun)),
+                Some(Err(sense)) => return Err(sense.into()),
+                None => {}
+            }
             if let Some(at) = self.unit.peers.owner(self.unit.number) {
                 let link = Link::of(&self.unit.peers, at);
                 if link.is_connected()
                     && let Some(this) = self.submit(link)
                 {
-                    return Ok(this);
+                    return Ok(Route::Forwarded(this));
                 }
             }
             if runtime::now() >= self.deadline {
@@ -120,8 +156,8 @@ impl<M: DataMover> Run<'_, M> {
     }
 
     fn submit(&self, link: Rc<Link>) -> Option<Try> {
-        let Command { cdb, attribute, nexus, tag, data_out_len, data_in_len } = self.command;
-        let itl = link.itl(self.unit, nexus.shared()).ok()?;
+        let Command { cdb, attribute, nexus, tag, data_out_len, data_in_len } = &self.command;
+        let itl = link.itl(&self.unit, nexus.shared()).ok()?;
         let command = peer_link::Command {
             itl,
             generation: 0,
@@ -293,11 +329,25 @@ fn is_read(cdb: &[u8]) -> bool {
     matches!(cdb[0], 0x08 | 0x28 | 0x88 | 0xa8) || cdb[0] == VARIABLE && cdb.get(8..10) == Some(&READ_32)
 }
 
-/// Has the owner carry out a function for a session.
-pub(super) async fn manage(unit: &Arc<RemoteUnit>, by: NexusId, function: Function) -> bool {
+/// Has the owner carry out a function for a session, or carries it out `here`. Whether that is done.
+pub(super) async fn manage(
+    unit: &Arc<GroupUnit>,
+    by: NexusId,
+    function: Function,
+    here: impl AsyncFn(&Arc<DiskUnit>),
+) -> bool {
     let deadline = runtime::now() + unit.peers.config.hold;
     let Some(nexus) = unit.nexus(by) else { return false };
     while runtime::now() < deadline {
+        match unit.begin(by) {
+            Some(Ok((disk, begun))) => {
+                here(&disk).await;
+                drop(begun);
+                return true;
+            }
+            Some(Err(_)) => return false,
+            None => {}
+        }
         let op = unit.peers.owner(unit.number).and_then(|at| {
             let link = Link::of(&unit.peers, at);
             let itl = link.is_connected().then(|| link.itl(unit, &nexus).ok()).flatten()?;
@@ -317,4 +367,42 @@ pub(super) async fn manage(unit: &Arc<RemoteUnit>, by: NexusId, function: Functi
         runtime::sleep(PAUSE).await;
     }
     false
+}
+
+/// The mover of a command whose first Data-Out was fetched before it came to its unit.
+struct Resumed<M> {
+    mover: M,
+    first: Chain,
+}
+
+impl<M: DataMover> DataMover for Resumed<M> {
+    fn put_data(&mut self, data: runtime::Buf) {
+        self.mover.put_data(data);
+    }
+
+    fn holds(&self, len: usize) -> bool {
+        self.mover.holds(len)
+    }
+
+    fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        self.mover.poll_put_ready(cx)
+    }
+
+    fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let more = len.saturating_sub(self.first.len());
+        let more = match more {
+            0 => Chain::new(),
+            more => match self.mover.poll_get_data(cx, more)? {
+                Poll::Ready(more) => more,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        let mut data = self.first.split_to(len.min(self.first.len()));
+        data.append(more);
+        Poll::Ready(Ok(data))
+    }
+
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        self.mover.poll_lost(cx)
+    }
 }

@@ -1,0 +1,106 @@
+//! Who owns each unit, and who is fenced: what the group says, for all cores.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use peer_link::Secret;
+
+/// This gateway's identity towards the owners of its units, and its limits.
+pub struct PeersConfig {
+    pub gateway: u16,
+    pub life: Life,
+    /// The most bytes of data in one frame.
+    pub piece: u32,
+    /// How long a command waits where no owner has it.
+    pub hold: Duration,
+}
+
+/// One life of this gateway.
+#[derive(Clone)]
+pub struct Life {
+    pub instance: u64,
+    /// The newest secret that all members have, and its number.
+    pub secret: (u32, Secret),
+    /// At most what the group has agreed on.
+    pub versions: RangeInclusive<u16>,
+}
+
+/// One life of a gateway that owns units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerAt {
+    pub instance: u64,
+    pub address: SocketAddr,
+}
+
+/// The owner of each unit, as the group says. All cores share it.
+pub struct Peers {
+    pub(crate) config: PeersConfig,
+    routes: Mutex<Routes>,
+}
+
+struct Routes {
+    life: Life,
+    /// Counts lives.
+    lives: u64,
+    owners: BTreeMap<u32, OwnerAt>,
+    fenced: BTreeSet<u64>,
+}
+
+impl Peers {
+    #[must_use]
+    pub fn new(config: PeersConfig) -> Arc<Self> {
+        let life = config.life.clone();
+        let routes = Routes { life, lives: 1, owners: BTreeMap::new(), fenced: BTreeSet::new() };
+        Arc::new(Self { config, routes: Mutex::new(routes) })
+    }
+
+    fn routes(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The group says who owns a unit. `None`: no gateway now.
+    pub fn set_owner(&self, unit: u32, owner: Option<OwnerAt>) {
+        let mut routes = self.routes();
+        match owner {
+            Some(owner) => routes.owners.insert(unit, owner),
+            None => routes.owners.remove(&unit),
+        };
+    }
+
+    /// The group has taken an instance out, and storage refuses it: it executes nothing any more.
+    pub fn fenced(&self, instance: u64) {
+        let mut routes = self.routes();
+        routes.owners.retain(|_, owner| owner.instance != instance);
+        routes.fenced.insert(instance);
+    }
+
+    /// The group has taken this gateway out, and it begins another life. What it has forwarded in
+    /// the last one may have been executed, and its owners give no answer any more.
+    pub fn renew(&self, life: Life) {
+        let mut routes = self.routes();
+        routes.life = life;
+        routes.lives += 1;
+    }
+
+    pub(crate) fn life(&self) -> (u64, Life) {
+        let routes = self.routes();
+        (routes.lives, routes.life.clone())
+    }
+
+    /// Whether nothing is heard of an owner any more that a life has forwarded to.
+    pub(crate) fn is_over(&self, life: u64, instance: u64) -> bool {
+        let routes = self.routes();
+        routes.lives != life || routes.fenced.contains(&instance)
+    }
+
+    pub(crate) fn owner(&self, unit: u32) -> Option<OwnerAt> {
+        self.routes().owners.get(&unit).copied()
+    }
+
+    pub(crate) fn is_owner(&self, instance: u64) -> bool {
+        self.routes().owners.values().any(|owner| owner.instance == instance)
+    }
+}
