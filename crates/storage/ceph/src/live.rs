@@ -1,6 +1,9 @@
 //! The instance of an image that is in service: a connection of its own, the open image, its lock.
 //! Owns its replacement, and the meaning of librbd's errors. Never waits on a core.
 //!
+//! In a group of gateways the instance is the group's, which replaces it after the life that it
+//! belongs to.
+//!
 //! An operation without an answer may be carried out at any later time. So its instance is kept
 //! from the cluster (fenced) before the operation ends, and a new instance is opened. The same
 //! happens after the cluster has shut an instance out.
@@ -22,7 +25,8 @@ use crate::store::BLOCK;
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Live {
-    source: Source,
+    keeper: Keeper,
+    op_timeout: Duration,
     about: About,
     health: Arc<Health>,
     /// Bytes, as last seen.
@@ -30,9 +34,18 @@ pub(crate) struct Live {
     /// Held while the size is read.
     looking: Mutex<()>,
     state: Awaited<State>,
-    /// To the image's thread.
-    ask: Sender<Ask>,
 }
+
+/// Who replaces an instance.
+enum Keeper {
+    /// The image's own thread.
+    Thread(Source, Sender<Ask>),
+    /// The group, by another life of this gateway.
+    Group(Lost),
+}
+
+/// Tells the group why its life is over.
+pub(crate) type Lost = Box<dyn Fn(&str) + Send + Sync>;
 
 /// What the image's thread is asked for.
 enum Ask {
@@ -66,16 +79,35 @@ impl Live {
     pub(crate) fn open(source: Source, health: Arc<Health>) -> Result<Arc<Self>, Error> {
         let (ask, asked) = channel();
         let image = Image::open(&source, changed(&ask))?;
-        let state = Awaited::new(State { generation: 0, phase: Phase::Serving(image.clone()) });
-        let (about, looking) = (image.about().clone(), Mutex::default());
-        health.expect_size(about.size);
-        let size = about.size.into();
-        let this = Arc::new(Self { source, about, health, size, looking, state, ask });
+        let op_timeout = source.op_timeout;
+        let this = Self::new(image, op_timeout, health, Keeper::Thread(source, ask));
         let live = Arc::downgrade(&this);
         match rados::start_unpinned(move || serve_requests(&live, &asked)) {
             true => Ok(this),
             false => Err(Error::NoThread),
         }
+    }
+
+    /// An instance that is a group's. It is told `lost` when it has to be replaced.
+    pub(crate) fn of_group(image: Image, op_timeout: Duration, health: Arc<Health>, lost: Lost) -> Arc<Self> {
+        Self::new(image, op_timeout, health, Keeper::Group(lost))
+    }
+
+    fn new(image: Image, op_timeout: Duration, health: Arc<Health>, keeper: Keeper) -> Arc<Self> {
+        let (about, looking) = (image.about().clone(), Mutex::default());
+        let state = Awaited::new(State { generation: 0, phase: Phase::Serving(image) });
+        health.expect_size(about.size);
+        let size = about.size.into();
+        Arc::new(Self { keeper, op_timeout, about, health, size, looking, state })
+    }
+
+    pub(crate) fn is_of_group(&self) -> bool {
+        matches!(self.keeper, Keeper::Group(_))
+    }
+
+    /// The group's instance writes nothing any more: it has ended, or storage refuses it.
+    pub(crate) fn over(&self) {
+        self.enter(Phase::Failing);
     }
 
     /// What the image was when it was first opened.
@@ -89,14 +121,18 @@ impl Live {
     }
 
     /// Reads the image's size. Blocks.
-    fn look(&self) {
+    pub(crate) fn look(&self) {
         let _looking = self.looking.lock();
-        match self.serving().map(|image| image.size()) {
-            Some(Ok(size)) => self.saw(size),
-            Some(Err(error)) => tracing::warn!(path = self.health.path(), %error, "a change was not seen"),
-            // The next instance tells.
-            None => {}
+        if let Err(error) = self.see_size() {
+            tracing::warn!(path = self.health.path(), %error, "a change was not seen");
         }
+    }
+
+    /// Reads the size of the instance in service; the next one tells its own. Blocks.
+    pub(crate) fn see_size(&self) -> Result<(), Error> {
+        let size = self.serving().map(|image| image.size()).transpose()?;
+        size.into_iter().for_each(|size| self.saw(size));
+        Ok(())
     }
 
     fn saw(&self, size: u64) {
@@ -123,9 +159,7 @@ impl Live {
             Phase::Fencing | Phase::Opening => None,
             Phase::Failing => Some(Err(StoreError::Fenced)),
         };
-        runtime::timeout(self.source.op_timeout, self.state.until(found))
-            .await
-            .unwrap_or(Err(StoreError::Fenced))
+        runtime::timeout(self.op_timeout, self.state.until(found)).await.unwrap_or(Err(StoreError::Fenced))
     }
 
     /// The store's error for an operation of the instance `generation` that has failed. If the
@@ -141,7 +175,7 @@ impl Live {
                 self.replace(generation, "another client has taken the image's lock")
             }
             Some(libc::ETIMEDOUT | libc::ECANCELED) => {
-                let seconds = self.source.op_timeout.as_secs();
+                let seconds = self.op_timeout.as_secs();
                 self.replace(generation, &format!("the cluster has not answered for {seconds} s"));
                 self.state.until(|state| state.is_fenced(generation).then_some(())).await;
             }
@@ -164,8 +198,11 @@ impl Live {
         });
         let Some(Phase::Serving(image)) = before else { return };
         self.health.failed(format!("{why}: a new instance is opened"));
-        // The thread ends no sooner than `self`.
-        let _ = self.ask.send(Ask::Replace(image.address().to_owned()));
+        match &self.keeper {
+            // The thread ends no sooner than `self`.
+            Keeper::Thread(_, ask) => drop(ask.send(Ask::Replace(image.address().to_owned()))),
+            Keeper::Group(lost) => lost(why),
+        }
     }
 
     /// Puts an instance into service, if it is one of the same image.
@@ -234,9 +271,9 @@ fn serve_requests(live: &Weak<Live>, asked: &Receiver<Ask>) {
 
 /// Tries until it is done; `None` if the store has gone.
 fn replace(live: &Weak<Live>, before: &str) -> Option<()> {
-    let (source, changed) = {
-        let this = live.upgrade()?;
-        (this.source.clone(), changed(&this.ask))
+    let (source, changed) = match &live.upgrade()?.keeper {
+        Keeper::Thread(source, ask) => (source.clone(), changed(ask)),
+        Keeper::Group(_) => return None,
     };
     let mut next = loop {
         match Successor::to(before, &source) {

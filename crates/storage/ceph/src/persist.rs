@@ -34,6 +34,10 @@ impl Persist for ImagePersist {
         let found = image.metadata(KEY, max.saturating_mul(2)).map_err(io::Error::other)?;
         found.map(|digits| bytes(&digits).ok_or_else(|| io::ErrorKind::InvalidData.into())).transpose()
     }
+
+    fn keeps_all(&self) -> bool {
+        self.0.is_of_group()
+    }
 }
 
 fn bytes(digits: &str) -> Option<Vec<u8>> {

@@ -12,6 +12,7 @@ use rados::{About, Error, Image, Login, Source};
 use runtime::{Bytes, Chain, pool};
 use smallvec::SmallVec;
 
+use crate::group::Serving;
 use crate::live::Live;
 use crate::name::ImageName;
 use crate::persist::ImagePersist;
@@ -58,6 +59,30 @@ impl RbdStore {
         };
         let health = Health::new(format!("rbd:{name}"));
         Ok(Self { live: Live::open(source, health.clone())?, writable, health })
+    }
+
+    /// A unit's image that is this gateway's in a group, for as long as `serving` is. Blocks.
+    ///
+    /// # Errors
+    /// Its size cannot be read.
+    pub fn of_group(serving: &Serving, op_timeout: Duration, health: Arc<Health>) -> Result<Self, Error> {
+        let lost = serving.clone();
+        let lost = Box::new(move |why: &str| lost.lost(why));
+        let live = Live::of_group(serving.image().clone(), op_timeout, health.clone(), lost);
+        live.see_size()?;
+        let changed = Arc::downgrade(&live);
+        serving.on_change(Arc::new(move || {
+            if let Some(live) = changed.upgrade() {
+                // Not here: while OSDs are silent it takes long.
+                rados::start_unpinned(move || live.look());
+            }
+        }));
+        Ok(Self { live, writable: true, health })
+    }
+
+    /// The group's instance of the image writes nothing any more: operations that wait for that end.
+    pub fn over(&self) {
+        self.live.over();
     }
 
     /// What names the image in the world: its cluster, its pool, and itself there.

@@ -158,11 +158,12 @@ impl Nexuses {
     /// The stored reservations cannot be used.
     pub fn new(persist: Option<Arc<dyn Persist>>) -> Result<Self, KeptError> {
         let kept = match &persist {
-            Some(persist) => persist.load(Reservations::MAX_SAVED_LEN)?,
+            Some(persist) => persist.load(GROUP_HEAD + Reservations::MAX_SAVED_LEN)?,
             None => None,
         };
+        let keeps_all = persist.as_ref().is_some_and(|persist| persist.keeps_all());
         let (reservations, owners) = match kept {
-            Some(bytes) => read(&bytes)?,
+            Some(bytes) => read_kept(&bytes, keeps_all)?,
             None => (Reservations::new(), Owners::default()),
         };
         let state = Arc::new(Mutex::new(State { reservations, owners, ..State::default() }));
@@ -465,7 +466,7 @@ impl Nexuses {
         let line = self.line();
         let turn = line.turn.atomic(0, 1).await;
         let (next, effects) = self.next(&port, command, cdb, list)?;
-        if effects.persist {
+        if effects.persist || self.persist.as_ref().is_some_and(|persist| persist.keeps_all()) {
             self.keep(&next, command).await?;
         }
         let victims = self.commit(next, &effects, command);
@@ -538,7 +539,17 @@ impl Nexuses {
         let own = &command.nexus.nexus;
         let mut owners = self.state().owners.clone();
         owners.settle(&port_of(own), own.principal.as_ref(), next);
-        let bytes = next.to_bytes_with(|port| owners.note(port));
+        let bytes = match persist.keeps_all() {
+            false => next.to_bytes_with(|port| owners.note(port)),
+            true => {
+                let (_, aptpl, generation) = next.hand_over();
+                let mut bytes = GROUP.to_vec();
+                bytes.extend_from_slice(&[aptpl.into(), 0, 0, 0]);
+                bytes.extend_from_slice(&generation.to_be_bytes());
+                bytes.extend(next.whole().to_bytes_with(|port| owners.note(port)));
+                bytes
+            }
+        };
         persist.save(bytes).await.map_err(|error| {
             tracing::error!(%error, "reservations could not be kept");
             // The state is unchanged. The stored state is the old one, or already the requested
@@ -657,6 +668,29 @@ impl Nexuses {
         state.reservations = reservations;
         state.owners = owners;
         state.refresh_verdicts();
+    }
+}
+
+/// What stands before the stored form of [`Persist::keeps_all`]: this, whether APTPL is active,
+/// three reserved bytes, and PRGENERATION (32 bits, big-endian).
+const GROUP: [u8; 8] = *b"STAGPG\x00\x01";
+const GROUP_HEAD: usize = GROUP.len() + 8;
+
+/// [`read`] of either stored form. After a power on only what APTPL protects is in force.
+fn read_kept(bytes: &[u8], keeps_all: bool) -> Result<(Reservations, Owners), SavedError> {
+    let Some(([aptpl, _, _, _, generation @ ..], saved)) =
+        bytes.strip_prefix(&GROUP).and_then(<[u8]>::split_first_chunk::<8>)
+    else {
+        return read(bytes);
+    };
+    let (reservations, owners) = read(saved)?;
+    match keeps_all {
+        true => {
+            let generation = u32::from_be_bytes(*generation);
+            Ok((Reservations::take_over(saved, *aptpl != 0, generation)?, owners))
+        }
+        false if *aptpl != 0 => Ok((reservations, owners)),
+        false => Ok((Reservations::new(), Owners::default())),
     }
 }
 

@@ -387,11 +387,11 @@ impl Life {
 
     fn serve(&mut self, unit: UnitId, report: &mut Reporter) {
         if let Some(here) = self.units.get_mut(&unit)
-            && let Some(image) = here.slot.image()
+            && let Some(open) = here.slot.open()
         {
             here.reported = true;
             here.gate.opens();
-            report(Report::Serve(Serving::new(unit, image, here.gate.clone())));
+            report(Report::Serve(Serving::new(unit, open, here.gate.clone())));
         } else {
             self.tell.failed(unit, format!("unit {} is not open", unit.0));
         }

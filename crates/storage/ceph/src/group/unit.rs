@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cluster::{Event, InstanceId, Locked, Time, UnitId};
-use rados::{Client, Error, Image, Source};
+use rados::{Changed, Client, Error, Image, Source};
 
 use super::life::{Teller, clock};
 use super::lock;
@@ -18,7 +18,11 @@ pub struct Serving {
     unit: UnitId,
     image: Image,
     gate: Arc<Gate>,
+    changed: Hook,
 }
+
+/// What is called after the image's header has changed.
+type Hook = Arc<Mutex<Option<Changed>>>;
 
 /// A command that has begun, until it is dropped.
 pub struct Begun(Arc<Gate>);
@@ -45,8 +49,8 @@ impl fmt::Debug for Serving {
 }
 
 impl Serving {
-    pub(super) fn new(unit: UnitId, image: Image, gate: Arc<Gate>) -> Self {
-        Self { unit, image, gate }
+    pub(super) fn new(unit: UnitId, (image, changed): Open, gate: Arc<Gate>) -> Self {
+        Self { unit, image, gate, changed }
     }
 
     #[must_use]
@@ -58,6 +62,11 @@ impl Serving {
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
+    }
+
+    /// Has `changed` called after each change of the image's header: perhaps its size.
+    pub fn on_change(&self, changed: Changed) {
+        *lock(&self.changed) = Some(changed);
     }
 
     /// The unit's own record is loaded: commands may begin.
@@ -146,25 +155,34 @@ pub(super) struct Slot {
     unit: UnitId,
     client: Client,
     source: Source,
-    open: Arc<Mutex<Option<Image>>>,
+    open: Arc<Mutex<Option<Open>>>,
 }
+
+/// An open image.
+pub(super) type Open = (Image, Hook);
 
 impl Slot {
     pub(super) fn new(unit: UnitId, client: Client, source: Source) -> Self {
         Self { unit, client, source, open: Arc::default() }
     }
 
-    pub(super) fn image(&self) -> Option<Image> {
+    pub(super) fn open(&self) -> Option<Open> {
         lock(&self.open).clone()
     }
 
     fn opened(&self) -> Result<Image, Error> {
-        if let Some(image) = self.image() {
+        if let Some((image, _)) = self.open() {
             return Ok(image);
         }
-        // The size is the host's to watch.
-        let image = Image::open_unlocked(&self.client, &self.source, Arc::new(|| {}))?;
-        Ok(lock(&self.open).insert(image).clone())
+        let hook = Hook::default();
+        let called = hook.clone();
+        let changed = move || {
+            let changed = lock(&called).clone();
+            changed.iter().for_each(|changed| changed());
+        };
+        let image = Image::open_unlocked(&self.client, &self.source, Arc::new(changed))?;
+        *lock(&self.open) = Some((image.clone(), hook));
+        Ok(image)
     }
 
     pub(super) fn acquire(&self) -> Result<Event, Error> {
@@ -193,11 +211,11 @@ impl Slot {
     /// Releases the lock, tells so, and lets go of the image. The next owner waits for the first
     /// alone.
     pub(super) fn release(&self, tell: &Teller) {
-        let image = lock(&self.open).take();
-        match image.as_ref().map_or(Ok(()), Image::release_lock) {
+        let open = lock(&self.open).take();
+        match open.as_ref().map_or(Ok(()), |(image, _)| image.release_lock()) {
             Ok(()) => tell.event(Event::Released { unit: self.unit }),
             Err(error) => {
-                lock(&self.open).clone_from(&image);
+                lock(&self.open).clone_from(&open);
                 self.tell(tell, Err(error));
             }
         }
