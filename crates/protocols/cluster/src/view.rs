@@ -6,7 +6,7 @@ use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
 use crate::record::{Fence, Place, Record, Standing};
 
 /// The group as one gateway knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// The gateways that serve.
     pub gateways: Vec<Row>,
@@ -20,6 +20,8 @@ pub struct View {
     pub barrier: Epoch,
     /// The version of the peer protocol in use.
     pub protocol: Option<u16>,
+    /// The number of the secret in use.
+    pub secret: Option<u32>,
 }
 
 /// A gateway.
@@ -63,5 +65,6 @@ pub(crate) fn of(
         fences: record.fences.iter().rev().copied().collect(),
         barrier: record.barrier,
         protocol: record.protocol(),
+        secret: record.secret(),
     }
 }

@@ -218,6 +218,8 @@ pub struct TargetConfig {
     /// Its target port groups (asymmetric access), made of portal group tags. `None`: all ports in
     /// one group, always active/optimized.
     pub ports: Option<Arc<PortGroups>>,
+    /// Portals of other gateways that serve it too, for SendTargets.
+    pub elsewhere: Vec<TargetAddress>,
 }
 
 /// A redirection of initiators (RFC 7143 §11.13.5, Status-Class 1).

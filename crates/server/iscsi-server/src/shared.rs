@@ -154,6 +154,7 @@ impl Shared {
                     }
                     TargetAddress::new(address, portal.group)
                 })
+                .chain(target.config.elsewhere.iter().cloned())
                 .collect();
             Record { name: target.config.name.clone(), addresses }.put(out);
         }

@@ -39,7 +39,7 @@ thread_local! {
 
 pub struct HostConfig {
     pub gateway: u16,
-    /// This life of the gateway.
+    /// The first life of the gateway.
     pub instance: u64,
     /// The group's secrets, by number.
     pub secrets: BTreeMap<u32, Secret>,
@@ -69,6 +69,8 @@ struct Unit {
 
 struct Shared {
     config: HostConfig,
+    /// This life of the gateway.
+    instance: Cell<u64>,
     number: u64,
     core: Handle,
     /// When the time of the machines began.
@@ -87,6 +89,7 @@ impl Host {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let shared = Rc::new(Shared {
+            instance: Cell::new(config.instance),
             config,
             number,
             core,
@@ -118,6 +121,17 @@ impl Host {
     pub fn stop_unit(&self, number: u32) {
         self.0.units.borrow_mut().remove(&number);
         self.0.locals_of(number).iter().for_each(|local| local.detach());
+    }
+
+    /// This gateway begins another life, in which it has no unit and knows no forwarder yet.
+    pub fn renew(&self, instance: u64) {
+        self.0.instance.set(instance);
+        let units: Vec<u32> = self.0.units.borrow().keys().copied().collect();
+        units.into_iter().for_each(|unit| self.stop_unit(unit));
+        let peers = std::mem::take(&mut *self.0.peers.borrow_mut());
+        for peer in peers.into_values() {
+            runtime::spawn(async move { peer.end().await });
+        }
     }
 
     /// The group has taken an instance out: its connections and nexuses go, once its commands have
@@ -228,7 +242,7 @@ impl Host {
                                 return Err(NoLine::Refused(reason));
                             }
                         };
-                        let own = (config.gateway, config.instance, version);
+                        let own = (config.gateway, self.0.instance.get(), version);
                         answering.challenge(own, &config.limits, secret, nonce()?, &mut out);
                         known = Some(claim);
                     }
@@ -247,7 +261,7 @@ impl Host {
         let config = &self.0.config;
         let version = Answering::version(claim, &config.versions).ok_or(Reason::Version)?;
         let secret = config.secrets.get(&claim.secret).ok_or(Reason::Secret)?;
-        if claim.owner != config.instance {
+        if claim.owner != self.0.instance.get() {
             return Err(Reason::OtherInstance);
         }
         if !(config.is_member)(claim.gateway, claim.instance) {

@@ -16,6 +16,8 @@ pub struct PeersConfig {
     pub piece: u32,
     /// How long a command waits where no owner has it.
     pub hold: Duration,
+    /// A command of an initiator that was not there for so long waits until it is again.
+    pub fresh: Duration,
 }
 
 /// One life of this gateway.
@@ -83,6 +85,11 @@ impl Peers {
         let mut routes = self.routes();
         routes.life = life;
         routes.lives += 1;
+    }
+
+    /// The newest secret that all gateways have, and its number, for connections from now on.
+    pub fn use_secret(&self, secret: (u32, Secret)) {
+        self.routes().life.secret = secret;
     }
 
     pub(crate) fn life(&self) -> (u64, Life) {

@@ -202,8 +202,12 @@ impl GroupUnit {
 }
 
 impl LogicalUnit for GroupUnit {
-    fn execute<M: DataMover + 'static>(self: &Arc<Self>, command: Command, mover: M) -> Execution<M> {
-        match self.begin(command.nexus.nexus.id) {
+    fn execute<M: DataMover + 'static>(self: &Arc<Self>, command: Command, mut mover: M) -> Execution<M> {
+        let begun = match mover.is_fresh(self.peers.config.fresh) {
+            true => self.begin(command.nexus.nexus.id),
+            false => None,
+        };
+        match begun {
             None => Execution::Running(Pooled::new(run::run(self.clone(), command, mover))),
             Some(Err(sense)) => Execution::Done(mover, sense.into()),
             Some(Ok((disk, begun))) => match disk.execute(command, mover) {

@@ -560,3 +560,31 @@ fn a_reset_of_the_owners_initiator_ends_commands_of_other_gateways() {
         other.run(&[0x16, 0, 0, 0, 0, 0], &[], 0).await.good();
     });
 }
+
+#[test]
+fn a_command_of_an_initiator_that_may_have_gone_does_not_begin() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        for is_here in [false, true] {
+            if is_here {
+                rig.peers.set_owner(UNIT, None);
+                rig.unit.serve(&rig.disk, open_gate());
+                it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+            }
+            let (wire, write) = it.start(&cdb10(0x2a, 0, 1), &[5; 512], 0, false);
+            wire.away.set(true);
+            runtime::sleep(Duration::from_secs(1)).await;
+            assert!(!write.is_finished());
+            assert_eq!(it.read(0, 512).await.good(), [0; 512]);
+            wire.abort();
+            write.await.unwrap();
+            let (wire, write) = it.start(&cdb10(0x2a, 0, 1), &[6; 512], 0, false);
+            wire.away.set(true);
+            runtime::sleep(Duration::from_millis(100)).await;
+            wire.away.set(false);
+            write.await.unwrap().good();
+            assert_eq!(it.read(0, 512).await.good(), [6; 512]);
+            it.write(0, &[0; 512]).await.good();
+        }
+    });
+}

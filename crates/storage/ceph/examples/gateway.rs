@@ -121,6 +121,8 @@ fn report(here: &Here, report: Report) {
             here.remove(&unit);
             format!(r#"{{"gone": {}}}"#, unit.0)
         }
+        // `view` tells.
+        Report::Changed(_) => return,
         Report::Over(why) => format!(r#"{{"over": {why:?}}}"#),
         Report::Problem(why) => format!(r#"{{"problem": {why:?}}}"#),
     });

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cluster::{GatewayId, InstanceId, Refusal, Request, Stop, Timers, UnitId, View};
-use rados::{Error, Login};
+use rados::{Client, Error, Image, Login, Source};
 
 use crate::name::ImageName;
 use life::{Life, Over, Told};
@@ -64,6 +64,8 @@ pub enum Report {
     Serve(Serving),
     /// The unit is not this gateway's any more. No begun command is left, unless its life is over.
     Gone(UnitId),
+    /// Gateways, owners or fences have changed.
+    Changed(View),
     /// The life is over. Another one follows, unless this gateway has left.
     Over(String),
     /// Something does not work now, and is tried again.
@@ -96,6 +98,32 @@ impl fmt::Display for NotDone {
             Self::Refused(refusal) => write!(f, "the group refuses: {refusal:?}"),
             Self::Unknown => f.write_str("this life of the gateway ended first: look, and ask again"),
         }
+    }
+}
+
+/// What names each image in the world, as [`crate::RbdStore::seed`] says. Blocks.
+///
+/// # Errors
+/// The first that cannot be opened.
+pub fn seeds(login: &Login, images: &[ImageName], op_timeout: Duration) -> Result<Vec<String>, Error> {
+    let client = Client::connect(login, Some(op_timeout))?;
+    let look = |name: &ImageName| {
+        let source = Source { read_only: true, ..source(login, name, op_timeout) };
+        let image = Image::open_unlocked(&client, &source, Arc::new(|| {}))?;
+        Ok(crate::store::seed(image.about()))
+    };
+    images.iter().map(look).collect()
+}
+
+fn source(login: &Login, name: &ImageName, op_timeout: Duration) -> Source {
+    Source {
+        login: login.clone(),
+        pool: name.pool.clone(),
+        namespace: name.namespace.clone(),
+        image: name.image.clone(),
+        snapshot: None,
+        read_only: false,
+        op_timeout,
     }
 }
 

@@ -87,9 +87,7 @@ impl RbdStore {
 
     /// What names the image in the world: its cluster, its pool, and itself there.
     pub fn seed(&self) -> String {
-        let About { fsid, pool_id, id, snapshot_id, .. } = self.live.about();
-        let snapshot = snapshot_id.map_or(String::new(), |id| format!("@{id}"));
-        format!("{fsid}/{pool_id}/{id}{snapshot}")
+        seed(self.live.about())
     }
 
     /// Where its reservations are kept; nowhere if it cannot be written.
@@ -113,6 +111,12 @@ impl RbdStore {
             }
         })
     }
+}
+
+pub(crate) fn seed(about: &About) -> String {
+    let About { fsid, pool_id, id, snapshot_id, .. } = about;
+    let snapshot = snapshot_id.map_or(String::new(), |id| format!("@{id}"));
+    format!("{fsid}/{pool_id}/{id}{snapshot}")
 }
 
 impl BlockStore for RbdStore {

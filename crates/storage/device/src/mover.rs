@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use runtime::{Buf, Chain};
 
@@ -47,6 +48,12 @@ pub trait DataMover {
     /// passed all checks, and before waiting for data. A transport without direct placement ignores
     /// it.
     fn lands(&mut self, _landing: Landing) {}
+
+    /// Whether the initiator was there not longer than `most` ago: it has answered what was sent
+    /// then. If not, it is being asked; look again.
+    fn is_fresh(&mut self, _most: Duration) -> bool {
+        true
+    }
 
     /// Ready once data can no longer be transferred. A unit that waits for something else than its
     /// initiator polls this too, so that its wait ends with its task. All methods share one waker

@@ -522,6 +522,16 @@ impl<P: Payload> Connection<P> {
         self.numbering.error_recovery_level()
     }
 
+    /// Whether the initiator has answered a ping that was sent at most `most` ago. Pings before that
+    /// time is over, unless a ping is unanswered.
+    pub fn is_fresh(&mut self, most: Duration, now: Instant, sink: &mut impl Sink<P>) -> bool {
+        let age = now.saturating_duration_since(self.numbering.keepalive.proved());
+        if age > most / 2 && !self.is_pinged() {
+            self.numbering.ping(now, sink);
+        }
+        age <= most
+    }
+
     /// Handles a PDU with a valid header and a wrong data digest: drops it and sends a Reject (RFC
     /// 7143 §7.8). Lost Data-Out is requested again by R2T; the initiator resends other PDUs
     /// itself. At ErrorRecoveryLevel 0 a write with lost data fails.

@@ -10,6 +10,8 @@ pub(super) struct Keepalive {
     last_heard: Instant,
     /// The unanswered ping: its tag, and when it was sent.
     ping: Option<(u32, Instant)>,
+    /// When the last ping was sent that was answered; at first, the beginning.
+    proved: Instant,
     interval: Duration,
     timeout: Duration,
 }
@@ -17,7 +19,7 @@ pub(super) struct Keepalive {
 impl Keepalive {
     /// Pings after `interval` of silence, zero for never, and gives up after `timeout` more.
     pub fn new(interval: Duration, timeout: Duration, now: Instant) -> Self {
-        Self { last_heard: now, ping: None, interval, timeout }
+        Self { last_heard: now, ping: None, proved: now, interval, timeout }
     }
 
     /// The peer sent or accepted some bytes.
@@ -44,7 +46,14 @@ impl Keepalive {
 
     /// The answer to the ping with this tag arrived.
     pub fn answered(&mut self, tag: u32) {
-        self.ping.take_if(|(sent, _)| *sent == tag);
+        if let Some((_, sent)) = self.ping.take_if(|(sent, _)| *sent == tag) {
+            self.proved = sent;
+        }
+    }
+
+    /// The beginning of the last round trip that has been proved.
+    pub fn proved(&self) -> Instant {
+        self.proved
     }
 
     /// When to look again.

@@ -101,11 +101,16 @@ impl<P: Payload> Numbering<P> {
     /// Pings a silent initiator, and gives up the connection if it stays silent.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
         if self.keepalive.is_due(now)? {
-            let tag = self.output.tag();
-            self.send_ping(tag, sink);
-            self.keepalive.pinged(tag, now);
+            self.ping(now, sink);
         }
         Ok(())
+    }
+
+    /// Pings the initiator, and waits for the answer.
+    pub fn ping(&mut self, now: Instant, sink: &mut impl Sink<P>) {
+        let tag = self.output.tag();
+        self.send_ping(tag, sink);
+        self.keepalive.pinged(tag, now);
     }
 
     /// Answers a task management request (RFC 7143 §11.6.1).

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use device::{DataMover, Landing, Lost};
 use invariant::broken;
@@ -130,6 +131,15 @@ impl DataMover for Mover {
     fn holds(&self, len: usize) -> bool {
         let Inner { state, outbox } = &*self.connection.inner.borrow();
         outbox.holds && state.fits_one_pdu(len) && self.connection.ferry(self.task).is_none()
+    }
+
+    fn is_fresh(&mut self, most: Duration) -> bool {
+        let connection = &self.connection;
+        if connection.is_lost() {
+            // Nobody can be asked any more: the task ends.
+            return true;
+        }
+        connection.with(|state, outbox| state.is_fresh(most, runtime::now(), outbox))
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {

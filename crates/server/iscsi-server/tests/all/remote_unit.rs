@@ -72,6 +72,7 @@ fn pair() -> Pair {
         life: Life { instance: 11, secret: (1, secret()), versions: peer_link::VERSIONS },
         piece: 256 << 10,
         hold: Duration::from_secs(2),
+        fresh: Duration::from_secs(2),
     });
     peers.set_owner(UNIT, Some(at));
     let remote = GroupUnit::new(&peers, UNIT, PortGroups::symmetric(&[1])).expect("a unit");

@@ -72,6 +72,7 @@ pub fn config() -> ServerConfig {
             acls: None,
             redirect: None,
             ports: None,
+            elsewhere: Vec::new(),
         }],
         discovery_auth: Auth::None,
         // Practically no time limits: most tests concern something else, and do not answer pings.

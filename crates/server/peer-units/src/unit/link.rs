@@ -215,10 +215,11 @@ impl Link {
     }
 
     async fn shake(&self, stream: &TcpStream) -> Result<(Welcome, Bytes), NoLine> {
-        let (config, life) = (&self.peers.config, &self.life.1);
+        let (config, instance) = (&self.peers.config, self.life.1.instance);
+        let (_, life) = self.peers.life();
         let own = Own {
             gateway: config.gateway,
-            instance: life.instance,
+            instance,
             channel: u16::try_from(runtime::current_core()).unwrap_or(u16::MAX),
             owner: self.at.instance,
             versions: life.versions.clone(),

@@ -133,12 +133,14 @@ impl<M: DataMover + 'static> Run<M> {
     /// Begins it here, or forwards it to the owner, once there is one.
     async fn route(&mut self) -> Result<Route, Outcome> {
         loop {
-            match self.unit.begin(self.command.nexus.nexus.id) {
+            // An initiator that has gone may have used another path since.
+            let is_fresh = self.mover.is_fresh(self.unit.peers.config.fresh);
+            match is_fresh.then(|| self.unit.begin(self.command.nexus.nexus.id)).flatten() {
                 Some(Ok((disk, begun))) => return Ok(Route::Here(disk, begun)),
                 Some(Err(sense)) => return Err(sense.into()),
                 None => {}
             }
-            if let Some(at) = self.unit.peers.owner(self.unit.number) {
+            if is_fresh && let Some(at) = self.unit.peers.owner(self.unit.number) {
                 let link = Link::of(&self.unit.peers, at);
                 if link.is_connected()
                     && let Some(this) = self.submit(link)
@@ -382,6 +384,10 @@ impl<M: DataMover> DataMover for Resumed<M> {
 
     fn holds(&self, len: usize) -> bool {
         self.mover.holds(len)
+    }
+
+    fn is_fresh(&mut self, most: Duration) -> bool {
+        self.mover.is_fresh(most)
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {

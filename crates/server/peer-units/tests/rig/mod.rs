@@ -134,6 +134,7 @@ impl Rig {
             life: Life { instance: FORWARDER, secret: (1, secret(7)), versions: 1..=1 },
             piece: 64 << 10,
             hold: HOLD,
+            fresh: Duration::from_secs(2),
         };
         change(&mut config);
         let peers = Peers::new(config);
@@ -205,6 +206,8 @@ pub struct Wire {
     /// The initiator sends no data, or takes none.
     pub stuck: std::cell::Cell<bool>,
     lost: std::cell::Cell<bool>,
+    /// The initiator has not been heard for long.
+    pub away: std::cell::Cell<bool>,
     waker: RefCell<Option<Waker>>,
     ended: runtime::Notify,
     over: std::cell::Cell<bool>,
@@ -246,6 +249,10 @@ struct Mover(Rc<Wire>);
 impl DataMover for Mover {
     fn put_data(&mut self, data: Buf) {
         self.0.data_in.borrow_mut().extend(data.to_vec());
+    }
+
+    fn is_fresh(&mut self, _: Duration) -> bool {
+        !self.0.away.get()
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cluster::record::{Member, Standing};
-use cluster::{Effect, Epoch, Event, Gateway, InstanceId, Refusal, Request, Stop, Time, UnitId};
-use rados::{Client, Error, Object, Source, Watch};
+use cluster::{Effect, Epoch, Event, Gateway, InstanceId, Refusal, Request, Stop, Time, UnitId, View};
+use rados::{Client, Error, Object, Watch};
 
 use super::object::{self, Wrong, errno};
 use super::unit::{self, Gate, Serving, Slot};
@@ -159,6 +159,8 @@ pub(super) struct Life {
     /// For threads that try again.
     over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
+    /// The view that the host was told last.
+    told: View,
 }
 
 impl Life {
@@ -174,15 +176,7 @@ impl Life {
             .collect::<Result<_, _>>()?;
         let instance = unit::instance(&addresses[0]);
         let tell = Teller { life: number, to: shared.tell.clone() };
-        let source = |name: &crate::ImageName| Source {
-            login: config.login.clone(),
-            pool: name.pool.clone(),
-            namespace: name.namespace.clone(),
-            image: name.image.clone(),
-            snapshot: None,
-            read_only: false,
-            op_timeout: config.op_timeout,
-        };
+        let source = |name: &crate::ImageName| super::source(&config.login, name, config.op_timeout);
         let units = config.units.iter().map(|(unit, name)| {
             let (slot, gate) = (Slot::new(*unit, data.clone(), source(name)), Gate::new(*unit, tell.clone()));
             (*unit, Unit { slot, gate, reported: false })
@@ -224,6 +218,7 @@ impl Life {
             asked: 0,
             over,
             status: shared.status.clone(),
+            told: View::default(),
         })
     }
 
@@ -231,7 +226,7 @@ impl Life {
     pub(super) fn run(&mut self, told: &Receiver<Told>, report: &mut Reporter) -> Over {
         loop {
             // Gates close before anything that follows from it.
-            self.publish();
+            self.publish(report);
             while let Some(effect) = self.machine.effect() {
                 if let Effect::Stop(stop) = effect {
                     return Over::Stopped(stop);
@@ -299,11 +294,23 @@ impl Life {
     }
 
     /// Tells cores until when they may begin and execute commands, and others the view.
-    fn publish(&self) {
+    fn publish(&mut self, report: &mut Reporter) {
         for (unit, here) in &self.units {
             here.gate.set(self.machine.admits_until(*unit), self.machine.executes_until(*unit));
         }
-        lock(&self.status).view = Some(self.machine.view(clock()));
+        let view = self.machine.view(clock());
+        // How long each is silent changes all the time.
+        let members = |view: &View| -> Vec<_> {
+            view.gateways.iter().map(|row| (row.gateway, row.instance, row.standing)).collect()
+        };
+        let told = &self.told;
+        let same = (members(told), &told.units, &told.fences, told.secret, told.protocol)
+            == (members(&view), &view.units, &view.fences, view.secret, view.protocol);
+        if !same {
+            self.told = view.clone();
+            report(Report::Changed(view.clone()));
+        }
+        lock(&self.status).view = Some(view);
     }
 
     fn carry_out(&mut self, effect: Effect, report: &mut Reporter) {

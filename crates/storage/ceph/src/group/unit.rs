@@ -88,6 +88,12 @@ impl Serving {
         (clock() < Duration::from_nanos(self.gate.admits.load(Ordering::SeqCst))).then_some(begun)
     }
 
+    /// Whether no command has begun and not ended.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.gate.begun.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether a begun command may answer from memory now.
     #[must_use]
     pub fn executes(&self) -> bool {
