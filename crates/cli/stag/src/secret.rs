@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use iscsi::chap::Secret;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use zeroize::Zeroizing;
 
 use crate::terminal;
 
@@ -85,6 +86,15 @@ fn asked(whose: Whose, name: &str) -> Result<Secret, String> {
 /// # Errors
 /// The file cannot be read, is not a regular file, or is too long.
 pub fn read(path: &Path) -> io::Result<(u32, Secret)> {
+    let (mode, mut bytes) = read_bytes(path)?;
+    Ok((mode, Secret::new(std::mem::take(&mut *bytes))))
+}
+
+/// The bytes of [`read`], zeroed when they are dropped.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_bytes(path: &Path) -> io::Result<(u32, Zeroizing<Vec<u8>>)> {
     // Opening a FIFO without a writer would block otherwise.
     let file = std::fs::File::options().read(true).custom_flags(nonblocking()).open(path)?;
     let about = file.metadata()?;
@@ -92,12 +102,12 @@ pub fn read(path: &Path) -> io::Result<(u32, Secret)> {
         return Err(io::Error::other("not a small file"));
     }
     // Room from the beginning: a Vec that grows leaves copies behind.
-    let mut bytes = Vec::with_capacity(MAX_FILE as usize + 1);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
     file.take(MAX_FILE).read_to_end(&mut bytes)?;
     while bytes.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
         bytes.pop();
     }
-    Ok((about.permissions().mode(), Secret::new(bytes)))
+    Ok((about.permissions().mode(), bytes))
 }
 
 fn nonblocking() -> i32 {

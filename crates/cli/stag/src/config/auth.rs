@@ -6,6 +6,7 @@ use std::ops::Range;
 use iscsi::chap::{Hash, Secret};
 use toml::Spanned;
 use toml::de::DeValue;
+use zeroize::Zeroizing;
 
 use super::model::{Acl, Auth, Chap, Credential, key};
 use super::place::Place;
@@ -163,16 +164,38 @@ fn credential(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) 
     Some(Credential { name: name?.value, secret: secret? })
 }
 
-/// Reads a secret from a file. `$CREDENTIALS_DIRECTORY/NAME` is one of the service's credentials
-/// (systemd.exec(5), LoadCredential=).
+/// Reads a secret from a file that holds it alone.
 fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> Option<Secret> {
+    let wanted = "write the path of a file that holds the secret alone";
+    match content(file, wanted, place, problems)? {
+        Content::Read(_, mut bytes) => check(Secret::new(std::mem::take(&mut *bytes)), &file.span, problems),
+        Content::Unseen => Some(Secret::new(*b"not seen by who checks")),
+    }
+}
+
+/// A secret file, as this process sees it.
+pub enum Content {
+    /// Its path, and its bytes without the newline at the end.
+    Read(PathBuf, Zeroizing<Vec<u8>>),
+    /// Only the service itself sees it.
+    Unseen,
+}
+
+/// Reads a file of secrets. `$CREDENTIALS_DIRECTORY/NAME` is one of the service's credentials
+/// (systemd.exec(5), LoadCredential=). `wanted` is advice about a file that cannot be read.
+pub fn content(
+    file: &At<String>,
+    wanted: &str,
+    place: &Place<'_>,
+    problems: &mut Problems,
+) -> Option<Content> {
     let span = &file.span;
     let credential = file.value.starts_with(CREDENTIALS);
     // The service manager need not show credentials to other commands of the service, such as those
     // of ExecReload=.
     let unseen = |problems: &mut Problems| {
         problems.warn(span, "only the service itself sees this secret: it is not checked", "");
-        Some(Secret::new(*b"not seen by who checks"))
+        Some(Content::Unseen)
     };
     let path = match file.value.strip_prefix(CREDENTIALS) {
         None => place.directory.join(&file.value),
@@ -189,18 +212,18 @@ fn from_file(file: &At<String>, place: &Place<'_>, problems: &mut Problems) -> O
         },
     };
     place.secret_files.borrow_mut().push(path.clone());
-    match crate::secret::read(&path) {
-        Ok((mode, secret)) => {
+    match crate::secret::read_bytes(&path) {
+        Ok((mode, bytes)) => {
             if mode & 0o077 != 0 {
                 let what = format!("others may read {}", path.display());
                 problems.warn(span, what, format!("chmod 600 {}", path.display()));
             }
-            check(secret, span, problems)
+            Some(Content::Read(path, bytes))
         }
         Err(_) if credential && !place.serves => unseen(problems),
         Err(error) => {
             let what = format!("the secret cannot be read: {}: {error}", path.display());
-            problems.error(span, what, "write the path of a file that holds the secret alone");
+            problems.error(span, what, wanted);
             None
         }
     }

@@ -9,7 +9,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::auth;
-use super::model::{Acl, AclLun, Auth, Config, Daemon, Http, Isns, Lun, Portal, Target, key};
+use super::gateways::{self, Around};
+use super::model::{Acl, AclLun, Auth, Config, Daemon, Gateways, Http, Isns, Lun, Portal, Target, key};
 use super::place::Place;
 use super::problem::{Problems, mismatch};
 use super::reader::{At, Table, table};
@@ -17,12 +18,14 @@ use super::settings::{Group, Setting, setting};
 use super::value::Value;
 use crate::identity::Choice;
 use crate::unit::limits::Limits;
-use crate::unit::{Options, UnitSpec, options};
+use crate::unit::{Contradiction, Options, UnitSpec, options};
 
 /// iSCSI's port (RFC 7143 §4.2.7.4, IANA).
 pub const ISCSI_PORT: u16 = 3260;
 /// The port of HTTP for administrators, beside iSCSI's.
 pub const HTTP_PORT: u16 = 3261;
+/// The port on which gateways of a group reach each other, beside those.
+pub const LINK_PORT: u16 = 3262;
 /// Logical unit numbers end here: SAM-5's flat space addressing has 14 bits.
 pub const LUNS: Range<u64> = 0..16384;
 
@@ -36,8 +39,12 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     let mut config = Config::default();
     let identity = identity::<Daemon>(&mut given, place, problems);
     given.fill(&mut config.daemon, place, problems);
+    if let Some(table) = given.table("gateways", problems) {
+        config.gateways = gateways::gateways(table, place, problems);
+    }
+    let group = config.gateways.as_ref();
     for portal in given.tables("portal", problems).unwrap_or_default() {
-        portals(portal, &mut config.portals, place, problems);
+        portals(portal, &mut config.portals, group, place, problems);
     }
     if let Some(table) = given.table("limits", problems) {
         limits(table, &mut config.limits, place, problems);
@@ -58,7 +65,8 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
         table.end(problems);
     }
     let groups = config.groups();
-    config.targets = targets(&mut given, &groups, place, identity, problems);
+    let around = Around::of(config.gateways.as_ref());
+    config.targets = targets(&mut given, &groups, around, place, identity, problems);
     super::exports::nfs(&mut given, &mut config, place, problems);
     super::exports::exports(&mut given, &mut config, place, problems);
     config.secret_files = place.secret_files.take();
@@ -75,7 +83,7 @@ fn managed(
     problems: &mut Problems,
 ) -> Config {
     let mut given = Table::new("the managed document", document.get_ref(), 0..0);
-    let targets = targets(&mut given, groups, place, None, problems);
+    let targets = targets(&mut given, groups, Around::Elsewhere, place, None, problems);
     let mut config = Config { targets, ..Config::default() };
     super::exports::exports(&mut given, &mut config, place, problems);
     config.secret_files = place.secret_files.take();
@@ -88,19 +96,28 @@ fn managed(
 fn targets(
     given: &mut Table<'_>,
     groups: &[u16],
+    around: Around<'_>,
     place: &Place<'_>,
     identity: Option<Choice>,
     problems: &mut Problems,
 ) -> Vec<Target> {
     let mut targets = Vec::new();
     let mut names = HashSet::new();
+    let mut contradicted = false;
     for given in given.tables("target", problems).unwrap_or_default() {
-        if let Some((span, target)) = target(given, groups, place, identity, problems) {
+        if let Some((span, target)) = target(given, groups, around, place, identity, problems) {
             if !names.insert(target.iqn.to_ascii_lowercase()) {
                 let what = format!("there are two targets \"{}\"", target.iqn);
                 problems.error(&span, what, "give each its own iqn; one target may have many units");
             }
             targets.push(target);
+            if let Around::Group(group) = around
+                && !contradicted
+                && let Some((what, instead)) = gateways::check_two(&targets, Some(group))
+            {
+                contradicted = true;
+                problems.error(&span, what, instead);
+            }
         }
     }
     targets
@@ -165,9 +182,18 @@ fn http(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Opt
     Some(http)
 }
 
-fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, place: &Place<'_>, problems: &mut Problems) {
+fn portals(
+    mut given: Table<'_>,
+    portals: &mut Vec<Portal>,
+    group: Option<&Gateways>,
+    place: &Place<'_>,
+    problems: &mut Problems,
+) {
     let mut like = Portal::default();
     given.fill(&mut like, place, problems);
+    if let Some(group) = group {
+        gateways::portal(group, &mut like, given.said("group"), problems);
+    }
     let addresses = given.elements::<SocketAddr>(&setting::<Portal>("listen"), place, problems);
     for At { value: listen, span } in addresses.unwrap_or_default() {
         let portal = Portal { listen, ..like.clone() };
@@ -226,6 +252,7 @@ fn interface(zone: &str) -> Option<u32> {
 fn target(
     mut given: Table<'_>,
     groups: &[u16],
+    around: Around<'_>,
     place: &Place<'_>,
     identity_of_all: Option<Choice>,
     problems: &mut Problems,
@@ -247,7 +274,7 @@ fn target(
     }
     let auth = target.auth.clone();
     let identity = identity::<Target>(&mut given, place, problems).or(identity_of_all);
-    let mut units = units(&mut given, place, problems);
+    let mut units = units(&mut given, around, place, problems);
     for unit in &mut units {
         unit.spec.options.identity = unit.spec.options.identity.or(identity);
     }
@@ -271,10 +298,15 @@ fn target(
     });
     let ports = if target.groups.is_empty() { &distinct(groups) } else { &target.groups };
     let alua = given.table("alua", problems);
+    let alua_span = alua.as_ref().map(|table| table.span.clone());
     let alua = alua.and_then(|table| super::alua::alua(table, ports, place, problems));
+    let target = Target { units, acls, alua, ..target };
+    if let (Some(span), Some((what, instead))) = (alua_span, around.check_target(&target)) {
+        problems.error(&span, what, instead);
+    }
     let span = given.span.clone();
     given.end(problems);
-    Some((span, Target { iqn: iqn?.value, units, acls, alua, ..target }))
+    Some((span, Target { iqn: iqn?.value, ..target }))
 }
 
 /// The group's setting `identity`, for all units below it that have none of their own.
@@ -297,12 +329,12 @@ fn check_name(name: &At<String>, problems: &mut Problems) {
 }
 
 /// A target may have none yet.
-fn units(given: &mut Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Vec<Lun> {
+fn units(given: &mut Table<'_>, around: Around<'_>, place: &Place<'_>, problems: &mut Problems) -> Vec<Lun> {
     let mut units: Vec<Lun> = Vec::new();
     let mut numbers = HashSet::new();
     let tables = given.tables("unit", problems).unwrap_or_default();
     for table in tables {
-        let Some((number, spec)) = unit(table, place, problems) else { continue };
+        let Some((number, spec)) = unit(table, around, place, problems) else { continue };
         let Some(number) = number else { continue };
         if !numbers.insert(number.value) {
             let what = format!("there are two units with lun = {}", number.value);
@@ -316,6 +348,7 @@ fn units(given: &mut Table<'_>, place: &Place<'_>, problems: &mut Problems) -> V
 
 fn unit(
     mut given: Table<'_>,
+    around: Around<'_>,
     place: &Place<'_>,
     problems: &mut Problems,
 ) -> Option<(Option<At<u16>>, UnitSpec)> {
@@ -339,13 +372,19 @@ fn unit(
     for path in paths.into_iter().flatten() {
         *path = directory.join(&*path);
     }
+    let tell = |contradictions: Vec<Contradiction>, problems: &mut Problems| {
+        for found in contradictions {
+            let span = places.get(found.option).unwrap_or(&path.span);
+            problems.error(span, found.what, found.instead);
+        }
+    };
     match UnitSpec::new(&from(directory, &path.value), options) {
-        Ok(spec) => Some((number, spec)),
+        Ok(spec) => {
+            tell(around.check(&spec), problems);
+            Some((number, spec))
+        }
         Err(contradictions) => {
-            for found in contradictions {
-                let span = places.get(found.option).unwrap_or(&path.span);
-                problems.error(span, found.what, found.instead);
-            }
+            tell(contradictions, problems);
             None
         }
     }

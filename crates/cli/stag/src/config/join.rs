@@ -1,7 +1,8 @@
 //! The join of two configurations: the administrator's, and the targets and exports of the managed
 //! document.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 
 use super::model::Config;
@@ -10,7 +11,7 @@ impl Config {
     /// The portal groups that targets can name.
     pub fn groups(&self) -> Vec<u16> {
         match self.portals.as_slice() {
-            [] => vec![1],
+            [] => vec![self.portal_group()],
             portals => portals.iter().map(|portal| portal.group).collect(),
         }
     }
@@ -39,6 +40,7 @@ impl Config {
             let what = "give each unit its own file, or make both read-only with ro = true";
             twice.push(format!("units use {} in {places}: {what}", medium.display()));
         }
+        twice.extend(self.group_mistakes());
         if let Some((_, what)) = self.contradicting_export() {
             twice.push(format!("{what}; they are in {places}: say the same of `async` in both"));
         }
@@ -46,16 +48,24 @@ impl Config {
     }
 
     /// Media that two units use of which one writes: they would destroy each other's data.
+    /// A unit of the group of gateways is one, wherever it is seen.
     pub fn media_of_two(&self) -> Vec<OsString> {
-        let mut used = std::collections::HashMap::new();
+        let mut used: HashMap<OsString, (bool, bool)> = HashMap::new();
         let mut found = Vec::new();
         for unit in self.targets.iter().flat_map(|target| &target.units) {
             let Some(medium) = unit.spec.backing.medium() else { continue };
-            let writes = unit.spec.options.ro != Some(true);
-            if used.get(&medium).is_some_and(|other| *other || writes) {
-                found.push(medium.clone());
+            let (writes, shared) = (unit.spec.options.ro != Some(true), self.shares(&unit.spec));
+            match used.entry(medium) {
+                Entry::Vacant(first) => drop(first.insert((writes, shared))),
+                Entry::Occupied(mut others) => {
+                    let (other_writes, other_shared) = others.get_mut();
+                    if (*other_writes || writes) && !(*other_shared && shared) {
+                        found.push(others.key().clone());
+                    } else {
+                        *other_writes |= writes;
+                    }
+                }
             }
-            *used.entry(medium).or_insert(false) |= writes;
         }
         found
     }

@@ -5,6 +5,7 @@ mod alua;
 mod auth;
 mod decode;
 mod exports;
+pub mod gateways;
 mod join;
 mod mask;
 mod model;
@@ -30,10 +31,10 @@ use miette::NamedSource;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
-pub use decode::{HTTP_PORT, ISCSI_PORT, LUNS, address, address_or};
+pub use decode::{HTTP_PORT, ISCSI_PORT, LINK_PORT, LUNS, address, address_or};
 pub use model::{
-    Acl, Alua, AluaGroup, Auth, Client, Config, Crc, Daemon, Export, Http, Isns, Lun, Portal, Target,
-    Transports, lets_in,
+    Acl, Alua, AluaGroup, Auth, Client, Config, Crc, Daemon, Export, GatewayMember, Gateways, Http, Isns,
+    Lun, Portal, Target, Transports, lets_in,
 };
 pub use problem::{ConfigErrors, Problems, Shown};
 pub use summary::summary;

@@ -1,6 +1,7 @@
 //! What a configuration says, each setting once: its name, type, default, range, when it applies,
 //! and what it does.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -11,11 +12,11 @@ use nfs_server::config::{NOBODY, Network, NfsPortal, Squash};
 use scsi::data::target_port_groups::AccessState;
 
 use super::settings::{
-    Applies, Cell, Form, Group, Setting, bytes, either, keys_of, list, number, sections, settings, size,
-    table, text, words, yes_no,
+    Applies, Cell, Form, Group, Setting, bytes, either, keys_of, list, number, printable, sections, settings,
+    size, table, text, words, yes_no,
 };
 use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, RUNTIMES, SQUASHES, STATES, TRANSPORTS};
-use super::{HTTP_PORT, ISCSI_PORT, LUNS};
+use super::{HTTP_PORT, ISCSI_PORT, LINK_PORT, LUNS};
 use crate::export::Shown;
 use crate::log;
 use crate::unit::UnitSpec;
@@ -91,6 +92,8 @@ pub struct Config {
     pub exports: Vec<Export>,
     /// HTTP for administrators.
     pub http: Option<Http>,
+    /// The group of gateways that this daemon is one of.
+    pub gateways: Option<Gateways>,
 }
 
 impl Config {
@@ -125,6 +128,7 @@ impl Config {
         self.nfs.until_next_start(&old.nfs);
         self.isns = old.isns.clone();
         self.http = old.http.clone();
+        self.gateways = old.gateways.clone();
         for export in &mut self.exports {
             let same = |one: &&Export| one.name == export.name && one.shown == export.shown;
             if let Some(before) = old.exports.iter().find(same) {
@@ -142,8 +146,8 @@ settings! {
         /// session may spread over all addresses of a group.
         "listen" listen: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT),
             list(&Form::Text(1, 255, "an address")).required("listen = \"0.0.0.0:3260\"").flag("--listen").by_hand();
-        /// Target portal group tag.
-        "group" group: u16 = 1, number(1, 65_535);
+        /// Target portal group tag. With `[gateways]` it is the gateway's number.
+        "group" group: u16 = 1, number(1, 65_535).otherwise("1, or the gateway's number");
         /// What the portal lets in.
         "transport" transports: Transports = Transports::All, words(TRANSPORTS).flag("--no-iser");
     }
@@ -234,6 +238,52 @@ impl Http {
     pub fn is_exposed(&self) -> bool {
         let clear = self.certificate.is_none() && !self.insecure && !self.listen.ip().is_loopback();
         clear && (self.api || self.metrics_token)
+    }
+}
+
+settings! {
+    /// Several daemons that serve the same RBD images as one: see
+    /// [gateways](../guide/gateways.md). All of them have the same tables below, and all RBD
+    /// images that are written are the group's.
+    pub struct Gateways in "[gateways]", NextStart {
+        /// This gateway, unique in the group. It is the portal group of all portals too.
+        "number" number: u16 = 0, number(1, 65_535).required("number = 1");
+        /// The pool of the group's object.
+        "pool" pool: String = String::new(), bytes(1, 255, "a pool").required("pool = \"rbd\"");
+        /// The namespace of the group's object.
+        "namespace" namespace: Option<String> = None, bytes(1, 255, "a namespace").otherwise("none");
+        /// The name of the group's object.
+        "object" object: String = "stag-gateways".to_owned(), bytes(1, 255, "an object's name");
+        /// As which client of Ceph the group's images are opened, without `client.`.
+        "ceph-user" ceph_user: Option<String> = None, printable(64).otherwise("admin");
+        /// The cluster's configuration file.
+        "ceph-conf" ceph_conf: Option<PathBuf> = None, text("a path").otherwise("$CEPH_CONF, else /etc/ceph/ceph.conf");
+        /// The file of the secrets by which gateways know each other. `stag gateways secret` makes
+        /// its lines.
+        "secret-file" secret_file: PathBuf = PathBuf::new(),
+            text("a path").required("secret-file = \"/etc/stag/gateways.secret\"").by_hand();
+        /// How long an operation of an image may wait for the cluster.
+        "op-timeout" op_timeout_s: u32 = 30, number(1, 600).unit("s");
+    }
+    parts {
+        /// The secrets of its file by their numbers. The highest number is the newest.
+        secrets: BTreeMap<u32, peer_link::Secret>,
+        /// All gateways, this one too.
+        members: Vec<GatewayMember>,
+    }
+}
+
+settings! {
+    /// A gateway of the group, the same in the file of each gateway.
+    pub struct GatewayMember in "[[gateways.member]]", NextStart {
+        /// Its number.
+        "number" number: u16 = 0, number(1, 65_535).required("number = 1");
+        /// Where the other gateways reach it: an IP address with a port or for 3262.
+        "link" link: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), LINK_PORT),
+            text("an address").required("link = \"192.0.2.11:3262\"").by_hand();
+        /// Its portals as initiators are told of them, each an IP address with a port or for 3260.
+        "portals" portals: Vec<SocketAddr> = Vec::new(),
+            list(&Form::Text(1, 255, "an address")).required("portals = [\"192.0.2.11:3260\"]").by_hand();
     }
 }
 

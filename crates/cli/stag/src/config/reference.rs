@@ -7,7 +7,10 @@ use iscsi_server::config::{IserConfig, Limits};
 use roff::{Inline, Roff, bold, roman};
 use serde_json::{Map, Value, json};
 
-use super::model::{Acl, Alua, AluaGroup, BY_HAND, Client, Daemon, Export, Http, Isns, Nfs, Portal, Target};
+use super::model::{
+    Acl, Alua, AluaGroup, BY_HAND, Client, Daemon, Export, GatewayMember, Gateways, Http, Isns, Nfs, Portal,
+    Target,
+};
 use super::settings::{Cell, Form, Group, Media, Setting, Word};
 use crate::unit::Options;
 use crate::unit::limits::Limits as Service;
@@ -47,6 +50,8 @@ fn sections() -> Vec<Described> {
         Described::of::<IserConfig>(),
         Described::of::<Isns>(),
         Described::of::<Http>(),
+        Described::of::<Gateways>(),
+        Described::of::<GatewayMember>(),
     ];
     all.extend(by_hand("[discovery]"));
     all.extend([Described::of::<Target>(), Described::of::<Alua>(), Described::of::<AluaGroup>()]);

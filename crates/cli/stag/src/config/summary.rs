@@ -38,6 +38,14 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
         let more = with(&http.said(&["listen"]));
         writeln!(out, "answers HTTP on {}: /metrics, /healthz, /readyz{more}", http.listen)?;
     }
+    if let Some(group) = &config.gateways {
+        let more = with(&group.said(&["number", "pool", "secret-file"]));
+        writeln!(out, "gateway {} of {} in pool {}{more}", group.number, group.members.len(), group.pool)?;
+        for member in &group.members {
+            let portals: Vec<String> = member.portals.iter().map(ToString::to_string).collect();
+            writeln!(out, "  gateway {}: {}, link {}", member.number, portals.join(" and "), member.link)?;
+        }
+    }
     let all = [
         ("daemon", config.daemon.said(&[])),
         ("limits", config.limits.said(&[])),

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::config::settings::{Applies, Difference, Group};
-use crate::config::{Acl, Alua, Client, Config, Target};
+use crate::config::{Acl, Alua, Client, Config, GatewayMember, Gateways, Target};
 use crate::convert;
 use crate::unit::UnitSpec;
 use crate::units::{Fate, Place, Units, place};
@@ -80,6 +80,7 @@ impl Plan {
             }
         }
         plan.exports(old, new);
+        plan.gateways(old, new);
         plan
     }
 
@@ -158,6 +159,47 @@ impl Plan {
             (None, None) => {}
             (Some(_), None) => self.at_next_start.push("http: no address any more".to_owned()),
             (None, Some(new)) => self.at_next_start.push(format!("http: {}", new.listen)),
+        }
+    }
+
+    fn gateways(&mut self, old: &Config, new: &Config) {
+        match (&old.gateways, &new.gateways) {
+            (Some(old), Some(new)) => self.group(old, new),
+            (None, None) => {}
+            (Some(_), None) => {
+                self.refused.push("gateways: a daemon leaves its group when it ends: restart it".to_owned())
+            }
+            (None, Some(_)) => {
+                self.refused.push("gateways: a daemon joins a group when it starts: restart it".to_owned())
+            }
+        }
+    }
+
+    fn group(&mut self, old: &Gateways, new: &Gateways) {
+        for found in old.differences(new) {
+            match found.setting.name {
+                // Portals have it, and all other gateways know it.
+                "number" => self.refused.push(format!("gateways {found}: restart the daemon")),
+                _ => self.at_next_start.push(format!("gateways {found}")),
+            }
+        }
+        if old.secrets != new.secrets {
+            let numbers: Vec<u32> = new.secrets.keys().copied().collect();
+            self.at_next_start.push(format!("gateways: secrets {}", joined(&numbers)));
+        }
+        let differs = |one: &GatewayMember, other: &GatewayMember| one.number != other.number;
+        for gone in old.members.iter().filter(|one| new.members.iter().all(|other| differs(one, other))) {
+            self.at_next_start.push(format!("gateways: no gateway {} any more", gone.number));
+        }
+        for member in &new.members {
+            match old.members.iter().find(|other| !differs(member, other)) {
+                None => self.at_next_start.push(format!("gateways: gateway {}", member.number)),
+                Some(before) => {
+                    let found = before.differences(member).into_iter();
+                    let of = format!("gateways: gateway {}", member.number);
+                    self.at_next_start.extend(found.map(|found| format!("{of}: {found}")));
+                }
+            }
         }
     }
 

@@ -73,6 +73,7 @@ impl Directories {
         let tls = config.http.iter().flat_map(|http| [&http.certificate, &http.key]).flatten();
         // A renewed certificate may be another file, to which the same link leads.
         read.extend(tls.flat_map(|path| [room(path), room(&resolved(path))]));
+        read.extend(config.gateways.iter().filter_map(|group| group.ceph_conf.as_deref()).map(room));
         let units = config.targets.iter().flat_map(|target| &target.units);
         read.extend(units.flat_map(|unit| {
             let options = &unit.spec.options;

@@ -141,6 +141,13 @@ impl UnitSpec {
         }
     }
 
+    /// Whether all gateways of a group serve it, if the daemon is in one.
+    pub fn may_be_shared(&self) -> bool {
+        let Options { ro, shared, .. } = &self.options;
+        let is_image = matches!(&self.backing, Backing::Rbd(name) if name.snapshot.is_none());
+        is_image && *ro != Some(true) && *shared != Some(false)
+    }
+
     /// Whether initiators are told when the unit becomes `now` over the same store. A unit of
     /// objects in a directory tells them only if its names change.
     pub fn is_told_anew(&self, now: &Self) -> bool {
@@ -303,6 +310,15 @@ impl UnitSpec {
         {
             let what = format!("the path of the socket, `{socket}`, is relative");
             wrong("path", what, "write the whole path, as in nbd+unix:///?socket=/run/nbd.sock");
+        }
+        if options.shared.is_some() && !on_ceph {
+            let instead = "write rbd:POOL/IMAGE as the path, or leave it out";
+            wrong("shared", "only RBD images are shared by gateways".into(), instead);
+        }
+        let snapshot = matches!(&backing, Backing::Rbd(ImageName { snapshot: Some(_), .. }));
+        if options.shared == Some(true) && on_ceph && (snapshot || options.ro == Some(true)) {
+            let what = "gateways share only an image that is written".to_owned();
+            wrong("shared", what, "leave shared out: each gateway reads the image by itself");
         }
         if let (Backing::Rbd(ImageName { snapshot: Some(_), .. }), Some(false)) = (&backing, options.ro) {
             wrong("ro", "a snapshot cannot be written".into(), "leave ro out, or serve the image itself");

@@ -106,6 +106,8 @@ settings! {
         /// How long an operation may wait for the cluster, server or target of a unit behind a
         /// network.
         "op-timeout" op_timeout_s: Option<u32> = None, number(1, 600).unit("s").otherwise("30");
+        /// Whether all gateways of the group serve an RBD image as one unit.
+        "shared" shared: Option<bool> = None, yes_no().otherwise("yes, of an image that is written, in a group of gateways");
         /// The most bytes a second that SANITIZE writes.
         "sanitize-rate" sanitize_rate: Option<u64> = None,
             size(1, u64::MAX).otherwise("no limit").hint("write how many bytes a second, as in 100M");

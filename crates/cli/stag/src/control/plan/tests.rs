@@ -35,8 +35,27 @@ const USERS: &str = "{ users = [{ name = \"a\", secret = \"one-one-one-one\" }, 
 const ALUA: [Table; 2] =
     [("[target.alua]", &[]), ("[[target.alua.group]]", &[("id", "1"), ("portal-groups", "[1]")])];
 
+/// Only for tests of a group of gateways: portals have its number. A comment tells the tables of
+/// the members apart.
+const GATEWAYS: [Table; 4] = [
+    ("[gateways]", &[("number", "1"), ("pool", "\"rbd\""), ("secret-file", "\"$CREDENTIALS_DIRECTORY/a\"")]),
+    (
+        "[[gateways.member]] # 1",
+        &[("number", "1"), ("link", "\"192.0.2.11\""), ("portals", "\"192.0.2.11\"")],
+    ),
+    (
+        "[[gateways.member]] # 2",
+        &[("number", "2"), ("link", "\"192.0.2.12\""), ("portals", "\"192.0.2.12\"")],
+    ),
+    ("[[gateways.member]]", &[("number", "3"), ("link", "\"192.0.2.13\""), ("portals", "\"192.0.2.13\"")]),
+];
+/// Those whose keys are tested.
+const OF_GATEWAYS: [Table; 2] = [GATEWAYS[0], GATEWAYS[3]];
+
 /// Keys that are tables of their own, and those of a unit that are not options.
-const TABLE_KEYS: [&str; 15] = [
+const TABLE_KEYS: [&str; 17] = [
+    "gateways",
+    "member",
     "portal",
     "limits",
     "iser",
@@ -64,6 +83,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
             "{ users = [{ name = \"a\", secret = \"the same length\" }] }".to_owned(),
             "{ users = [{ name = \"a\", secret = \"the sbme length\" }] }".to_owned(),
         ),
+        ("number", _) if header == "[gateways]" => ("1".to_owned(), "2".to_owned()),
         (_, Form::Number(..) | Form::Seconds) if setting.unit.is_empty() && setting.name != "pbe" => {
             match setting.form {
                 Form::Number(_, most) if most < u64::MAX => ((most - 1).to_string(), most.to_string()),
@@ -101,8 +121,10 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                     ("\"/srv/a\"", "\"/srv/b\"")
                 }
                 "states" => ("[\"active/optimized\"]", "[\"active/optimized\", \"standby\"]"),
-                "alias" | "entity" | "serial" | "vendor" | "product" | "revision" | "name" | "user"
-                | "ceph-user" | "far-user" => ("\"a\"", "\"b\""),
+                "secret-file" => ("\"$CREDENTIALS_DIRECTORY/a\"", "\"$CREDENTIALS_DIRECTORY/b\""),
+                "link" | "portals" => ("\"192.0.2.21\"", "\"192.0.2.22\""),
+                "pool" | "namespace" | "object" | "alias" | "entity" | "serial" | "vendor" | "product"
+                | "revision" | "name" | "user" | "ceph-user" | "far-user" => ("\"a\"", "\"b\""),
                 _ => return None,
             };
             (a.to_owned(), b.to_owned())
@@ -110,7 +132,9 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
     };
     let more: &[(&str, &str)] = match (header, setting.name) {
         ("[[target.unit]]", "name" | "capacity") => &[("path", "\"osd:/srv/objects\"")],
-        ("[[target.unit]]", "ceph-user" | "ceph-conf" | "op-timeout") => &[("path", "\"rbd:pool/disk\"")],
+        ("[[target.unit]]", "ceph-user" | "ceph-conf" | "op-timeout" | "shared") => {
+            &[("path", "\"rbd:pool/disk\"")]
+        }
         ("[[target.unit]]", "far-user") => &[FAR, ("far-secret-file", "\"/srv/a\"")],
         ("[[target.unit]]", "far-secret-file") => &[FAR, ("far-user", "\"a\"")],
         ("[[target.unit]]", "far-initiator") => &[FAR],
@@ -135,6 +159,10 @@ fn text(header: &str, lines: &[(&str, &str)]) -> String {
         // Below its target, before the units.
         tables.splice(8..8, ALUA);
     }
+    if header.contains("gateways") || lines.iter().any(|(key, _)| *key == "shared") {
+        tables[1].1 = &[("listen", "\"192.0.2.1:3260\"")];
+        tables.extend(GATEWAYS);
+    }
     for (name, usual) in tables {
         text += &format!("{name}\n");
         let here = if name == header { lines } else { &[] };
@@ -148,14 +176,15 @@ fn text(header: &str, lines: &[(&str, &str)]) -> String {
 }
 
 fn read(text: &str) -> Result<Config, String> {
-    let place = Files::new(Path::new("/nowhere"));
+    // Who does not serve need not see secrets.
+    let place = Files { serves: false, ..Files::new(Path::new("/nowhere")) };
     let read = config::load_text("stag.toml", text, &place);
     read.map(|(config, _)| config).map_err(|errors| format!("{:?}\n{text}", miette::Report::new(errors)))
 }
 
 /// The keys of the table `header`: the reader lists them when it meets an unknown key.
 fn keys(header: &str) -> BTreeSet<String> {
-    let place = Files::new(Path::new("/nowhere"));
+    let place = Files { serves: false, ..Files::new(Path::new("/nowhere")) };
     let text = text(header, &[("zzzzzzzzzz", "1")]);
     let errors = config::load_text("stag.toml", &text, &place).unwrap_err().errors;
     let unknown = errors.iter().find(|error| error.to_string().contains("zzzzzzzzzz")).unwrap();
@@ -167,7 +196,7 @@ fn keys(header: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_reader_takes_the_keys_of_the_tables() {
-    for (header, _) in TABLES.iter().chain(&ALUA) {
+    for (header, _) in TABLES.iter().chain(&ALUA).chain(&OF_GATEWAYS) {
         let of_table: BTreeSet<String> =
             reference::keys(Some(header)).iter().map(|setting| setting.name.to_owned()).collect();
         let but = |keys: BTreeSet<String>| -> BTreeSet<String> {
@@ -180,7 +209,7 @@ fn the_reader_takes_the_keys_of_the_tables() {
 #[test]
 fn every_setting_that_changes_is_told() {
     let mut tested = 0;
-    for (header, _) in TABLES.iter().chain(&ALUA) {
+    for (header, _) in TABLES.iter().chain(&ALUA).chain(&OF_GATEWAYS) {
         for setting in reference::keys(Some(header)) {
             let key = setting.name;
             // Not tested here: a unit's path, and the keys that define ALUA's groups.
@@ -206,7 +235,7 @@ fn every_setting_that_changes_is_told() {
             // Keys that identify a table are part of its line.
             let by_place = ["listen", "verbs", "iqn", "lun", "initiator", "id", "ro", "network"]
                 .contains(&key)
-                || (*header, key) == ("[[export]]", "name");
+                || [("[[export]]", "name"), ("[[gateways.member]]", "number")].contains(&(*header, key));
             if !by_place && *header != "[discovery]" {
                 assert!(told.contains(key), "{header} {key}: {told}");
             }
@@ -246,4 +275,23 @@ fn the_order_of_acls_is_told() {
         (read(&format!("{base}{one}{two}")).unwrap(), read(&format!("{base}{two}{one}")).unwrap());
     let plan = Plan::new(&old, &new, &HashMap::new(), &Vec::new());
     assert!(plan.text().contains("order of its ACLs"), "{}", plan.text());
+}
+
+#[test]
+fn a_daemon_joins_leaves_and_changes_its_group_when_it_starts() {
+    let plan =
+        |old: &Config, new: &Config| Plan::new(old, new, &Units::default().fates(new, false), &Vec::new());
+    let (alone, group) = (read(&text("", &[])).unwrap(), read(&text("[gateways]", &[])).unwrap());
+    assert!(plan(&alone, &group).refused[0].contains("joins a group when it starts"));
+    assert!(plan(&group, &alone).refused[0].contains("leaves its group when it ends"));
+    let second = read(&text("[gateways]", &[("number", "2")])).unwrap();
+    assert_eq!(plan(&group, &second).refused, ["gateways number: 2 instead of 1: restart the daemon"]);
+    let mut other = group.clone();
+    let changed = other.gateways.as_mut().unwrap();
+    changed.members.pop();
+    changed.secrets.insert(7, peer_link::Secret::new(&[7; 32]).unwrap());
+    let told = plan(&group, &other);
+    assert_eq!(told.at_next_start, ["gateways: secrets 7", "gateways: no gateway 3 any more"]);
+    assert!(told.refused.is_empty() && told.changes.is_empty());
+    assert_eq!(other.until_next_start(&group), group);
 }
