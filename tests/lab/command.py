@@ -216,7 +216,7 @@ def suites(names, out=print):
 
 
 # Suites that share nothing with the others, and take a third of their time.
-APART = ["peers.docs", "peers.containers", "peers.ceph", "peers.gateways", "peers.api"]
+APART = ["peers.docs", "peers.containers", "peers.ceph", "peers.gateways", "peers.group", "peers.api"]
 
 
 def lanes(words):

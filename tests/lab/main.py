@@ -21,7 +21,7 @@ from lab.report import Report  # noqa: E402
 from lab.target import Lab, Stag  # noqa: E402
 
 # Suites in the order they run: the cheapest and most telling first.
-SUITES = ["peers.itself", "peers.docs", "peers.libiscsi", "peers.nfs", "peers.nfs_wire", "peers.nfs_media", "peers.nfs_capture", "peers.qemu", "peers.containers", "peers.login", "peers.session", "peers.manage", "peers.imported", "peers.service", "peers.package", "peers.rpm", "peers.image", "peers.recovery", "peers.both_ends", "peers.ceph", "peers.gateways", "peers.nbd", "peers.bridge",
+SUITES = ["peers.itself", "peers.docs", "peers.libiscsi", "peers.nfs", "peers.nfs_wire", "peers.nfs_media", "peers.nfs_capture", "peers.qemu", "peers.containers", "peers.login", "peers.session", "peers.manage", "peers.imported", "peers.service", "peers.package", "peers.rpm", "peers.image", "peers.recovery", "peers.both_ends", "peers.ceph", "peers.gateways", "peers.group", "peers.nbd", "peers.bridge",
           "peers.sessions",
           "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.health", "peers.metrics", "peers.api", "peers.dashboard", "peers.whole", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
           "peers.iser_capture", "peers.initiator", "peers.bench", "peers.lab", "peers.side_by_side", "peers.cu", "kernel.iwarp",

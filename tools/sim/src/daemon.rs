@@ -247,6 +247,7 @@ pub(crate) fn config(settings: &Settings) -> ServerConfig {
             acls: None,
             redirect: None,
             ports: None,
+            elsewhere: Vec::new(),
         }],
         discovery_auth: auth,
         limits: Limits {

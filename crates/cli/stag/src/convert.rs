@@ -47,6 +47,8 @@ pub fn target_config(target: &Target, units: &Units) -> server::TargetConfig {
         })
     };
     let ports = units.ports.get(&target.iqn.to_ascii_lowercase()).map(|(_, ports)| ports.clone());
+    let has_shared = target.units.iter().any(|unit| unit.spec.may_be_shared());
+    let elsewhere = units.shared.iter().filter(|_| has_shared).flat_map(|group| group.portals_elsewhere());
     server::TargetConfig {
         units: target.units.iter().filter_map(unit).collect(),
         name: target.iqn,
@@ -56,6 +58,7 @@ pub fn target_config(target: &Target, units: &Units) -> server::TargetConfig {
         acls: target.acls.map(|acls| acls.into_iter().map(acl).collect()),
         redirect: target.redirect,
         ports,
+        elsewhere: elsewhere.collect(),
     }
 }
 

@@ -30,6 +30,7 @@ mod earlier;
 mod exit;
 mod export;
 mod exports;
+mod gateways;
 mod health;
 mod identity;
 mod image;
@@ -97,6 +98,8 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::demo(&args),
         Command::Disconnect(args) => control::disconnect::command(&args),
         Command::Drain(args) => control::drain::command(&args),
+        Command::Gateways(args) => control::gateways::command(&args),
+        Command::Move(args) => control::gateways::move_command(&args),
         Command::Apply(args) => control::apply::command(&args),
         Command::Managed(args) => control::managed::command(&args),
         Command::Token(args) => control::token::command(&args),

@@ -24,6 +24,7 @@ use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, SocketError};
 use crate::exit::Exit;
 use crate::exports::{self, Trees};
+use crate::gateways::{Gateways, Shared};
 use crate::managed::{self, Document};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
@@ -122,7 +123,11 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     if args.iqn.is_none() && served.targets.iter().any(|iqn| iqn == iqn::OLD_DEFAULT_TARGET) {
         keep_old_name(&mut config);
     }
-    let none = Units { carried: served.serials, ..Units::default() };
+    let shared = match Shared::new(&config) {
+        Ok(shared) => shared,
+        Err(error) => return failed(format_args!("the group's images cannot be looked at: {error}"), None),
+    };
+    let none = Units { carried: served.serials, shared: shared.clone(), ..Units::default() };
     let units = match none.next(&config, &none.fates(&config, false)) {
         Ok(units) => units,
         Err(error) => return failed(error, None),
@@ -194,9 +199,15 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(http) => http,
         Err(error) => return failed(format_args!("HTTP cannot be served: {error}"), None),
     };
+    let gateways = shared.map(|shared| Gateways::start(shared, core.hub().first())).transpose();
+    let gateways = match gateways {
+        Ok(gateways) => gateways,
+        Err(error) => return failed(format_args!("the group cannot be joined: {error}"), help_for(&error)),
+    };
     sandbox.close(&running.config);
     tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
     let daemon = Daemon::new(core.handle(), server.clone(), files, sandbox, running);
+    gateways.into_iter().for_each(|gateways| daemon.set_gateways(gateways));
     let control = socket.map(|socket| {
         tracing::info!(path = %socket.path().display(), "managed by");
         ControlServer::start(socket, daemon.clone())
@@ -248,8 +259,16 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         true => std::mem::forget(naming),
         false => drop(naming),
     }
+    // While others take the units, initiators' commands go to them.
+    daemon.gateways().into_iter().for_each(Gateways::leave);
     tracing::info!(?signal, sessions = server.sessions().len(), "ending");
-    match core.stop(GRACE) {
+    let stopped = core.stop(GRACE);
+    let was_in_group = daemon.gateways().is_some();
+    drop(daemon);
+    if was_in_group && !ceph::wait_until_closed(GRACE) {
+        tracing::warn!("connections to the cluster are still open");
+    }
+    match stopped {
         Ok(()) => Exit::Done,
         Err(error) => {
             say!("stag: {error}");
@@ -471,6 +490,10 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     if !args.nfs_verbs.is_empty() {
         config.nfs.verbs = args.nfs_verbs;
     }
+    if let Some(mistake) = config.group_mistakes().first() {
+        say!("stag: {mistake}");
+        return Err(Exit::Usage);
+    }
     // If only files are exported, no iSCSI portal is needed.
     let disks = !config.targets.is_empty() || config.exports.is_empty() || config.daemon.managed;
     let listen: Vec<SocketAddr> =
@@ -479,11 +502,10 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         } else {
             args.listen
         };
+    let group = config.portal_group();
     if !listen.is_empty() {
-        config.portals = listen
-            .into_iter()
-            .map(|listen| Portal { listen, group: 1, transports: Transports::All })
-            .collect();
+        config.portals =
+            listen.into_iter().map(|listen| Portal { listen, group, transports: Transports::All }).collect();
     }
     for (at, portal) in config.portals.iter().enumerate() {
         if let Some(other) = config.portals[..at].iter().find(|other| other.excludes(portal)) {
@@ -497,7 +519,7 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     }
     config.portals.extend(args.verbs.into_iter().map(|listen| Portal {
         listen,
-        group: 1,
+        group,
         transports: Transports::Verbs,
     }));
     let daemon = &mut config.daemon;

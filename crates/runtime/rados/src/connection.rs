@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
@@ -66,6 +67,19 @@ pub(crate) fn text(buffer: &[u8]) -> String {
     String::from_utf8_lossy(&buffer[..end]).into_owned()
 }
 
+/// Connections of this process.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Waits until this process has no connection to a cluster any more, at most for `patience`. A
+/// process that ends while threads of librados still work may crash.
+pub fn wait_until_closed(patience: Duration) -> bool {
+    let deadline = runtime::clock() + patience;
+    while OPEN.load(Ordering::Acquire) > 0 && runtime::clock() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    OPEN.load(Ordering::Acquire) == 0
+}
+
 impl Connection {
     /// Connects. Operations end with ETIMEDOUT some time after `op_timeout`, when those who have
     /// started them no longer wait. They may still be carried out. Without one they wait for ever.
@@ -80,6 +94,7 @@ impl Connection {
         // SAFETY: the names end with zeros; the handle is written before it is read.
         let made = unsafe { (library.rados_create2)(&raw mut cluster, c"ceph".as_ptr(), name.as_ptr(), 0) };
         Error::check(made, || format!("there is no client of the name client.{user}"))?;
+        OPEN.fetch_add(1, Ordering::AcqRel);
         let this = Self { library, cluster };
         this.configure(login, op_timeout)?;
         // SAFETY: the cluster is configured.
@@ -219,6 +234,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // SAFETY: nothing uses the handle afterwards; pools and images of it are gone.
         unsafe { (self.library.rados_shutdown)(self.cluster) };
+        OPEN.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -29,7 +29,7 @@ mod run;
 mod unpinned;
 
 pub use client::Client;
-pub use connection::{Login, plain as plain_address};
+pub use connection::{Login, plain as plain_address, wait_until_closed};
 pub use error::{Error, LoadError};
 pub use image::{About, Changed, Image, Source, Successor};
 pub use object::{Change, Content, Object, Told, Watch};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use peer_link::Secret;
@@ -41,7 +41,11 @@ pub struct OwnerAt {
 pub struct Peers {
     pub(crate) config: PeersConfig,
     routes: Mutex<Routes>,
+    links: OnceLock<LinkSeen>,
 }
+
+/// Is told whether the link to an instance is lost.
+pub type LinkSeen = Box<dyn Fn(u64, bool) + Send + Sync>;
 
 struct Routes {
     life: Life,
@@ -56,11 +60,20 @@ impl Peers {
     pub fn new(config: PeersConfig) -> Arc<Self> {
         let life = config.life.clone();
         let routes = Routes { life, lives: 1, owners: BTreeMap::new(), fenced: BTreeSet::new() };
-        Arc::new(Self { config, routes: Mutex::new(routes) })
+        Arc::new(Self { config, routes: Mutex::new(routes), links: OnceLock::new() })
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `seen` told of links that come up and are lost. The first one counts.
+    pub fn watch_links(&self, seen: LinkSeen) {
+        let _ = self.links.set(seen);
+    }
+
+    pub(crate) fn link_is_lost(&self, instance: u64, lost: bool) {
+        self.links.get().into_iter().for_each(|seen| seen(instance, lost));
     }
 
     /// The group says who owns a unit. `None`: no gateway now.

@@ -122,8 +122,8 @@ impl GroupUnit {
         here.as_ref().map(|here| here.disk.clone())
     }
 
-    /// Begins something here, if this gateway owns the unit. Inside, an outcome if it does not serve
-    /// `nexus`.
+    /// Begins something here, if this gateway owns the unit. Inside, an outcome if it does not
+    /// serve `nexus`.
     fn begin(&self, nexus: NexusId) -> Option<Result<(Arc<DiskUnit>, Begun), Sense>> {
         let here = self.here.read().unwrap_or_else(PoisonError::into_inner);
         let here = here.as_ref()?;
@@ -162,8 +162,8 @@ impl GroupUnit {
         Arc::ptr_eq(&self.peers, &other.peers) && self.number == other.number
     }
 
-    /// Has the owner end all tasks of other gateways' nexuses, and reset the unit. The tasks of this
-    /// gateway have ended. Whether it has.
+    /// Has the owner end all tasks of other gateways' nexuses, and reset the unit. The tasks of
+    /// this gateway have ended. Whether it has.
     pub async fn have_reset(self: &Arc<Self>, kind: ResetKind, by: NexusId) -> bool {
         let function = match kind {
             ResetKind::LogicalUnit => Function::LogicalUnitReset,

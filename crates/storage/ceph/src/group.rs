@@ -6,8 +6,7 @@
 //! - `object`: the group's object: the record, and heartbeats beside it.
 //! - `unit`: the image of one unit, its lock, and its commands in flight.
 //!
-//! No function here that a core calls waits for the cluster. Not here: the peer link, so commands
-//! begin at the owner only.
+//! No function here that a core calls waits for the cluster. Not here: the peer link.
 
 mod life;
 mod object;
@@ -162,6 +161,14 @@ impl Group {
         }
     }
 
+    /// What tells this gateway that a peer link to an instance is lost, or up again: a hint, so
+    /// that it waits less long for a counter that stands still.
+    pub fn links(&self) -> impl Fn(u64, bool) + Send + Sync + use<> {
+        let tell = self.tell.clone();
+        // A group that has ended hears nothing.
+        move |instance, lost| drop(tell.send(Told::Link(InstanceId(instance), lost)))
+    }
+
     #[must_use]
     pub fn status(&self) -> Status {
         lock(&self.status).clone()
@@ -227,7 +234,7 @@ fn wait(told: &Receiver<Told>, pause: Duration) -> bool {
             Err(RecvTimeoutError::Timeout) => return false,
             Ok(Told::Ask(_, answer)) => answer(Err(NotDone::Unknown)),
             // Of the life before.
-            Ok(Told::Of(..)) => {}
+            Ok(Told::Of(..) | Told::Link(..)) => {}
         }
     }
 }

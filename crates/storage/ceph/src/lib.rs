@@ -4,7 +4,7 @@
 //! - `store`: its bytes, a `backing::BlockStore`.
 //! - `live`: the open instance of an image, and its replacement.
 //! - `persist`: reservations in the image's metadata.
-//! - `group`: one of several gateways that act as one. No daemon uses it yet.
+//! - `group`: one of several gateways that act as one.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
 
@@ -16,5 +16,5 @@ mod store;
 
 pub use name::{ImageName, NameError};
 pub use persist::ImagePersist;
-pub use rados::{Error, Login};
+pub use rados::{Error, Login, wait_until_closed};
 pub use store::RbdStore;

@@ -80,7 +80,8 @@ impl RbdStore {
         Ok(Self { live, writable: true, health })
     }
 
-    /// The group's instance of the image writes nothing any more: operations that wait for that end.
+    /// The group's instance of the image writes nothing any more: operations that wait for that
+    /// end.
     pub fn over(&self) {
         self.live.over();
     }

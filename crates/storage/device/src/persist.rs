@@ -16,7 +16,8 @@ pub trait Persist: Send + Sync + 'static {
     /// The medium cannot be read, or holds more than `max` bytes.
     fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>>;
 
-    /// Whether what ends with a power loss is kept too, since another gateway goes on with the unit.
+    /// Whether what ends with a power loss is kept too, since another gateway goes on with the
+    /// unit.
     fn keeps_all(&self) -> bool {
         false
     }

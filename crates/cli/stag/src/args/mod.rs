@@ -5,6 +5,7 @@ mod client;
 mod conform;
 mod control;
 mod doctor;
+mod gateways;
 mod identity;
 mod import;
 #[cfg(feature = "lab")]
@@ -33,6 +34,7 @@ pub use client::{
 pub use conform::Conform;
 pub use control::{Acknowledge, Alua, Apply, Disconnect, Drain, Managed, Slow, Status, Top, Upgrade};
 pub use doctor::Doctor;
+pub use gateways::{Gateways, GatewaysAction, Move};
 pub use identity::Identity;
 pub use import::Import;
 #[cfg(feature = "lab")]
@@ -90,6 +92,8 @@ pub enum Command {
     Alua(Alua),
     Drain(Drain),
     Disconnect(Disconnect),
+    Gateways(Gateways),
+    Move(Move),
     Apply(Apply),
     Managed(Managed),
     Token(Token),

@@ -2,6 +2,7 @@
 //! hashes.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use iscsi::chap::{Hash, Secret};
 use toml::Spanned;

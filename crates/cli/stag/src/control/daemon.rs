@@ -10,6 +10,7 @@ use super::upgrade::Program;
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::exports::Trees;
+use crate::gateways::Gateways;
 use crate::health;
 use crate::health::monitor::Monitor;
 use crate::managed::Document;
@@ -34,6 +35,8 @@ pub struct Daemon {
     pub tokens: Tokens,
     /// The log of changes.
     pub audit: Audit,
+    /// This daemon's part in a group of gateways.
+    gateways: OnceLock<Gateways>,
     /// The socket of HTTP, and the configured address.
     pub http: OnceLock<(SocketAddr, OwnedFd)>,
     /// The configuration in force, and its open units.
@@ -94,6 +97,7 @@ impl Daemon {
             monitor,
             tokens: Tokens::load(),
             audit: Audit::new(),
+            gateways: OnceLock::new(),
             http: OnceLock::new(),
             started: Instant::now(),
             core,
@@ -130,6 +134,16 @@ impl Daemon {
     /// Whether another daemon has taken over.
     pub fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::Acquire)
+    }
+
+    /// The daemon has joined a group.
+    pub fn set_gateways(&self, gateways: Gateways) {
+        let _ = self.gateways.set(gateways);
+    }
+
+    /// This daemon's part in a group of gateways.
+    pub fn gateways(&self) -> Option<&Gateways> {
+        self.gateways.get()
     }
 
     /// Locks the configuration against other changes.

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use device::{HandedOver, Nexuses};
 use disk::unit::DiskUnit;
 use objects::unit::OsdUnit;
+use peer_units::GroupUnit;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -114,6 +115,7 @@ impl From<Reservations> for HandedOver {
 enum WeakUnit {
     Disk(Weak<DiskUnit>),
     Objects(Weak<OsdUnit>),
+    Shared(Weak<GroupUnit>),
 }
 
 impl WeakUnit {
@@ -121,6 +123,7 @@ impl WeakUnit {
         match kind {
             OpenKind::Disk(disk) => Self::Disk(Arc::downgrade(&disk.unit)),
             OpenKind::Objects(unit) => Self::Objects(Arc::downgrade(unit)),
+            OpenKind::Shared(unit) => Self::Shared(Arc::downgrade(&unit.unit)),
         }
     }
 
@@ -128,6 +131,7 @@ impl WeakUnit {
         match self {
             Self::Disk(unit) => unit.strong_count() > 0,
             Self::Objects(unit) => unit.strong_count() > 0,
+            Self::Shared(unit) => unit.strong_count() > 0,
         }
     }
 }
@@ -167,6 +171,10 @@ pub fn give(
             memory.len()
         );
         return refuse(out, Kind::Refused, what);
+    }
+    if daemon.gateways().is_some() {
+        let what = "it is a gateway of a group: restart it instead. Its units go to the other gateways first";
+        return refuse(out, Kind::Refused, what.into());
     }
     let sockets = daemon.core.listening_sockets();
     if sockets.len() + 3 > MOST {
@@ -263,6 +271,8 @@ fn nexuses(kind: &OpenKind) -> &Nexuses {
     match kind {
         OpenKind::Disk(disk) => disk.unit.nexuses(),
         OpenKind::Objects(unit) => unit.nexuses(),
+        // Its reservations are in the image.
+        OpenKind::Shared(unit) => unit.unit.nexuses(),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod daemon;
 pub mod disconnect;
 pub mod drain;
 mod exports;
+pub mod gateways;
 pub mod handover;
 pub mod health;
 pub mod managed;

@@ -17,7 +17,9 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
 };
 use super::socket::ControlSocket;
-use super::{acknowledge, apply, credentials, disconnect, handover, managed, token, upgrade, verbs};
+use super::{
+    acknowledge, apply, credentials, disconnect, gateways, handover, managed, token, upgrade, verbs,
+};
 use crate::audit::Asked;
 
 /// Timeout of a read from a client.
@@ -135,6 +137,8 @@ fn is_change(request: &Request) -> bool {
             | handover::VERB
             | acknowledge::VERB
             | disconnect::VERB
+            | gateways::MOVE
+            | gateways::SPREAD
             | token::ADD
             | token::REMOVE
             | "alua"

@@ -19,7 +19,7 @@ use crate::managed::Document;
 use crate::out;
 use crate::state::hex;
 use crate::unit::UnitSpec;
-use crate::units;
+use crate::units::{self, OpenKind};
 
 /// Time for a core to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -443,11 +443,17 @@ fn target(
     let mut one = |(number, one): (u16, iscsi_server::Unit)| {
         let counts = flows.remove(&(served.name.clone(), number)).unwrap_or_default();
         let place = units::place(&served.name, number);
-        UnitStatus {
-            health: health::of(running.units.open.get(&place).and_then(crate::health::of)),
+        let open = running.units.open.get(&place);
+        let mut status = UnitStatus {
+            health: health::of(open.and_then(crate::health::of)),
             allocated: spaces.used.get(&place).copied(),
             ..unit(number, &one, specs.get(&number).copied(), counts)
+        };
+        if let Some(OpenKind::Shared(shared)) = open.map(|open| &open.kind) {
+            status.naa = hex(&shared.identity.naa);
+            status.serial.clone_from(&shared.identity.serial);
         }
+        status
     };
     let units = served.units.into_iter().map(&mut one).collect();
     TargetStatus {
@@ -468,26 +474,30 @@ fn unit(
 ) -> UnitStatus {
     let path = spec.map_or_else(String::new, |spec| spec.backing.to_string());
     let disk = match unit {
-        iscsi_server::Unit::Disk(disk) => disk,
-        iscsi_server::Unit::Remote(_) => {
-            return UnitStatus {
-                lun,
-                kind: "remote".into(),
-                path,
-                size: 0,
-                block: 0,
-                read_only: false,
-                thin: false,
-                write_cache: false,
-                engine: None,
-                serial: String::new(),
-                naa: String::new(),
-                objects: None,
-                health: ServedHealth::default(),
-                allocated: None,
-                io: counts,
-            };
-        }
+        iscsi_server::Unit::Disk(disk) => disk.clone(),
+        iscsi_server::Unit::Group(unit) => match unit.disk() {
+            Some(disk) => disk,
+            // Its owner knows it.
+            None => {
+                return UnitStatus {
+                    lun,
+                    kind: "shared".into(),
+                    path,
+                    size: 0,
+                    block: spec.map_or(0, |spec| spec.options.block_bytes()),
+                    read_only: false,
+                    thin: false,
+                    write_cache: false,
+                    engine: None,
+                    serial: String::new(),
+                    naa: String::new(),
+                    objects: None,
+                    health: ServedHealth::default(),
+                    allocated: None,
+                    io: counts,
+                };
+            }
+        },
         iscsi_server::Unit::Objects(unit) => {
             let (options, root) = (unit.options(), unit.store().root());
             return UnitStatus {

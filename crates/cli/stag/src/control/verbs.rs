@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Progress, Request, json};
-use super::{acknowledge, alua, apply, disconnect, drain, managed, slow, status, token, upgrade};
+use super::{acknowledge, alua, apply, disconnect, drain, gateways, managed, slow, status, token, upgrade};
 use crate::config::Text;
 
 /// Executes `request`, on its client's thread.
@@ -27,6 +27,7 @@ pub fn answer(
         acknowledge::VERB => acknowledge::answer(daemon, request),
         "alua" => request.arguments().and_then(|wanted| alua::answer(daemon, wanted)),
         disconnect::VERB => disconnect::answer(daemon, request),
+        gateways::VERB | gateways::MOVE | gateways::SPREAD => gateways::answer(daemon, request),
         "drain" => drain::drain(daemon, request, progress),
         "undrain" => drain::undrain(daemon, request),
         "drains" => request.arguments::<NoArguments>().and_then(|_| drain::drains(daemon)),

@@ -89,6 +89,7 @@ impl<'a> Medium<'a> {
                     disk.unit.revalidate();
                 }
                 OpenKind::Objects(unit) => unit.store().inspect(),
+                OpenKind::Shared(unit) => unit.unit.disk().iter().for_each(|disk| disk.revalidate()),
             },
             Self::Closed(_) | Self::Memory(..) => {}
             Self::Folder(folder, _) => folder.inspect(),
@@ -133,6 +134,7 @@ pub fn of(unit: &OpenUnit) -> Option<&Arc<Health>> {
     match &unit.kind {
         OpenKind::Disk(disk) => disk.opened.store.health(),
         OpenKind::Objects(unit) => unit.store().health(),
+        OpenKind::Shared(unit) => Some(&unit.health),
     }
 }
 

@@ -110,9 +110,13 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
 
 /// The identity of an RBD image: it is the same wherever the image is served, and goes with it.
 pub fn of_image(store: &RbdStore) -> Settled {
-    let digest: [u8; 32] = Sha256::digest(format!("rbd:{}", store.seed())).into();
+    of_seed(&store.seed(), store.persist().map(Reservations::Image))
+}
+
+/// The identity of the image that `seed` names in the world.
+pub fn of_seed(seed: &str, reservations: Option<Reservations>) -> Settled {
+    let digest: [u8; 32] = Sha256::digest(format!("rbd:{seed}")).into();
     let number = digest.first_chunk::<16>().map_or(0, |bytes| u128::from_be_bytes(*bytes));
-    let reservations = store.persist().map(Reservations::Image);
     Settled { names: Names::random(number), reservations, claim: None }
 }
 

@@ -17,6 +17,7 @@ use nbd_store::{NbdStore, Uri};
 use super::objects;
 use super::open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened};
 use super::prefault::prefault;
+use crate::gateways::{Shared, SharedUnit};
 use crate::health;
 use crate::identity::{self, Carried, Reservations, Settled};
 use crate::unit::{Backing, UnitSpec};
@@ -24,37 +25,41 @@ use crate::unit::{Backing, UnitSpec};
 /// How long an operation of a medium behind a network may take, unless said otherwise, seconds.
 const OP_TIMEOUT_S: u32 = 30;
 
+/// What a unit is opened with.
+pub struct Around<'a> {
+    pub registry: &'a Registry,
+    pub carried: &'a Carried,
+    /// The units of the group, if this daemon is a gateway of one.
+    pub shared: Option<&'a Shared>,
+}
+
 /// Opens one unit. Blocks on its medium.
 ///
 /// # Errors
 /// It cannot be served.
-pub fn open(
-    spec: &UnitSpec,
-    place: &Place,
-    registry: &Registry,
-    carried: &Carried,
-) -> Result<OpenUnit, Unopened> {
-    let unit = open_kind(spec, place, registry, carried)?;
+pub fn open(spec: &UnitSpec, place: &Place, around: &Around<'_>) -> Result<OpenUnit, Unopened> {
+    let unit = open_kind(spec, place, around)?;
     health::begin(&unit, place);
     Ok(unit)
 }
 
-fn open_kind(
-    spec: &UnitSpec,
-    place: &Place,
-    registry: &Registry,
-    carried: &Carried,
-) -> Result<OpenUnit, Unopened> {
+fn open_kind(spec: &UnitSpec, place: &Place, around: &Around<'_>) -> Result<OpenUnit, Unopened> {
     let (kind, settled) = match &spec.backing {
-        Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, registry, carried)?,
-        Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
-        Backing::Rbd(name) => open_image(name, spec, registry)?,
-        Backing::Nbd(uri) => serve_elsewhere(open_export(uri, spec)?, spec, place, registry, carried)?,
-        Backing::Iscsi(url) => serve_elsewhere(open_far_unit(url, spec)?, spec, place, registry, carried)?,
+        Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, around)?,
+        Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, around)?,
+        Backing::Rbd(name) => match around.shared.filter(|_| spec.may_be_shared()) {
+            Some(group) => {
+                let (unit, settled) = group.open(name, spec, around.registry)?;
+                (OpenKind::Shared(unit), settled)
+            }
+            None => open_image(name, spec, around.registry)?,
+        },
+        Backing::Nbd(uri) => serve_elsewhere(open_export(uri, spec)?, spec, place, around)?,
+        Backing::Iscsi(url) => serve_elsewhere(open_far_unit(url, spec)?, spec, place, around)?,
         Backing::Objects(_) | Backing::ObjectMemory(_) => {
-            identity::prepare_store(spec, carried, place)?;
+            identity::prepare_store(spec, around.carried, place)?;
             let store = objects::open(spec)?;
-            let settled = identity::settle(spec, place, carried)?;
+            let settled = identity::settle(spec, place, around.carried)?;
             let unit = objects::unit(store, spec, &settled.names, persist(spec, &settled))?;
             (OpenKind::Objects(unit), settled)
         }
@@ -66,8 +71,7 @@ fn open_disk(
     source: Source,
     spec: &UnitSpec,
     place: &Place,
-    registry: &Registry,
-    carried: &Carried,
+    around: &Around<'_>,
 ) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
     let store = StoreSpec {
@@ -81,9 +85,10 @@ fn open_disk(
         quota: options.quota,
     };
     let opened = store.open()?;
-    let settled = identity::settle(spec, place, carried)?;
+    let settled = identity::settle(spec, place, around.carried)?;
     let disk = disk_options(spec, &opened, &settled);
-    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    let unit =
+        DiskUnit::new(opened.store.clone(), disk, around.registry).map_err(|error| error.to_string())?;
     let disk = OpenDisk { opened, unit };
     tell_of_tail(spec, disk.opened.block_size);
     if options.prefault == Some(true) {
@@ -104,7 +109,8 @@ fn open_image(
     let geometry = store.geometry();
     // A write is on all replicas before it is answered: nothing is left to flush.
     let (block_size, cache) = (options.block_bytes(), CacheMode::WriteThrough);
-    disk_over(Opened { store: Arc::new(store), block_size, cache, geometry }, spec, settled, registry)
+    let opened = Opened { store: Arc::new(store), block_size, cache, geometry };
+    Ok((OpenKind::Disk(disk_over(opened, spec, &settled, registry)?), settled))
 }
 
 fn open_export(uri: &Uri, spec: &UnitSpec) -> Result<Elsewhere, String> {
@@ -154,8 +160,7 @@ fn serve_elsewhere(
     medium: Elsewhere,
     spec: &UnitSpec,
     place: &Place,
-    registry: &Registry,
-    carried: &Carried,
+    around: &Around<'_>,
 ) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
     let geometry = medium.store.geometry();
@@ -170,20 +175,24 @@ fn serve_elsewhere(
     }
     let usual = if medium.has_cache { CacheMode::WriteBack } else { CacheMode::WriteThrough };
     let cache = options.cache.unwrap_or(usual);
-    let settled = identity::settle(spec, place, carried)?;
-    disk_over(Opened { store: medium.store, block_size, cache, geometry }, spec, settled, registry)
+    let settled = identity::settle(spec, place, around.carried)?;
+    let opened = Opened { store: medium.store, block_size, cache, geometry };
+    Ok((OpenKind::Disk(disk_over(opened, spec, &settled, around.registry)?), settled))
 }
 
 /// A disk over a medium behind a network.
-fn disk_over(
+///
+/// # Errors
+/// It cannot be served.
+pub fn disk_over(
     opened: Opened,
     spec: &UnitSpec,
-    settled: Settled,
+    settled: &Settled,
     registry: &Registry,
-) -> Result<(OpenKind, Settled), Unopened> {
-    let disk = disk_options(spec, &opened, &settled);
+) -> Result<OpenDisk, String> {
+    let disk = disk_options(spec, &opened, settled);
     let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
-    Ok((OpenKind::Disk(OpenDisk { opened, unit }), settled))
+    Ok(OpenDisk { opened, unit })
 }
 
 fn op_timeout(spec: &UnitSpec) -> Duration {
@@ -222,6 +231,7 @@ pub fn remake(
         OpenKind::Objects(before) => {
             OpenKind::Objects(objects::remake(before, spec, &settled.names, persist(spec, &settled))?)
         }
+        OpenKind::Shared(_) => return Err(SharedUnit::AT_START.into()),
     };
     Ok(OpenUnit { spec: spec.clone(), kind, settled })
 }

@@ -21,11 +21,13 @@ use device::PortGroups;
 use disk::unit::Registry;
 
 use crate::config::{Alua, Config, Lun};
+use crate::gateways::{Shared, SharedUnit};
 use crate::health;
 use crate::identity::{self, Carried, Choice};
 use crate::state::hex;
 use crate::unit::{Backing, Options, UnitSpec};
 
+pub use make::disk_over;
 pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, place};
 
 /// Interval of attempts to open units again.
@@ -48,6 +50,8 @@ pub struct UnitError {
 pub struct Units {
     pub open: HashMap<Place, OpenUnit>,
     pub registry: Registry,
+    /// The units of the group, if this daemon is a gateway of one.
+    pub shared: Option<Arc<Shared>>,
     /// Targets' port groups and their configuration, by the targets' names in lower case.
     pub ports: HashMap<String, (Alua, Arc<PortGroups>)>,
     /// Configured units that are not open, though they were served before. `stag apply` opens them.
@@ -156,8 +160,11 @@ impl Units {
     /// # Errors
     /// The first unit that cannot be served.
     pub fn next(&self, config: &Config, fates: &HashMap<Place, Fate>) -> Result<Self, UnitError> {
-        let mut next = Self { registry: self.registry.clone(), ..Self::default() };
+        let (registry, shared) = (self.registry.clone(), self.shared.clone());
+        let mut next = Self { registry, shared, ..Self::default() };
         let made = make_files(config, fates)?;
+        let around =
+            make::Around { registry: &self.registry, carried: &self.carried, shared: self.shared.as_deref() };
         let mut names: HashMap<Vec<u8>, Place> = HashMap::new();
         for target in &config.targets {
             let iqn = target.iqn.to_ascii_lowercase();
@@ -196,7 +203,7 @@ impl Units {
                 };
                 let unit = match unit {
                     Some(unit) => unit,
-                    None => make::open(&lun.spec, &place, &next.registry, &self.carried).map_err(fails)?,
+                    None => make::open(&lun.spec, &place, &around).map_err(fails)?,
                 };
                 let first = names.entry(unit.naa().to_vec()).or_insert_with(|| place.clone());
                 if let Some(other) = next.open.get(first) {
@@ -333,12 +340,25 @@ fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
     match &open.kind {
         OpenKind::Disk(disk) => disk_changed(disk, &open.spec.options, &spec.options, force),
         OpenKind::Objects(_) => objects_changed(&open.spec.options, &spec.options),
+        OpenKind::Shared(_) => shared_changed(&open.spec.options, &spec.options),
+    }
+}
+
+/// Whether only limits of service differ.
+fn only_limits(before: &Options, now: &Options) -> bool {
+    let unlimited = |options: &Options| Options { limits: Default::default(), ..options.clone() };
+    unlimited(before) == unlimited(now)
+}
+
+fn shared_changed(before: &Options, now: &Options) -> Fate {
+    match only_limits(before, now) {
+        true => Fate::Limited,
+        false => Fate::Refused(SharedUnit::AT_START.into()),
     }
 }
 
 fn objects_changed(before: &Options, now: &Options) -> Fate {
-    let unlimited = |options: &Options| Options { limits: Default::default(), ..options.clone() };
-    if unlimited(before) == unlimited(now) {
+    if only_limits(before, now) {
         return Fate::Limited;
     }
     if before.capacity != now.capacity {
@@ -472,7 +492,7 @@ mod tests {
         let at = place("iqn.2026-01.org.example:t", 0);
         let unit = |units: &Units| match &units.open[&at].kind {
             OpenKind::Objects(unit) => unit.clone(),
-            OpenKind::Disk(_) => panic!("no unit of objects"),
+            OpenKind::Disk(_) | OpenKind::Shared(_) => panic!("no unit of objects"),
         };
         let name = |units: &Units| {
             let (mut name, id) = (Vec::new(), osd::attributes::numbers::root_information::OSD_NAME);

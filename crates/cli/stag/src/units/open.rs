@@ -6,6 +6,7 @@ use backing::spec::Opened;
 use disk::unit::DiskUnit;
 use objects::unit::OsdUnit;
 
+use crate::gateways::SharedUnit;
 use crate::identity::Settled;
 use crate::unit::UnitSpec;
 
@@ -55,6 +56,8 @@ pub struct OpenUnit {
 pub enum OpenKind {
     Disk(OpenDisk),
     Objects(Arc<OsdUnit>),
+    /// A disk that all gateways of the group serve.
+    Shared(Arc<SharedUnit>),
 }
 
 #[derive(Clone)]
@@ -69,7 +72,7 @@ impl OpenUnit {
     pub fn disk(&self) -> Option<&OpenDisk> {
         match &self.kind {
             OpenKind::Disk(disk) => Some(disk),
-            OpenKind::Objects(_) => None,
+            OpenKind::Objects(_) | OpenKind::Shared(_) => None,
         }
     }
 
@@ -78,6 +81,7 @@ impl OpenUnit {
         match &self.kind {
             OpenKind::Disk(disk) => &disk.unit.options().identity.naa,
             OpenKind::Objects(unit) => &unit.options().identity.naa,
+            OpenKind::Shared(unit) => &unit.identity.naa,
         }
     }
 
@@ -86,6 +90,7 @@ impl OpenUnit {
         match &self.kind {
             OpenKind::Disk(disk) => iscsi_server::Unit::Disk(disk.unit.clone()),
             OpenKind::Objects(unit) => iscsi_server::Unit::Objects(unit.clone()),
+            OpenKind::Shared(unit) => iscsi_server::Unit::Group(unit.unit.clone()),
         }
     }
 }

@@ -41,6 +41,7 @@ impl Far {
                 acls: None,
                 redirect: None,
                 ports: None,
+                elsewhere: Vec::new(),
             }],
             discovery_auth: Auth::None,
             limits: Limits::default(),

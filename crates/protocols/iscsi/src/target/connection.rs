@@ -522,8 +522,8 @@ impl<P: Payload> Connection<P> {
         self.numbering.error_recovery_level()
     }
 
-    /// Whether the initiator has answered a ping that was sent at most `most` ago. Pings before that
-    /// time is over, unless a ping is unanswered.
+    /// Whether the initiator has answered a ping that was sent at most `most` ago. Pings before
+    /// that time is over, unless a ping is unanswered.
     pub fn is_fresh(&mut self, most: Duration, now: Instant, sink: &mut impl Sink<P>) -> bool {
         let age = now.saturating_duration_since(self.numbering.keepalive.proved());
         if age > most / 2 && !self.is_pinged() {

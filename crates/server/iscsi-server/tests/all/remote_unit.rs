@@ -116,7 +116,7 @@ fn reserve(client: &mut Client, action: u8, kind: u8, key: u8, new: u8) -> u8 {
 /// The response to a task management function.
 fn manage(client: &mut Client, function: Function, task: Option<(u32, u32)>) -> Option<TaskManagementResult> {
     ask(client, function, task);
-    let pdu = client.receive().expect("an answer");
+    let pdu = client.receive_answer();
     assert_eq!(pdu.bhs.opcode(), Some(Opcode::TaskManagementResponse), "{}", pdu.bhs);
     pdu.bhs.as_task_management_response().result()
 }
@@ -233,7 +233,7 @@ fn an_aborted_task_touches_the_owners_medium_no_more() {
     assert!(remote.stream.peek(&mut [0]).is_err(), "the medium has the write still");
     remote.stream.set_read_timeout(Some(support::PATIENCE)).expect("a timeout can be set");
     pair.faults.clear();
-    let pdu = remote.receive().expect("an answer");
+    let pdu = remote.receive_answer();
     let result = pdu.bhs.as_task_management_response().result();
     assert_eq!(result, Some(TaskManagementResult::FunctionComplete));
     // And one that is waiting for data.
@@ -242,7 +242,7 @@ fn an_aborted_task_touches_the_owners_medium_no_more() {
     write.edtl.set(128 * 512);
     let task = (write.itt.get(), write.cmd_sn.get());
     remote.send(write.into(), &[]);
-    assert_eq!(remote.receive().expect("an R2T").bhs.opcode(), Some(Opcode::ReadyToTransfer));
+    assert_eq!(remote.receive_answer().bhs.opcode(), Some(Opcode::ReadyToTransfer));
     assert_eq!(manage(&mut remote, Function::AbortTask, Some(task)), result);
     pair.stop();
 }
@@ -297,5 +297,22 @@ fn an_owner_that_vanishes_leaves_no_command_without_an_end() {
     assert_eq!(remote.read(0, &read10(0, 1), 512).0, 8);
     assert!(began.elapsed() >= Duration::from_secs(2));
     pair.faults.clear();
+    pair.stop();
+}
+
+#[test]
+fn a_command_waits_until_its_initiator_is_known_to_be_there() {
+    let pair = pair();
+    let (mut own, mut far) = pair.initiators();
+    // A write that the gateway gets long after the last answer of its initiator.
+    std::thread::sleep(Duration::from_millis(2_500));
+    begin_write(&mut far, 9, 0x99);
+    let ping = far.receive().expect("a ping");
+    assert_eq!(ping.bhs.opcode(), Some(Opcode::NopIn));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(own.read(0, &read10(9, 1), 512), (GOOD, vec![0; 512]));
+    far.pong(&ping);
+    assert_eq!(support::status(&far.receive_answer()).0, GOOD);
+    assert_eq!(own.read(0, &read10(9, 1), 512), (GOOD, vec![0x99; 512]));
     pair.stop();
 }

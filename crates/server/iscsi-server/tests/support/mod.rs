@@ -248,20 +248,25 @@ impl Client {
         }
     }
 
+    /// Answers a ping of the target.
+    pub fn pong(&mut self, ping: &Pdu) {
+        let nop = *ping.bhs.as_nop_in();
+        let mut answer = NopOut::answer(nop.ttt.get(), nop.lun);
+        answer.as_bhs_mut().set_immediate(true);
+        answer.cmd_sn.set(self.cmd_sn);
+        self.send(answer.into(), &[]);
+    }
+
     /// The next PDU except pings, which it answers.
-    fn receive_answer(&mut self) -> Pdu {
+    pub fn receive_answer(&mut self) -> Pdu {
         let began = Instant::now();
         loop {
             let pdu = self.receive().expect("an answer");
             if pdu.bhs.opcode() != Some(Opcode::NopIn) {
                 return pdu;
             }
-            let nop = *pdu.bhs.as_nop_in();
-            if nop.ttt.get() != RESERVED_TAG {
-                let mut answer = NopOut::answer(nop.ttt.get(), nop.lun);
-                answer.as_bhs_mut().set_immediate(true);
-                answer.cmd_sn.set(self.cmd_sn);
-                self.send(answer.into(), &[]);
+            if pdu.bhs.as_nop_in().ttt.get() != RESERVED_TAG {
+                self.pong(&pdu);
             }
             assert!(began.elapsed() < PATIENCE, "only pings come");
         }

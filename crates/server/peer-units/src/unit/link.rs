@@ -149,6 +149,7 @@ impl Link {
             let why = match self.connect().await {
                 Ok((line, rest)) => {
                     (wait, told) = (FIRST_PAUSE, String::new());
+                    self.peers.link_is_lost(self.at.instance, false);
                     let why = line.run(&self, rest).await;
                     self.forwarder.borrow_mut().lost();
                     self.line.borrow_mut().take();
@@ -158,6 +159,7 @@ impl Link {
                 }
                 Err(error) => error.to_string(),
             };
+            self.peers.link_is_lost(self.at.instance, true);
             if why != told {
                 tracing::warn!(owner = %self.at.address, why, "no connection to the owner of units");
                 told = why;

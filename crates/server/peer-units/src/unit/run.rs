@@ -1,5 +1,5 @@
-//! One command on its way to the owner of its unit, whoever that is until it has an end. That may be
-//! this gateway too.
+//! One command on its way to the owner of its unit, whoever that is until it has an end. That may
+//! be this gateway too.
 //!
 //! A command that may have begun ends by its owner's word, or by the fence of its owner. One that
 //! never began goes to the next owner; so does a READ that has no outcome. Any other command
@@ -331,7 +331,8 @@ fn is_read(cdb: &[u8]) -> bool {
     matches!(cdb[0], 0x08 | 0x28 | 0x88 | 0xa8) || cdb[0] == VARIABLE && cdb.get(8..10) == Some(&READ_32)
 }
 
-/// Has the owner carry out a function for a session, or carries it out `here`. Whether that is done.
+/// Has the owner carry out a function for a session, or carries it out `here`. Whether that is
+/// done.
 pub(super) async fn manage(
     unit: &Arc<GroupUnit>,
     by: NexusId,

@@ -39,6 +39,8 @@ pub(super) enum Told {
     /// By this life.
     Of(u64, Happened),
     Ask(Request, Answer),
+    /// Whether the peer link to an instance is lost.
+    Link(InstanceId, bool),
     End,
 }
 
@@ -252,6 +254,7 @@ impl Life {
                     }
                 }
                 Ok(Told::Of(..)) => {}
+                Ok(Told::Link(instance, lost)) => self.machine.handle(now, Event::Peer { instance, lost }),
             }
         }
     }

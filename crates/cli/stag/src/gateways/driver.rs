@@ -1,0 +1,258 @@
+//! The thread that does what the group decides: which units this gateway executes, where commands
+//! for the others go, who may connect, and what initiators are told of paths.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, PoisonError};
+
+use ceph::RbdStore;
+use ceph::group::{Report, Serving};
+use cluster::{GatewayId, Place, UnitId, View};
+use device::PortGroups;
+use peer_link::Secret;
+use peer_units::{Begun, Gate, Life, OwnerAt};
+use scsi::data::target_port_groups::AccessState;
+
+use super::host::{HostAt, Members};
+use super::own::Owned;
+use super::shared::{Shared, SharedUnit};
+
+/// What the thread is told.
+pub enum Told {
+    Group(Report),
+    /// A unit's disk is made, or cannot be, for the number of the order.
+    Made(u64, Serving, Result<Owned, String>),
+}
+
+pub struct Driver {
+    shared: Arc<Shared>,
+    host: HostAt,
+    members: Members,
+    /// Where other gateways listen.
+    links: BTreeMap<u16, SocketAddr>,
+    tell: Sender<Told>,
+    /// This life of the gateway.
+    instance: u64,
+    /// The number of the secret in use.
+    secret: Option<u32>,
+    /// Counts orders to serve a unit.
+    orders: u64,
+    /// The last order of each unit that the group wants served here.
+    wanted: BTreeMap<u32, u64>,
+    here: BTreeMap<u32, (Serving, Owned)>,
+    /// The group has this life of the gateway.
+    is_in: bool,
+    /// Stores of earlier lives, which may still write.
+    ending: Vec<(u64, Arc<RbdStore>)>,
+}
+
+impl Driver {
+    pub fn new(shared: Arc<Shared>, host: HostAt, members: Members, tell: Sender<Told>) -> Self {
+        let links = shared.config.members.iter().map(|member| (member.number, member.link)).collect();
+        Self {
+            shared,
+            host,
+            members,
+            links,
+            tell,
+            instance: 0,
+            secret: None,
+            orders: 0,
+            wanted: BTreeMap::new(),
+            here: BTreeMap::new(),
+            is_in: false,
+            ending: Vec::new(),
+        }
+    }
+
+    /// Until nobody tells anything any more.
+    pub fn run(mut self, told: &Receiver<Told>) {
+        while let Ok(told) = told.recv() {
+            match told {
+                Told::Group(Report::Begins { instance, .. }) => self.begins(instance.0),
+                Told::Group(Report::Serve(serving)) => self.serve(serving),
+                Told::Group(Report::Gone(unit)) => self.gone(unit),
+                Told::Group(Report::Changed(view)) => self.changed(&view),
+                Told::Group(Report::Over(why)) => self.out(&why),
+                // It is logged where it comes from.
+                Told::Group(Report::Problem(_)) => {}
+                Told::Made(order, serving, made) => self.made(order, serving, made),
+            }
+        }
+    }
+
+    fn begins(&mut self, instance: u64) {
+        self.instance = instance;
+        let Some(newest) = self.shared.config.secrets.iter().next_back() else { return };
+        self.secret = Some(*newest.0);
+        let secret = (*newest.0, newest.1.clone());
+        self.shared.peers.renew(Life { instance, secret, versions: peer_link::VERSIONS });
+        self.host.with(move |host| host.renew(instance));
+    }
+
+    fn serve(&mut self, serving: Serving) {
+        let number = serving.unit().0;
+        self.orders += 1;
+        self.wanted.insert(number, self.orders);
+        let Some(unit) = self.shared.unit(number) else {
+            tracing::error!(number, "a unit of the group is not in this gateway's configuration");
+            return serving.not_opened();
+        };
+        let (tell, order) = (self.tell.clone(), self.orders);
+        let make = move || {
+            let made = Owned::new(&unit, &serving);
+            // The receiver is gone when the daemon ends.
+            let _ = tell.send(Told::Made(order, serving, made));
+        };
+        if let Err(error) = std::thread::Builder::new().name("gateways-open".into()).spawn(make) {
+            tracing::error!(%error, "a unit of the group cannot be opened: there is no thread");
+        }
+    }
+
+    fn made(&mut self, order: u64, serving: Serving, made: Result<Owned, String>) {
+        let number = serving.unit().0;
+        if self.wanted.get(&number) != Some(&order) {
+            return;
+        }
+        let Some(unit) = self.shared.unit(number) else { return };
+        match made {
+            Err(error) => {
+                tracing::warn!(image = %unit.name, error, "a unit that is this gateway's now is not open yet");
+                unit.health.failed(error);
+                serving.not_opened();
+            }
+            Ok(owned) => {
+                tracing::info!(image = %unit.name, "this gateway owns the unit");
+                let gate = gate(&serving);
+                unit.unit.serve(&owned.disk, gate.clone());
+                unit.health.recovered();
+                let (disk, opened) = (owned.disk.clone(), serving.clone());
+                self.host.with(move |host| {
+                    host.serve_unit(number, disk, gate);
+                    opened.opened();
+                });
+                self.here.insert(number, (serving, owned));
+            }
+        }
+    }
+
+    fn gone(&mut self, unit: UnitId) {
+        self.wanted.remove(&unit.0);
+        let Some((serving, owned)) = self.here.remove(&unit.0) else { return };
+        if let Some(unit) = self.shared.unit(unit.0) {
+            tracing::info!(image = %unit.name, "this gateway owns the unit no more");
+            unit.unit.stop();
+        }
+        self.host.with(move |host| host.stop_unit(unit.0));
+        match serving.is_idle() {
+            true => owned.store.over(),
+            // They end when the cluster refuses this life.
+            false => self.ending.push((self.instance, owned.store)),
+        }
+    }
+
+    /// A life is over: commands wait for the next one.
+    fn out(&mut self, why: &str) {
+        self.is_in = false;
+        for unit in self.shared.all() {
+            unit.health.failed(format!("this gateway is out of the group: {why}"));
+        }
+    }
+
+    fn changed(&mut self, view: &View) {
+        let now: BTreeSet<(u16, u64)> =
+            view.gateways.iter().map(|row| (row.gateway.0, row.instance.0)).collect();
+        let is_in = now.contains(&(self.shared.config.number, self.instance));
+        if is_in && !std::mem::replace(&mut self.is_in, is_in) {
+            self.shared.all().iter().for_each(|unit| unit.health.recovered());
+        }
+        let before = {
+            let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *members, now.clone())
+        };
+        for (gateway, instance) in before.difference(&now).copied() {
+            tracing::warn!(gateway, instance, "a gateway is out of the group");
+            self.shared.peers.fenced(instance);
+            self.host.with(move |host| host.forget(instance));
+        }
+        let own = self.instance;
+        self.ending.retain(|(instance, store)| {
+            let may_write = *instance == own || now.iter().any(|(_, member)| member == instance);
+            if !may_write {
+                store.over();
+            }
+            may_write
+        });
+        self.use_secret(view);
+        let mut paths = Vec::new();
+        for (unit, place) in &view.units {
+            let by = match place {
+                Place::Owned { by } => Some(*by),
+                Place::Vacant | Place::Moving { .. } => None,
+            };
+            self.shared.peers.set_owner(unit.0, by.and_then(|by| self.owner_at(view, by)));
+            if let (Some(by), Some(unit)) = (by, self.shared.unit(unit.0)) {
+                paths.push((unit, by));
+            }
+        }
+        let members: BTreeSet<u16> = now.iter().map(|(gateway, _)| *gateway).collect();
+        self.host.spawn(move || async move {
+            for (unit, by) in paths {
+                tell_paths(&unit, by, &members).await;
+            }
+        });
+    }
+
+    /// Uses the newest secret that all gateways have.
+    fn use_secret(&mut self, view: &View) {
+        let Some(number) = view.secret.filter(|number| Some(*number) != self.secret) else { return };
+        let secret: Option<&Secret> = self.shared.config.secrets.get(&number);
+        match secret {
+            Some(secret) => {
+                self.secret = Some(number);
+                self.shared.peers.use_secret((number, secret.clone()));
+            }
+            None => tracing::error!(number, "the group uses a secret that this gateway does not have"),
+        }
+    }
+
+    /// Where another gateway takes commands.
+    fn owner_at(&self, view: &View, by: GatewayId) -> Option<OwnerAt> {
+        if by.0 == self.shared.config.number {
+            return None;
+        }
+        let row = view.gateways.iter().find(|row| row.gateway == by)?;
+        let Some(address) = self.links.get(&by.0).copied() else {
+            tracing::error!(
+                gateway = by.0,
+                "a gateway of the group is no member in this one's configuration"
+            );
+            return None;
+        };
+        Some(OwnerAt { instance: row.instance.0, address })
+    }
+}
+
+/// Lets a unit's commands begin while it is this gateway's.
+fn gate(serving: &Serving) -> Gate {
+    let serving = serving.clone();
+    Arc::new(move || serving.begin().map(|begun| Box::new(begun) as Begun))
+}
+
+/// Sets the access states of a unit's ports.
+async fn tell_paths(unit: &SharedUnit, owner: GatewayId, members: &BTreeSet<u16>) {
+    let ports: &Arc<PortGroups> = unit.unit.ports();
+    for group in ports.groups() {
+        let state = match group.id {
+            id if id == owner.0 => AccessState::ActiveOptimized,
+            id if members.contains(&id) => AccessState::ActiveNonOptimized,
+            _ => AccessState::Unavailable,
+        };
+        if group.state != state
+            && let Err(error) = ports.change(group.id, state).await
+        {
+            tracing::warn!(image = %unit.name, group = group.id, %error, "the state of paths is not told");
+        }
+    }
+}
