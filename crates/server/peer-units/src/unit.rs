@@ -86,16 +86,22 @@ impl GroupUnit {
         }
         let ports: Vec<u16> = self.ports.groups().into_iter().flat_map(|group| group.ports).collect();
         disk.nexuses().set_target_ports(&ports);
-        self.stop();
         let mut here = Here { disk: disk.clone(), gate, refused: Vec::new() };
         let mut now = self.here.write().unwrap_or_else(PoisonError::into_inner);
+        self.leave(now.take());
         self.nexuses.attached().iter().for_each(|nexus| self.attach_here(&mut here, nexus));
         *now = Some(here);
     }
 
     /// This gateway does not own the unit any more. What has begun ends on its own.
     pub fn stop(&self) {
-        let before = self.here.write().unwrap_or_else(PoisonError::into_inner).take();
+        let mut now = self.here.write().unwrap_or_else(PoisonError::into_inner);
+        self.leave(now.take());
+    }
+
+    /// Takes the nexuses away from the disk. `here` stays locked meanwhile: a session that goes
+    /// takes what is kept for it along.
+    fn leave(&self, before: Option<Here>) {
         let Some(here) = before else { return };
         for nexus in here.disk.nexuses().attached() {
             // Those of other gateways are the host's.

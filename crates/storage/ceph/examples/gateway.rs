@@ -123,7 +123,7 @@ fn report(here: &Here, report: Report) {
         }
         // `view` tells.
         Report::Changed(_) => return,
-        Report::Over(why) => format!(r#"{{"over": {why:?}}}"#),
+        Report::Over { why, .. } => format!(r#"{{"over": {why:?}}}"#),
         Report::Problem(why) => format!(r#"{{"problem": {why:?}}}"#),
     });
 }

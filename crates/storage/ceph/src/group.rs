@@ -65,8 +65,9 @@ pub enum Report {
     Gone(UnitId),
     /// Gateways, owners or fences have changed.
     Changed(View),
-    /// The life is over. Another one follows, unless this gateway has left.
-    Over(String),
+    /// The life is over. Another one follows, unless it was the `last`: this gateway has left, or
+    /// its daemon ends.
+    Over { why: String, last: bool },
     /// Something does not work now, and is tried again.
     Problem(String),
 }
@@ -206,14 +207,17 @@ fn live(shared: Shared, told: &Receiver<Told>, mut report: Reporter) {
             }
             Err(error) => Over::Failed(error.to_string()),
         };
+        let last = matches!(over, Over::Ended | Over::Stopped(Stop::Left));
         {
             let mut status = lock(&shared.status);
             status.view = None;
-            status.ended = matches!(over, Over::Ended | Over::Stopped(Stop::Left));
-            status.problem = (!status.ended).then(|| over.to_string());
+            status.ended = last;
+            status.problem = (!last).then(|| over.to_string());
         }
-        tracing::warn!(group = shared.config.object, life = number, why = %over, "a life in the group is over");
-        report(Report::Over(over.to_string()));
+        if !last {
+            tracing::warn!(group = shared.config.object, life = number, why = %over, "a life in the group is over");
+        }
+        report(Report::Over { why: over.to_string(), last });
         let pause = match over {
             Over::Ended | Over::Stopped(Stop::Left) => return,
             Over::Stopped(Stop::Refused(_)) => REFUSED,

@@ -74,9 +74,9 @@ impl Driver {
                 Told::Group(Report::Serve(serving)) => self.serve(serving),
                 Told::Group(Report::Gone(unit)) => self.gone(unit),
                 Told::Group(Report::Changed(view)) => self.changed(&view),
-                Told::Group(Report::Over(why)) => self.out(&why),
+                Told::Group(Report::Over { why, last: false }) => self.out(&why),
                 // It is logged where it comes from.
-                Told::Group(Report::Problem(_)) => {}
+                Told::Group(Report::Over { last: true, .. } | Report::Problem(_)) => {}
                 Told::Made(order, serving, made) => self.made(order, serving, made),
             }
         }
@@ -99,14 +99,15 @@ impl Driver {
             tracing::error!(number, "a unit of the group is not in this gateway's configuration");
             return serving.not_opened();
         };
-        let (tell, order) = (self.tell.clone(), self.orders);
+        let (tell, order, again) = (self.tell.clone(), self.orders, serving.clone());
         let make = move || {
             let made = Owned::new(&unit, &serving);
             // The receiver is gone when the daemon ends.
             let _ = tell.send(Told::Made(order, serving, made));
         };
         if let Err(error) = std::thread::Builder::new().name("gateways-open".into()).spawn(make) {
-            tracing::error!(%error, "a unit of the group cannot be opened: there is no thread");
+            tracing::error!(%error, "a unit of the group cannot be opened yet: there is no thread");
+            again.not_opened();
         }
     }
 

@@ -173,6 +173,55 @@ fn aptpl_reservations_outlive_the_unit_and_others_do_not() {
 }
 
 #[test]
+fn another_gateway_goes_on_with_all_reservations_and_a_daemon_alone_with_those_of_aptpl() {
+    /// What the gateways of a group keep, or a daemon alone reads.
+    #[derive(Clone)]
+    struct Image(Arc<Mutex<Option<Vec<u8>>>>, bool);
+    impl Persist for Image {
+        fn save(&self, bytes: Vec<u8>) -> Pooled<std::io::Result<()>> {
+            *self.0.lock().unwrap() = Some(bytes);
+            Pooled::new(async { Ok(()) })
+        }
+        fn load(&self, max: usize) -> std::io::Result<Option<Vec<u8>>> {
+            Ok(self.0.lock().unwrap().clone().inspect(|bytes| assert!(bytes.len() <= max)))
+        }
+        fn keeps_all(&self) -> bool {
+            self.1
+        }
+    }
+    for aptpl in [0, 1] {
+        let kept = Arc::new(Mutex::new(None));
+        let open = |of_group| {
+            disk(DiskOptions { persist: Some(Arc::new(Image(kept.clone(), of_group))), ..options() })
+        };
+        let a = Initiator::new(&open(true), 1);
+        register(&a, 1, aptpl);
+        pr_out(&a, 1, 5, &out_list(1, 0, 0)).good();
+        let held = keys(&a);
+        for _ in 0..2 {
+            let unit = open(true);
+            let (a, b) = (Initiator::new(&unit, 1), Initiator::new(&unit, 2));
+            // PRGENERATION too.
+            assert_eq!(keys(&b), held);
+            a.write(0, &[1; 512]).good();
+            conflicts(b.write(0, &[1; 512]));
+        }
+        let b = Initiator::new(&open(false), 2);
+        assert_eq!(keys(&b)[..8], [0, 0, 0, 0, 0, 0, 0, 8 * aptpl]);
+        assert_eq!(b.write(0, &[1; 512]).outcome.status == Status::ReservationConflict, aptpl == 1);
+        *kept.lock().unwrap() = Some(b"STAGPG\x00\x01cut".to_vec());
+        assert!(
+            DiskUnit::new(
+                Arc::new(MemoryStore::new(1 << 20, false).unwrap()),
+                DiskOptions { persist: Some(Arc::new(Image(kept.clone(), true))), ..options() },
+                &Registry::default()
+            )
+            .is_err()
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_kept_does_not_happen() {
     struct Broken;
     impl Persist for Broken {
