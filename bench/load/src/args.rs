@@ -6,11 +6,12 @@ use clap::{Parser, ValueEnum};
 
 use crate::LoadError;
 
-/// Loads an iSCSI logical unit and prints one line of JSON
+/// Loads an iSCSI logical unit or a file of NFS and prints one line of JSON
 #[derive(Clone, Debug, Parser)]
 #[command(name = "stag-load", version, after_help = EXAMPLES)]
 pub struct Args {
-    /// The unit: iscsi://HOST:PORT/IQN/LUN, or tcp://HOST:PORT of a --floor-target
+    /// The unit: iscsi://HOST:PORT/IQN/LUN, a file: nfs://HOST:PORT/EXPORT/FILE (version 3), or
+    /// tcp://HOST:PORT of a --floor-target
     #[arg(required_unless_present_any = ["null_target", "floor_target", "between"])]
     pub url: Option<String>,
     /// Kind and order of I/Os
@@ -51,6 +52,9 @@ pub struct Args {
     /// appended
     #[arg(long, default_value = "iqn.2026-01.org.stag:load")]
     pub initiator: String,
+    /// Where MOUNT is served, if not at the port of NFS
+    #[arg(long, value_name = "PORT")]
+    pub mount_port: Option<u16>,
     /// Instead of loading: log in N sessions and keep them idle until the end of standard input.
     /// For each line of it, print the number of pings answered
     #[arg(long, value_name = "N", conflicts_with_all = ["fill", "target_pid"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
@@ -81,6 +85,7 @@ const EXAMPLES: &str = "\
 Examples:
   stag-load iscsi://127.0.0.1:3260/iqn.2026-01.org.stag:disk/0 rr 4K 32 5
   stag-load --target-pid $(pidof tgtd) iscsi://127.0.0.1:3260/iqn.2001-04.com.example:t/1 sw 256K 16 5
+  stag-load --target-pid $(pidof stag) nfs://127.0.0.1:2049/data/file getattr 4K 32 5
   stag-load --floor-target 127.0.0.1:3261 & stag-load --target-pid $! tcp://127.0.0.1:3261 rr 4K 32 5
   stag-load --hold 10000 iscsi://127.0.0.1:3260/iqn.2026-01.org.stag:disk/0";
 
@@ -99,6 +104,16 @@ pub enum Pattern {
     Sw,
     /// Sequential reads and writes
     Sm,
+    /// NULL
+    Null,
+    /// GETATTR of the file
+    Getattr,
+    /// LOOKUP of the file in its directory
+    Lookup,
+    /// READDIRPLUS of the file, which is a directory of one reply
+    Readdirplus,
+    /// CREATE of new names in the file, which is a directory
+    Create,
 }
 
 impl Pattern {
@@ -107,12 +122,17 @@ impl Pattern {
         matches!(self, Self::Rr | Self::Rw | Self::Rm)
     }
 
+    /// Whether only NFS has it: calls without data.
+    pub fn is_call(self) -> bool {
+        !matches!(self, Self::Rr | Self::Rw | Self::Rm | Self::Sr | Self::Sw | Self::Sm)
+    }
+
     /// Percentage of commands that read; `mixed` for a mixed pattern.
     pub fn read_percent(self, mixed: u8) -> u8 {
         match self {
             Self::Rr | Self::Sr => 100,
             Self::Rw | Self::Sw => 0,
-            Self::Rm | Self::Sm => mixed,
+            _ => mixed,
         }
     }
 }

@@ -313,7 +313,7 @@ fn send_all(stream: &TcpStream, mut slices: &mut [IoSlice<'_>]) -> Result<u64, L
 /// # Errors
 /// The socket's, and patterns that have no meaning for a floor.
 pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
-    let mixed = matches!(args.pattern, Pattern::Rm | Pattern::Sm);
+    let mixed = matches!(args.pattern, Pattern::Rm | Pattern::Sm) || args.pattern.is_call();
     let read = args.pattern.read_percent(0) == 100;
     if mixed || args.fill || args.connections != 1 && !read {
         return Err(LoadError::Usage("the floor is reads, or writes on one connection".into()));

@@ -1,4 +1,4 @@
-//! A batching iSCSI load generator that does not hide the target's cost.
+//! A batching load generator for iSCSI and NFS that does not hide the target's cost.
 //!
 //! Most clients spend more processor time on an I/O than a good target does, so all targets look
 //! alike to them. This one takes as many responses as one receive yields, answers them all with new
@@ -6,8 +6,8 @@
 //! for a 4 KiB read at depth 32. The loop, its clocks and its counts are crate `load`'s, as those
 //! of `stag bench` are.
 //!
-//! It must never use the project's own iSCSI crate: it is a second opinion of the wire, written
-//! from RFC 7143 alone.
+//! It must never use the project's own protocol crates: it is a second opinion of the wire, written
+//! from RFC 7143 and RFC 1813 alone.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 
@@ -17,6 +17,7 @@ pub mod floor;
 pub mod hold;
 pub mod login;
 mod many;
+pub mod nfs;
 pub mod null;
 pub mod outbox;
 mod ready;

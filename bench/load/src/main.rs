@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use stag_load::args::Args;
-use stag_load::{LoadError, floor, hold, null, run};
+use stag_load::{LoadError, floor, hold, nfs, null, run};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -21,9 +21,10 @@ fn main() -> ExitCode {
             floor::listen(address, (args.floor_mib as usize) << 20, |bound| println!("tcp://{bound}"), print)
         }
         (.., Some(count)) => hold::run(&args, count, print, print, std::io::stdin()),
-        _ => match args.url.as_deref().unwrap_or_default().strip_prefix("tcp://") {
-            Some(portal) => floor::run(&args, portal),
-            None => run::run(&args),
+        _ => match args.url.as_deref().unwrap_or_default().split_once("://") {
+            Some(("tcp", portal)) => floor::run(&args, portal),
+            Some(("nfs", rest)) => nfs::run(&args, rest),
+            _ => run::run(&args),
         }
         .map(|report| print(&report)),
     };

@@ -4,8 +4,6 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use crate::wire::Bhs;
-
 /// Slices given to one system call at most.
 pub const SLICES: usize = 64;
 
@@ -39,7 +37,7 @@ impl Outbox {
     }
 
     /// Appends a header and then the bytes `payload` of the common block.
-    pub fn push(&mut self, header: &Bhs, payload: Range<usize>) {
+    pub fn push(&mut self, header: &[u8], payload: Range<usize>) {
         let from = self.headers.len();
         self.headers.extend_from_slice(header);
         match self.segments.last_mut() {

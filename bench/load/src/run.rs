@@ -46,6 +46,9 @@ impl Link {
 /// See [`LoadError`]. I/Os that fail are counted in the report instead.
 pub fn run(args: &Args) -> Result<Report, LoadError> {
     let unit = Unit::parse(args.url.as_deref().unwrap_or_default())?;
+    if args.pattern.is_call() {
+        return Err(LoadError::Usage("only NFS has calls without data".into()));
+    }
     let mut links = Vec::new();
     for number in 0..args.connections {
         links.push(open(args, &unit, number)?);
