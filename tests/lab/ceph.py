@@ -68,8 +68,8 @@ def new_key():
 
 
 class Cluster:
-    def __init__(self, folder, osds=3):
-        self.folder, self.osds = folder, osds
+    def __init__(self, folder, osds=3, address=ADDRESS):
+        self.folder, self.osds, self.address = folder, osds, address
         self.conf = os.path.join(folder, "ceph.conf")
         self.daemons = {}
 
@@ -100,11 +100,11 @@ class Cluster:
             os.makedirs(os.path.join(self.folder, name))
         self.fsid = str(uuid.uuid4())
         with open(self.conf, "w") as file:
-            file.write(CONF.format(folder=self.folder, fsid=self.fsid, address=ADDRESS, port=PORT, port_min=PORT + 1,
+            file.write(CONF.format(folder=self.folder, fsid=self.fsid, address=self.address, port=PORT, port_min=PORT + 1,
                                    port_max=PORT + 200, osd_bytes=4 << 30))
         self.keyring("keyring", **{"mon.": {"mon": "allow *"}, "client.admin": {"mon": "allow *", "osd": "allow *", "mgr": "allow *"}})
         monmap = os.path.join(self.folder, "monmap")
-        proc.run("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a", f"[v2:{ADDRESS}:{PORT}]", "--enable-all-features", monmap)
+        proc.run("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a", f"[v2:{self.address}:{PORT}]", "--enable-all-features", monmap)
         proc.run("ceph-mon", "-c", self.conf, "-i", "a", "--mkfs", "--monmap", monmap, "--keyring", os.path.join(self.folder, "keyring"))
         self.launch("mon.a")
         for number in range(self.osds):
@@ -190,7 +190,7 @@ class Cluster:
         keyring = self.keyring(f"{name}.keyring", keys={f"client.{name}": made[0]["key"]}, **{f"client.{name}": {}})
         path = os.path.join(self.folder, f"{name}.conf")
         with open(path, "w") as file:
-            file.write(f"[global]\nmon_host = [v2:{ADDRESS}:{PORT}]\nkeyring = {keyring}\n")
+            file.write(f"[global]\nmon_host = [v2:{self.address}:{PORT}]\nkeyring = {keyring}\n")
         return path
 
     @property
@@ -211,10 +211,10 @@ class Cluster:
         return json.loads(self.rbd("status", image, "--format", "json"))["watchers"]
 
 
-def cluster(lab):
-    """The run's cluster: started by the first case that asks, and ended with the run."""
+def cluster(lab, address=ADDRESS):
+    """The run's cluster: started by the first case that asks, at this address, and ended with the run."""
     if not getattr(lab, "ceph", None):
-        made = Cluster(lab.new_folder("ceph"))
+        made = Cluster(lab.new_folder("ceph"), address=address)
         try:
             made.start()
         except BaseException:

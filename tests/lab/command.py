@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lab import fuzz, tools  # noqa: E402
 from lab.main import selected  # noqa: E402
-from lab.report import Report  # noqa: E402
+from lab.report import Report, Skip  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CLIPPY = ["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]
@@ -147,6 +147,14 @@ def python_packages():
     stream(["cargo", "fetch", "--locked", "--quiet"], 600)
 
 
+def history_judge():
+    """What says whether a history is linearizable; its module has to be fetched."""
+    try:
+        tools.history()
+    except Skip as why:
+        report.add("failed" if CI else "skipped", "tests/history", str(why))
+
+
 def cargo_deny():
     program = tool("cargo-deny", CARGO_DENY)
     if not program:
@@ -221,10 +229,10 @@ APART = ["peers.docs", "peers.containers", "peers.ceph", "peers.gateways", "peer
 
 def lanes(words):
     """The suites that the words name, as lists that run beside each other: each mostly waits, in a network of its own. Linux's
-    NFS client takes longer than all other suites in the lab's kernel, over TCP and over RDMA."""
+    NFS client takes longer than all other suites in the lab's kernel, over TCP and over RDMA; a storm is hard on processors."""
     named = [suite if suite == word or word in ("all", *suite.split(".")) else f"{suite}:{word.split(':', 1)[1]}"
              for word in words for suite in selected([word])]
-    lane_of = {suite: "apart" for suite in APART} | {"kernel.nfs": "nfs", "kernel.nfs_rdma": "nfs over RDMA"}
+    lane_of = {suite: "apart" for suite in APART} | {"kernel.nfs": "nfs", "kernel.nfs_rdma": "nfs over RDMA", "kernel.storm": "storm"}
     found = {}
     for name in dict.fromkeys(named):
         suite = name.split(":")[0]
@@ -293,6 +301,7 @@ def main():
     if names:
         if kernel:
             tool("fsx", FSX)
+history_judge()
         if not all(map(of_the_kernel, every)):
             python_packages()
         if not os.environ.get("STAG_BIN"):

@@ -26,7 +26,7 @@ SUITES = ["peers.itself", "peers.docs", "peers.libiscsi", "peers.nfs", "peers.nf
           "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.health", "peers.metrics", "peers.api", "peers.dashboard", "peers.whole", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
           "peers.iser_capture", "peers.initiator", "peers.bench", "peers.lab", "peers.side_by_side", "peers.cu", "kernel.iwarp",
           "kernel.iser", "kernel.lio", "kernel.lio_recovery", "kernel.verbs",
-          "kernel.multipath", "kernel.nfs", "kernel.nfs_rdma", "kernel.linux"]
+          "kernel.multipath", "kernel.storm", "kernel.nfs", "kernel.nfs_rdma", "kernel.linux"]
 
 
 def selected(words):

@@ -127,7 +127,7 @@ class Stag(Target):
         return os.path.join(self.folder, "control.sock")
 
     def command(self):
-        words = [self.binary, "serve", "--control", self.control]
+        words = [*self.extra.get("inside", []), self.binary, "serve", "--control", self.control]
         if self.chap or self.extra:
             path = os.path.join(self.folder, "stag.toml")
             with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -315,7 +315,7 @@ class Lab:
         """A running target with these units; ended, and looked at for its health, when the block ends.
 
         `extra`, for Stag's configuration file only: `top`, `limits` and `iser` (keys and values), `acls` (initiator:
-        LUNs), `portals` (further ones, in the groups 2 and on), `target` (lines of the target's own), `more` (lines behind all)."""
+        LUNs), `portals` (further ones, in the groups 2 and on), `target` (lines of the target's own), `more` (lines behind all). `inside`: words before its command."""
         kind = {"stag": Stag, "tgt": Tgt}[self.kind]
         target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap, extra)
         self.running.append(target)

@@ -62,6 +62,22 @@ def python_package(name):
     return __import__(name)
 
 
+def history():
+    """The program that judges histories (tests/history), built when it is not there. Go's modules have to be fetched for it once."""
+    sources = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "history")
+    with open(os.path.join(sources, "main.go"), "rb") as file:
+        version = hashlib.sha256(file.read()).hexdigest()[:12]
+    program = os.path.join(FOLDER, f"history-{version}")
+    if not os.path.exists(program):
+        go = shutil.which("go")
+        if not go:
+            raise Skip("go not installed (tests/install-peers installs it)")
+        done = subprocess.run([go, "build", "-o", program, "."], cwd=sources, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Skip(f"tests/history cannot be built here: {done.stderr[-500:]}")
+    return program
+
+
 def axe_folder():
     """Where axe is, or will be."""
     return os.path.join(FOLDER, "-".join([*AXE[:2], AXE[2][:12]]))
