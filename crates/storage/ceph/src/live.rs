@@ -19,6 +19,7 @@ use backing::{Health, StoreError};
 use rados::{About, Changed, Error, Image, Source, Successor};
 use runtime::Awaited;
 
+use crate::persist::Kept;
 use crate::store::BLOCK;
 
 /// Pause between two tries to fence an instance, or to open one.
@@ -33,6 +34,8 @@ pub(crate) struct Live {
     size: AtomicU64,
     /// Held while the size is read.
     looking: Mutex<()>,
+    /// Reservations.
+    kept: Kept,
     state: Awaited<State>,
 }
 
@@ -98,7 +101,7 @@ impl Live {
         let state = Awaited::new(State { generation: 0, phase: Phase::Serving(image) });
         health.expect_size(about.size);
         let size = about.size.into();
-        Arc::new(Self { keeper, op_timeout, about, health, size, looking, state })
+        Arc::new(Self { keeper, op_timeout, about, health, size, looking, kept: Kept::default(), state })
     }
 
     pub(crate) fn is_of_group(&self) -> bool {
@@ -108,6 +111,10 @@ impl Live {
     /// The group's instance writes nothing any more: it has ended, or storage refuses it.
     pub(crate) fn over(&self) {
         self.enter(Phase::Failing);
+    }
+
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// What the image was when it was first opened.
@@ -211,6 +218,7 @@ impl Live {
         if (&now.fsid, now.pool_id, &now.id) != (&before.fsid, before.pool_id, &before.id) {
             return Err("another image has its name now".into());
         }
+        self.kept.look(&image)?;
         self.saw(now.size);
         self.state.change(|state| {
             state.generation += 1;

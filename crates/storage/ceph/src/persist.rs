@@ -2,10 +2,12 @@
 //! it. Knows nothing of their content.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use backing::StoreError;
-use device::Persist;
+use device::{Persist, Reload};
+use rados::{Error, Image};
 use runtime::Pooled;
 
 use crate::live::Live;
@@ -13,31 +15,108 @@ use crate::live::Live;
 /// The key of the image's metadata.
 const KEY: &str = "stag.reservations";
 
+/// What this daemon has read or written last, and who is told of what another one has written.
+#[derive(Default)]
+pub(crate) struct Kept {
+    seen: Mutex<Seen>,
+    /// Counts what others have written.
+    epoch: AtomicU64,
+}
+
+#[derive(Default)]
+struct Seen {
+    digits: Option<String>,
+    /// The most bytes; 0 before the first look.
+    max: usize,
+    told: Vec<Weak<dyn Reload>>,
+}
+
+impl Kept {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks whether another daemon has written by now, by the next instance of the image, before
+    /// it is in service. Blocks.
+    ///
+    /// # Errors
+    /// They cannot be read, or what is written cannot be used.
+    pub(crate) fn look(&self, image: &Image) -> Result<(), String> {
+        let mut seen = self.seen();
+        if seen.max == 0 {
+            return Ok(());
+        }
+        let found = read(image, seen.max).map_err(|error| error.to_string())?;
+        if found == seen.digits {
+            return Ok(());
+        }
+        let unusable = |error: io::Error| format!("its reservations cannot be used: {error}");
+        let bytes = found.as_deref().map(parsed).transpose().map_err(unusable)?;
+        seen.told.retain(|told| told.strong_count() > 0);
+        for told in seen.told.iter().filter_map(Weak::upgrade) {
+            told.reload(bytes.as_deref()).map_err(unusable)?;
+        }
+        seen.digits = found;
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        tracing::warn!("another daemon has changed the image's reservations: they are in force");
+        Ok(())
+    }
+}
+
 /// Keeps bytes as hexadecimal digits, since a value is a string.
 pub struct ImagePersist(pub(crate) Arc<Live>);
 
 impl Persist for ImagePersist {
     fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let live = self.0.clone();
-        Pooled::new(async move {
-            let (image, generation) = live.instance().await.map_err(io::Error::other)?;
-            match image.set_metadata(KEY, &digits).await {
-                Ok(()) => Ok(()),
-                Err(error) => Err(io::Error::other(live.failed(generation, error, 0, true).await)),
-            }
-        })
+        self.save_since(self.epoch(), bytes)
     }
 
     fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>> {
         let image = self.0.serving().ok_or_else(|| io::Error::other(StoreError::Fenced))?;
-        let found = image.metadata(KEY, max.saturating_mul(2)).map_err(io::Error::other)?;
-        found.map(|digits| bytes(&digits).ok_or_else(|| io::ErrorKind::InvalidData.into())).transpose()
+        let mut seen = self.0.kept().seen();
+        seen.max = max;
+        seen.digits = read(&image, max).map_err(io::Error::other)?;
+        seen.digits.as_deref().map(parsed).transpose()
     }
 
     fn keeps_all(&self) -> bool {
         self.0.is_of_group()
     }
+
+    fn epoch(&self) -> u64 {
+        self.0.kept().epoch.load(Ordering::Acquire)
+    }
+
+    fn save_since(&self, epoch: u64, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let live = self.0.clone();
+        Pooled::new(async move {
+            let (image, generation) = live.instance().await.map_err(io::Error::other)?;
+            // Each later instance looks before it is in service.
+            if live.kept().epoch.load(Ordering::Acquire) != epoch {
+                return Err(io::Error::other(StoreError::Fenced));
+            }
+            match image.set_metadata(KEY, &digits).await {
+                Ok(()) => {
+                    live.kept().seen().digits = Some(digits);
+                    Ok(())
+                }
+                Err(error) => Err(io::Error::other(live.failed(generation, error, 0, true).await)),
+            }
+        })
+    }
+
+    fn on_replaced(&self, reload: Weak<dyn Reload>) {
+        self.0.kept().seen().told.push(reload);
+    }
+}
+
+fn read(image: &Image, max: usize) -> Result<Option<String>, Error> {
+    image.metadata(KEY, max.saturating_mul(2))
+}
+
+fn parsed(digits: &str) -> io::Result<Vec<u8>> {
+    bytes(digits).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn bytes(digits: &str) -> Option<Vec<u8>> {

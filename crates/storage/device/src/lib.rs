@@ -27,6 +27,6 @@ pub use landing::{Fill, LEAST as LEAST_LANDING, Land, Landing, Step as LandingSt
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Principal, Verdict};
 pub use nexuses::{AbortTasks, HandedOver, KeptError, Nexuses, Tasks};
-pub use persist::Persist;
+pub use persist::{Persist, Reload};
 pub use ports::{AccessError, PortGroups};
 pub use unit::{Execution, LogicalUnit, ResetKind};

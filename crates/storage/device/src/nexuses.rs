@@ -18,7 +18,7 @@ use scsi::{AdditionalSense, Sense, SenseKey, Status, UnitAttention};
 
 use crate::exclusion::Exclusion;
 use crate::owners::Owners;
-use crate::{Command, ItlNexus, Nexus, NexusId, Outcome, Persist, Principal, ResetKind};
+use crate::{Command, ItlNexus, Nexus, NexusId, Outcome, Persist, Principal, Reload, ResetKind};
 
 /// A selection of a nexus's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +141,12 @@ impl State {
         self.known.iter().find(|known| known.nexus.nexus.id == id)
     }
 
+    fn put(&mut self, reservations: Reservations, owners: Owners) {
+        self.reservations = reservations;
+        self.owners = owners;
+        self.refresh_verdicts();
+    }
+
     /// Recomputes the verdict of every nexus.
     fn refresh_verdicts(&self) {
         for known in &self.known {
@@ -167,7 +173,8 @@ impl Nexuses {
             None => (Reservations::new(), Owners::default()),
         };
         let state = Arc::new(Mutex::new(State { reservations, owners, ..State::default() }));
-        let units = Mutex::new(vec![Arc::downgrade(&state)]);
+        let (weak, units) = (Arc::downgrade(&state), Mutex::new(vec![Arc::downgrade(&state)]));
+        persist.iter().for_each(|persist| persist.on_replaced(weak.clone()));
         Ok(Self {
             state,
             persist,
@@ -465,11 +472,12 @@ impl Nexuses {
         let port = self.port_of(&command.nexus);
         let line = self.line();
         let turn = line.turn.atomic(0, 1).await;
+        let epoch = self.epoch();
         let (next, effects) = self.next(&port, command, cdb, list)?;
         if effects.persist || self.persist.as_ref().is_some_and(|persist| persist.keeps_all()) {
-            self.keep(&next, command).await?;
+            self.keep(&next, epoch, command).await?;
         }
-        let victims = self.commit(next, &effects, command);
+        let victims = self.commit(next, epoch, &effects, command)?;
         self.tell_preempted(&port, &effects, command);
         // A task to abort may itself wait for this turn.
         drop(turn);
@@ -534,7 +542,12 @@ impl Nexuses {
         Ok((next, effects))
     }
 
-    async fn keep(&self, next: &Reservations, command: &Command) -> Result<(), Outcome> {
+    /// How often another daemon has replaced the stored reservations.
+    fn epoch(&self) -> u64 {
+        self.persist.as_ref().map_or(0, |persist| persist.epoch())
+    }
+
+    async fn keep(&self, next: &Reservations, epoch: u64, command: &Command) -> Result<(), Outcome> {
         let Some(persist) = &self.persist else { return Ok(()) };
         let own = &command.nexus.nexus;
         let mut owners = self.state().owners.clone();
@@ -550,7 +563,7 @@ impl Nexuses {
                 bytes
             }
         };
-        persist.save(bytes).await.map_err(|error| {
+        persist.save_since(epoch, bytes).await.map_err(|error| {
             tracing::error!(%error, "reservations could not be kept");
             // The state is unchanged. The stored state is the old one, or already the requested
             // one.
@@ -559,14 +572,23 @@ impl Nexuses {
     }
 
     /// Puts the new state in force and establishes unit attentions. Returns the nexuses whose tasks
-    /// to abort.
-    fn commit(&self, next: Reservations, effects: &Effects, command: &Command) -> Vec<Arc<ItlNexus>> {
+    /// to abort. BUSY if another daemon's state is in force since `epoch`.
+    fn commit(
+        &self,
+        next: Reservations,
+        epoch: u64,
+        effects: &Effects,
+        command: &Command,
+    ) -> Result<Vec<Arc<ItlNexus>>, Outcome> {
         let own = &command.nexus.nexus;
         let line = self.line();
         let units = line.units();
         let mut victims = Vec::new();
         for unit in units.iter().filter_map(Weak::upgrade) {
             let mut state = locked(&unit);
+            if self.epoch() != epoch {
+                return Err(Outcome::status(Status::Busy));
+            }
             state.owners.settle(&port_of(own), own.principal.as_ref(), &next);
             state.reservations = next.clone();
             for (port, attention) in &effects.attentions {
@@ -578,7 +600,7 @@ impl Nexuses {
             let aborted = state.known.iter().filter(|known| effects.abort.contains(&known.port));
             victims.extend(aborted.map(|known| known.nexus.clone()));
         }
-        victims
+        Ok(victims)
     }
 
     /// The target port groups for `nexus`, and the transition time in seconds (REPORT TARGET PORT
@@ -664,10 +686,22 @@ impl Nexuses {
     }
 
     fn put(&self, reservations: Reservations, owners: Owners) {
-        let mut state = self.state();
-        state.reservations = reservations;
-        state.owners = owners;
-        state.refresh_verdicts();
+        self.state().put(reservations, owners);
+    }
+}
+
+/// What another daemon has stored is in force as after a power on.
+impl Reload for Mutex<State> {
+    fn reload(&self, bytes: Option<&[u8]>) -> io::Result<()> {
+        let kept = bytes.map(|bytes| read_kept(bytes, false)).transpose();
+        let kept = kept.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let (reservations, owners) = kept.unwrap_or_else(|| (Reservations::new(), Owners::default()));
+        let mut state = locked(self);
+        state.put(reservations, owners);
+        for known in &state.known {
+            known.nexus.establish(UnitAttention::PowerOnResetOrBusDeviceReset);
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Storage for a few bytes that must outlive the daemon. Their owner defines their meaning.
 
 use std::io;
+use std::sync::Weak;
 
 use runtime::Pooled;
 
@@ -21,4 +22,26 @@ pub trait Persist: Send + Sync + 'static {
     fn keeps_all(&self) -> bool {
         false
     }
+
+    /// Counts how often another daemon has replaced the stored bytes, as far as this one knows.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
+    /// [`Self::save`], which fails if the epoch is no longer `epoch`.
+    fn save_since(&self, _epoch: u64, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
+        self.save(bytes)
+    }
+
+    /// Has `reload` told what another daemon has stored, before the epoch changes.
+    fn on_replaced(&self, _reload: Weak<dyn Reload>) {}
+}
+
+/// The owner of stored bytes that another daemon may replace.
+pub trait Reload: Send + Sync {
+    /// Takes the bytes that are stored now.
+    ///
+    /// # Errors
+    /// They are torn, or not in the owner's format.
+    fn reload(&self, bytes: Option<&[u8]>) -> io::Result<()>;
 }

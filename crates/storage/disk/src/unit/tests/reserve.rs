@@ -1,8 +1,9 @@
 //! Reservations of a unit: conflicts, unit attentions, and the state after a restart.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Weak};
 
-use device::{HandedOver, Tasks};
+use device::{HandedOver, Reload, Tasks};
 use runtime::Pooled;
 use scsi::AdditionalSense as A;
 use scsi::reservation::Reservations;
@@ -237,6 +238,76 @@ fn what_cannot_be_kept_does_not_happen() {
     assert_eq!(keys(&it).len(), 8);
     register(&it, 1, 0);
     assert_eq!(keys(&it).len(), 16);
+}
+
+#[test]
+fn reservations_that_another_daemon_has_stored_are_in_force_and_not_overwritten() {
+    /// What another daemon may write too.
+    #[derive(Default)]
+    struct Elsewhere {
+        kept: Mutex<Option<Vec<u8>>>,
+        epoch: AtomicU64,
+        told: Mutex<Option<Weak<dyn Reload>>>,
+        /// Another daemon writes this while the next state is being saved.
+        meanwhile: Mutex<Option<Vec<u8>>>,
+    }
+    impl Elsewhere {
+        fn replaced(&self, bytes: Vec<u8>) {
+            let told = self.told.lock().unwrap().as_ref().and_then(Weak::upgrade).unwrap();
+            told.reload(Some(&bytes)).unwrap();
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+            *self.kept.lock().unwrap() = Some(bytes);
+        }
+    }
+    impl Persist for Elsewhere {
+        fn save(&self, bytes: Vec<u8>) -> Pooled<std::io::Result<()>> {
+            *self.kept.lock().unwrap() = Some(bytes);
+            Pooled::new(async { Ok(()) })
+        }
+        fn load(&self, _: usize) -> std::io::Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+        fn epoch(&self) -> u64 {
+            self.epoch.load(Ordering::Acquire)
+        }
+        fn save_since(&self, epoch: u64, bytes: Vec<u8>) -> Pooled<std::io::Result<()>> {
+            self.meanwhile.lock().unwrap().take().into_iter().for_each(|bytes| self.replaced(bytes));
+            match self.epoch() == epoch {
+                true => self.save(bytes),
+                false => Pooled::new(async { Err(std::io::ErrorKind::Other.into()) }),
+            }
+        }
+        fn on_replaced(&self, reload: Weak<dyn Reload>) {
+            *self.told.lock().unwrap() = Some(reload);
+        }
+    }
+    let open = || {
+        let persist = Arc::new(Elsewhere::default());
+        (disk(DiskOptions { persist: Some(persist.clone() as Arc<dyn Persist>), ..options() }), persist)
+    };
+    let (other, others) = open();
+    let b = Initiator::new(&other, 2);
+    register(&b, 2, 1);
+    pr_out(&b, 1, 1, &out_list(2, 0, 0)).good();
+    let of_b = others.kept.lock().unwrap().clone().unwrap();
+
+    let (unit, persist) = open();
+    let (a, b) = (Initiator::new(&unit, 1), Initiator::new(&unit, 2));
+    register(&a, 1, 1);
+    a.write(0, &[1; 512]).good();
+    persist.replaced(of_b.clone());
+    a.run(&[0; 6]).fails(SenseKey::UnitAttention, A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    conflicts(a.write(0, &[1; 512]));
+    b.run(&[0; 6]).fails(SenseKey::UnitAttention, A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    b.write(0, &[1; 512]).good();
+    assert_eq!(keys(&a)[8..], 2u64.to_be_bytes());
+
+    // A change that was made of the state before is refused, whether or not it would be kept.
+    *persist.meanwhile.lock().unwrap() = Some(of_b.clone());
+    pr_out(&a, 0, 0, &out_list(0, 1, 1)).fails(SenseKey::HardwareError, A::INTERNAL_TARGET_FAILURE);
+    assert_eq!(*persist.kept.lock().unwrap(), Some(of_b));
+    a.run(&[0; 6]).fails(SenseKey::UnitAttention, A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    assert_eq!(keys(&a)[8..], 2u64.to_be_bytes());
 }
 
 /// While a configuration is applied some sessions still see the old unit.
