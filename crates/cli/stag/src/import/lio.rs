@@ -52,6 +52,8 @@ struct Object {
     plugin: String,
     name: String,
     dev: String,
+    /// What tcmu-runner serves: `rbd/POOL/IMAGE;KEY=VALUE…` of an image of Ceph.
+    config: String,
     size: u64,
     write_back: bool,
     readonly: bool,
@@ -253,9 +255,12 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
         "fileio" => (object.dev.clone(), "FILEIO"),
         "block" => (object.dev.clone(), "IBLOCK"),
         "ramdisk" => (format!("mem:{}", object.size), "RAMDISK-MCP"),
+        "user" if object.config.starts_with("rbd/") => {
+            (object.config.split(';').next().unwrap_or_default().replacen('/', ":", 1), "TCMU device")
+        }
         other => {
             return Err(format!(
-                "the storage object {} of {other}; Stag has files, block devices and memory",
+                "the storage object {} of {other}; Stag has files, block devices, memory and images of Ceph",
                 object.name
             ));
         }
@@ -263,6 +268,11 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
     let mut options: Vec<(&'static str, toml::Value)> = Vec::new();
     if object.plugin == "fileio" {
         options.push(("cache", if object.write_back { "writeback" } else { "writethrough" }.into()));
+    }
+    for (key, option) in [("id=", "ceph-user"), ("conf=", "ceph-conf")] {
+        if let Some(value) = object.config.split(';').find_map(|given| given.strip_prefix(key)) {
+            options.push((option, value.into()));
+        }
     }
     let block = number(&object.attributes, "block_size");
     match block {
@@ -273,7 +283,8 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
     if object.readonly {
         options.push(("ro", true.into()));
     }
-    if ["emulate_tpu", "emulate_tpws"].iter().any(|name| number(&object.attributes, name) != 0) {
+    let unmaps = ["emulate_tpu", "emulate_tpws"].iter().any(|name| number(&object.attributes, name) != 0);
+    if unmaps || object.plugin == "user" {
         options.push(("thin", true.into()));
     }
     // The kernel takes the digits as they come, and leaves out all else.
@@ -282,11 +293,12 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
         options.push(("serial", object.wwn.as_str().into()));
         options.push(("naa", format!("{COMPANY}{digits:0<DIGITS$}").to_ascii_lowercase().into()));
     }
-    let named = number(&object.attributes, "emulate_model_alias") != 0;
+    // tcmu-runner answers INQUIRY itself.
+    let named = object.plugin != "user" && number(&object.attributes, "emulate_model_alias") != 0;
     let product: String = if named { object.name.chars().take(16).collect() } else { product.to_owned() };
     options.push(("vendor", "LIO-ORG".into()));
     options.push(("product", product.into()));
-    options.push(("revision", "4.0".into()));
+    options.push(("revision", if object.plugin == "user" { "0002" } else { "4.0" }.into()));
     Ok(Unit { lun, path, options })
 }
 
@@ -302,11 +314,16 @@ mod tests {
                 {{"plugin": "fileio", "name": "web", "dev": "/srv/web.img", "size": 1048576, "write_back": false,
                  "wwn": "5d7e1c8a-0f3b-4c2d-9e6f-a1b2c3d4e5f6", "attributes": {{"block_size": 4096, "emulate_model_alias": 1, "emulate_tpu": "1"}}}},
                 {{"plugin": "block", "name": "db", "dev": "/dev/vg/db", "readonly": true, "wwn": "xyz-1", "attributes": {{"block_size": 512}}}},
+                {{"plugin": "user", "name": "rbd.disk_1", "config": "rbd/rbd/disk_1;osd_op_timeout=30;id=gw;conf=/etc/ceph/b.conf", "size": 1048576,
+                 "wwn": "01234567-89ab-4def-8123-456789abcdef", "attributes": {{"emulate_tpu": 0, "emulate_model_alias": 1}}}},
+                {{"plugin": "user", "name": "glfs", "config": "glfs/volume", "attributes": {{}}}},
                 {{"plugin": "pscsi", "name": "tape", "dev": "/dev/st0", "attributes": {{}}}}],
               "targets": [{{"fabric": "iscsi", "wwn": "iqn.2003-01.org.linux-iscsi.host:t", "tpgs": [{{"tag": 1, "enable": true,
                 "attributes": {{{attributes}}}, "node_acls": [{nodes}],
                 "luns": [{{"index": 0, "storage_object": "/backstores/fileio/web", "alua_tg_pt_gp_name": "default_tg_pt_gp"}},
-                         {{"index": 1, "storage_object": "/backstores/block/db"}}, {{"index": 2, "storage_object": "/backstores/pscsi/tape"}}],
+                         {{"index": 1, "storage_object": "/backstores/block/db"}}, {{"index": 2, "storage_object": "/backstores/pscsi/tape"}},
+                         {{"index": 3, "storage_object": "/backstores/user/rbd.disk_1", "alua_tg_pt_gp_name": "ao"}},
+                         {{"index": 4, "storage_object": "/backstores/user/glfs"}}],
                 "portals": [{{"ip_address": "[::0]", "port": 3260, "iser": false}}, {{"ip_address": "192.0.2.1", "port": 3261}}]{more}}}]}},
                {{"fabric": "vhost", "wwn": "naa.5001405", "tpgs": []}}]}}"#
         )
@@ -336,10 +353,16 @@ mod tests {
             options(1),
             "ro=true serial=\"xyz-1\" naa=\"60014051000000000000000000000000\" vendor=\"LIO-ORG\" product=\"IBLOCK\" revision=\"4.0\""
         );
+        assert_eq!(target.units[2].path, "rbd:rbd/disk_1");
+        assert_eq!(
+            options(2),
+            "ceph-user=\"gw\" ceph-conf=\"/etc/ceph/b.conf\" thin=true serial=\"01234567-89ab-4def-8123-456789abcdef\" \
+             naa=\"60014050123456789ab4def812345678\" vendor=\"LIO-ORG\" product=\"TCMU device\" revision=\"0002\""
+        );
         assert_eq!(target.portals, ["[::0]:3260", "192.0.2.1:3261"]);
         assert_eq!(imported.discovery.unwrap().users[0].0, "who");
         let notes = imported.notes.join("\n");
-        assert!(notes.contains("pscsi") && notes.contains("vhost"), "{notes}");
+        assert!(["pscsi", "vhost", "glfs", "ao"].iter().all(|what| notes.contains(what)), "{notes}");
     }
 
     #[test]
@@ -392,7 +415,7 @@ mod tests {
         let text = super::super::written::text(&read(&saved(r#""authentication": 1"#, NODE, "")).unwrap());
         let place = crate::config::Place::new(std::path::Path::new("/"));
         let (config, _) = crate::config::load_text("imported", &text, &place).unwrap();
-        assert_eq!((config.targets[0].units.len(), config.portals.len()), (2, 2), "{text}");
+        assert_eq!((config.targets[0].units.len(), config.portals.len()), (3, 2), "{text}");
         assert!(text.contains("# Not carried over: "), "{text}");
     }
 
