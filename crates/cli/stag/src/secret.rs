@@ -90,6 +90,13 @@ pub fn read(path: &Path) -> io::Result<(u32, Secret)> {
     Ok((mode, Secret::new(std::mem::take(&mut *bytes))))
 }
 
+/// Warns if others than its owner may read the file of a secret.
+pub fn warn_of_readers(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0) {
+        tracing::warn!(path = %path.display(), "others may read this secret: chmod 600 it");
+    }
+}
+
 /// The bytes of [`read`], zeroed when they are dropped.
 ///
 /// # Errors

@@ -88,6 +88,20 @@ impl Connection {
         login: &Login,
         op_timeout: Option<Duration>,
     ) -> Result<Self, Error> {
+        let this = Self::make(library, login, op_timeout)?;
+        // SAFETY: the cluster is configured.
+        let connected = unsafe { (library.rados_connect)(this.cluster) };
+        Error::check(connected, || {
+            let user = login.user.as_deref().unwrap_or("admin");
+            format!(
+                "client.{user} cannot connect to the cluster (its keyring, and the monitors of its ceph.conf?)"
+            )
+        })?;
+        Ok(this)
+    }
+
+    /// A client that has its settings, and is not connected.
+    fn make(library: &'static Library, login: &Login, op_timeout: Option<Duration>) -> Result<Self, Error> {
         let user = login.user.as_deref().unwrap_or("admin");
         let name = c_string(&format!("client.{user}"))?;
         let mut cluster = std::ptr::null_mut();
@@ -97,13 +111,6 @@ impl Connection {
         OPEN.fetch_add(1, Ordering::AcqRel);
         let this = Self { library, cluster };
         this.configure(login, op_timeout)?;
-        // SAFETY: the cluster is configured.
-        let connected = unsafe { (library.rados_connect)(cluster) };
-        Error::check(connected, || {
-            format!(
-                "client.{user} cannot connect to the cluster (its keyring, and the monitors of its ceph.conf?)"
-            )
-        })?;
         Ok(this)
     }
 
@@ -178,13 +185,21 @@ impl Connection {
 
     /// The epoch of the OSD map that the monitors have now.
     pub(crate) fn epoch(&self) -> Result<u32, Error> {
-        let mut command = c"{\"prefix\": \"osd stat\", \"format\": \"json\"}".as_ptr();
-        let (mut answer, mut len) = (std::ptr::null_mut(), 0);
+        let told = self.ask_monitors(c"{\"prefix\": \"osd stat\", \"format\": \"json\"}")?;
+        epoch_in(&told).ok_or_else(|| Error::Call {
+            what: format!("the monitors tell no epoch of the OSD map: {told}"),
+            errno: libc::EPROTO,
+        })
+    }
+
+    /// The monitors' answer to a command, which is JSON.
+    pub(crate) fn ask_monitors(&self, command: &CStr) -> Result<String, Error> {
+        let (mut words, mut answer, mut len) = (command.as_ptr(), std::ptr::null_mut(), 0);
         // SAFETY: the one command ends with a zero; it fills the answer; null stands for nothing.
         let code = unsafe {
             (self.library.rados_mon_command)(
                 self.cluster,
-                &raw mut command,
+                &raw mut words,
                 1,
                 std::ptr::null(),
                 0,
@@ -194,22 +209,17 @@ impl Connection {
                 std::ptr::null_mut(),
             )
         };
-        Error::check(code, || "the monitors do not tell the epoch of the OSD map".into())?;
-        let told = if answer.is_null() {
-            String::new()
-        } else {
-            // SAFETY: librados has allocated so many bytes, and leaves them to the caller.
-            unsafe {
-                let bytes = std::slice::from_raw_parts(answer.cast::<u8>(), len);
-                let text = String::from_utf8_lossy(bytes).into_owned();
-                (self.library.rados_buffer_free)(answer);
-                text
-            }
-        };
-        epoch_in(&told).ok_or_else(|| Error::Call {
-            what: format!("the monitors tell no epoch of the OSD map: {told}"),
-            errno: libc::EPROTO,
-        })
+        Error::check(code, || format!("the monitors do not answer {}", command.to_string_lossy()))?;
+        if answer.is_null() {
+            return Ok(String::new());
+        }
+        // SAFETY: librados has allocated so many bytes, and leaves them to the caller.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(answer.cast::<u8>(), len);
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            (self.library.rados_buffer_free)(answer);
+            Ok(text)
+        }
     }
 
     /// Returns when no callback of a watch that was ended runs any more.
@@ -302,6 +312,25 @@ fn with_nonce(addresses: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_ceph_conf_changes_what_a_gateway_rests_on() {
+        // Without Ceph's libraries the suite `ceph` still has a ceph.conf that spoils all of it.
+        let Ok(library) = library::library() else { return };
+        let conf = std::env::temp_dir().join(format!("stag-ceph-conf-{}", std::process::id()));
+        let spoilt = "[client]\nrbd_cache = true\nrbd_disable_zero_copy_writes = false\n\
+                      rbd_blocklist_on_break_lock = false\nrados_mon_op_timeout = 0\n\
+                      client_mount_timeout = 300\nrados_osd_op_timeout = 0\n";
+        std::fs::write(&conf, spoilt).unwrap();
+        let login = Login { user: None, conf: Some(conf.clone()) };
+        let made = Connection::make(library, &login, Some(Duration::from_secs(3))).unwrap();
+        std::fs::remove_file(&conf).unwrap();
+        for (name, value) in SETTINGS.into_iter().chain([(c"rados_osd_op_timeout", c"33")]) {
+            let (found, value) = (library::setting(made.cluster, name), value.to_str().unwrap());
+            let same_number = found.parse::<f64>().is_ok_and(|found| Ok(found) == value.parse());
+            assert!(found == value || same_number, "{name:?} is {found}");
+        }
+    }
 
     #[test]
     fn the_epoch_is_found_in_what_monitors_tell() {

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +20,9 @@ use crate::library::{
     EXCLUSIVE, FEATURE_FAST_DIFF, FEATURE_LOCK, FLAGS_INVALID, ImageInfo, Library, RbdImage, THICK, Watcher,
     library,
 };
+use crate::luks;
 use crate::operation::{Vectors, call};
-use crate::run::{Run, differs};
+use crate::run::{Run, adds, differs};
 use crate::unpinned;
 
 /// How long a client without a connection counts as a living one: `osd_client_watch_timeout` is
@@ -46,6 +48,8 @@ pub struct Source {
     pub image: String,
     pub snapshot: Option<String>,
     pub read_only: bool,
+    /// The file with the passphrase of an image that is encrypted with LUKS.
+    pub key_file: Option<PathBuf>,
     /// How long an operation may take. After that it ends with ETIMEDOUT, and may still be carried
     /// out. One that has waited so long for its turn is not carried out: `ErrorKind::ResourceBusy`.
     pub op_timeout: Duration,
@@ -66,6 +70,8 @@ pub struct About {
     pub object_size: u64,
     /// Whether the image knows which of its objects there are.
     pub fast_diff: bool,
+    /// Whether reads and writes are decrypted and encrypted. Such an image gives no space back.
+    pub encrypted: bool,
 }
 
 /// Called on a thread of librbd's after the image's header has changed: perhaps its size. Must not
@@ -270,6 +276,7 @@ impl Image {
     /// # Errors
     /// Those of librbd, and of [`Source::op_timeout`].
     pub async fn run_of_objects(&self, at: u64, len: u64) -> io::Result<(u64, bool)> {
+        // Without a thread, if it never knows.
         if !self.0.about.fast_diff {
             return Ok((len, true));
         }
@@ -278,18 +285,60 @@ impl Image {
         run.map_err(io::Error::from_raw_os_error)
     }
 
-    fn run_of_objects_now(&self, at: u64, len: u64) -> Result<(u64, bool), i32> {
+    /// Whether the image knows which of its objects there are. Without its map librbd would ask for
+    /// each object.
+    fn knows_objects(&self) -> Result<bool, i32> {
         let ((library, image), mut flags) = (self.parts(), 0);
         // SAFETY: it fills the number.
-        let code = unsafe { (library.rbd_get_flags)(image, &raw mut flags) };
-        if code < 0 {
-            return Err(code.saturating_neg());
+        match unsafe { (library.rbd_get_flags)(image, &raw mut flags) } {
+            0.. => Ok(self.0.about.fast_diff && flags & FLAGS_INVALID == 0),
+            code => Err(code.saturating_neg()),
         }
-        // Without its map librbd would ask for each object.
-        if flags & FLAGS_INVALID != 0 {
+    }
+
+    /// The bytes of the objects that there are; `None` if the image does not know. Blocks.
+    ///
+    /// # Errors
+    /// Those of librbd.
+    pub fn used(&self) -> Result<Option<u64>, Error> {
+        let error = |errno| Error::Call { what: "the image's objects cannot be counted".into(), errno };
+        if !self.knows_objects().map_err(error)? {
+            return Ok(None);
+        }
+        let ((library, image), mut used) = (self.parts(), 0u64);
+        // SAFETY: the callback has this argument, and is not called after the return. Null stands
+        // for the beginning of time.
+        let code = unsafe {
+            let argument = (&raw mut used).cast();
+            (library.rbd_diff_iterate2)(image, std::ptr::null(), 0, self.size()?, 0, 1, adds, argument)
+        };
+        if code < 0 { Err(error(code.saturating_neg())) } else { Ok(Some(used)) }
+    }
+
+    /// The pool of the image's data.
+    pub fn data_pool(&self) -> i64 {
+        let (library, image) = self.parts();
+        // SAFETY: the image is open.
+        match unsafe { (library.rbd_get_data_pool_id)(image) } {
+            pool @ 0.. => pool,
+            _ => self.0.about.pool_id,
+        }
+    }
+
+    /// What the monitors tell of the pools' space, as JSON. Blocks.
+    ///
+    /// # Errors
+    /// Those of librados.
+    pub fn space_of_pools(&self) -> Result<String, Error> {
+        let command = c"{\"prefix\": \"df\", \"detail\": \"detail\", \"format\": \"json\"}";
+        self.0.handle.pool.connection.ask_monitors(command)
+    }
+
+    fn run_of_objects_now(&self, at: u64, len: u64) -> Result<(u64, bool), i32> {
+        if !self.knows_objects()? {
             return Ok((len, true));
         }
-        let mut run = Run::new(at, len);
+        let ((library, image), mut run) = (self.parts(), Run::new(at, len));
         // SAFETY: the callback has this argument, and is not called after the return. Null stands
         // for the beginning of time.
         let code = unsafe {
@@ -414,8 +463,11 @@ impl Opened {
                 handle.wait_for_lock()?;
             }
         }
+        if let Some(key_file) = &source.key_file {
+            luks::decrypt(handle.library, handle.image, key_file)?;
+        }
         handle.watch(changed)?;
-        let about = handle.about(source.snapshot.as_deref())?;
+        let about = handle.about(source)?;
         let bound = Bound::new(IN_FLIGHT);
         Ok(Self { handle, about, address, op_timeout: source.op_timeout, bound })
     }
@@ -447,7 +499,7 @@ impl Handle {
         })
     }
 
-    fn about(&self, snapshot: Option<&str>) -> Result<About, Error> {
+    fn about(&self, source: &Source) -> Result<About, Error> {
         let mut info = ImageInfo::EMPTY;
         // SAFETY: the size is the structure's.
         let code = unsafe { (self.library.rbd_stat)(self.image, &raw mut info, size_of::<ImageInfo>()) };
@@ -456,7 +508,7 @@ impl Handle {
         // SAFETY: the length is the buffer's.
         let code = unsafe { (self.library.rbd_get_id)(self.image, id.as_mut_ptr().cast(), id.len()) };
         Error::check(code, || "the image has no id (format 1 is not served)".into())?;
-        let snapshot_id = match snapshot {
+        let snapshot_id = match &source.snapshot {
             None => None,
             Some(name) => {
                 let (c_name, mut number) = (c_string(name)?, 0);
@@ -474,7 +526,9 @@ impl Handle {
             snapshot_id,
             size: info.size,
             object_size: info.object_size,
-            fast_diff: self.features()? & FEATURE_FAST_DIFF != 0,
+            // Objects of an encrypted image are not those of what is in it.
+            fast_diff: source.key_file.is_none() && self.features()? & FEATURE_FAST_DIFF != 0,
+            encrypted: source.key_file.is_some(),
         })
     }
 
@@ -525,7 +579,13 @@ impl Handle {
         }
         match self.lock()? {
             true => Ok(()),
-            false => Err(Error::Held { owner: self.owner()?.unwrap_or_default() }),
+            false => Err(match self.owner()? {
+                Some(owner) => Error::Held { owner },
+                None => Error::Call {
+                    what: "the image cannot be locked (is it the primary one of a mirror?)".into(),
+                    errno: libc::EROFS,
+                },
+            }),
         }
     }
 

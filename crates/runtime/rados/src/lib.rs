@@ -11,7 +11,8 @@
 //! - `connection`: a cluster, and a pool of it. `image`: an open image, its lock and metadata.
 //! - `client`: a connection that images and objects share. `object`: bytes and attributes, changed
 //!   by compare-and-set, and watches. Both block.
-//! - `operation`: I/O. `bound`: how many bytes of it may be in flight. `run`: what an image has.
+//! - `luks`: decryption of an image. `operation`: I/O. `bound`: how many bytes of it may be in
+//!   flight. `run`: what an image has.
 //!
 //! A missing library is an error that names the package; a missing function of a newer Ceph is a
 //! missing ability.
@@ -23,6 +24,7 @@ mod connection;
 mod error;
 mod image;
 mod library;
+mod luks;
 mod object;
 mod operation;
 mod run;

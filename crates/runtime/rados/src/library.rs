@@ -86,17 +86,17 @@ impl Watcher {
 }
 
 /// Defines [`Library`] and the lookup of each of its functions: all those of the first list, and
-/// those of the second that there are.
+/// those of the others that there are.
 macro_rules! functions {
     (
         needed { $($library:ident { $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)* })* }
-        perhaps $newer:ident { $($new:ident: fn($($input:ty),*) $(-> $output:ty)?;)* }
+        $(perhaps $newer:ident { $($new:ident: fn($($input:ty),*) $(-> $output:ty)?;)* })*
     ) => {
         /// The functions of both libraries. They are thread-safe, and stay loaded until the process
         /// ends.
         pub(crate) struct Library {
             $($(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
-            $(pub(crate) $new: Option<unsafe extern "C" fn($($input),*) $(-> $output)?>,)*
+            $($(pub(crate) $new: Option<unsafe extern "C" fn($($input),*) $(-> $output)?>,)*)*
         }
 
         impl Library {
@@ -112,12 +112,12 @@ macro_rules! functions {
                             )
                         },
                     )*)*
-                    $(
+                    $($(
                         // SAFETY: as above.
                         $new: $newer.function(concat!(stringify!($new), "\0")).ok().map(|address| unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($input),*) $(-> $output)?>(address)
                         }),
-                    )*
+                    )*)*
                 })
             }
         }
@@ -175,6 +175,7 @@ functions! {
             rbd_get_features: fn(RbdImage, *mut u64) -> c_int;
             rbd_get_flags: fn(RbdImage, *mut u64) -> c_int;
             rbd_get_size: fn(RbdImage, *mut u64) -> c_int;
+            rbd_get_data_pool_id: fn(RbdImage) -> i64;
             rbd_update_watch: fn(RbdImage, *mut u64, Updated, *mut c_void) -> c_int;
             rbd_update_unwatch: fn(RbdImage, u64) -> c_int;
             rbd_diff_iterate2: fn(RbdImage, *const c_char, u64, u64, u8, u8, Differs, *mut c_void) -> c_int;
@@ -199,6 +200,9 @@ functions! {
     }
     perhaps librados {
         rados_set_pool_full_try: fn(Pool);
+    }
+    perhaps librbd {
+        rbd_encryption_load: fn(RbdImage, c_int, *const c_void, usize) -> c_int;
     }
 }
 
@@ -266,6 +270,22 @@ fn last_error() -> String {
         let message = libc::dlerror();
         if message.is_null() { String::new() } else { CStr::from_ptr(message).to_string_lossy().into_owned() }
     }
+}
+
+/// The value of a setting of a client.
+#[cfg(test)]
+pub(crate) fn setting(cluster: Cluster, name: &CStr) -> String {
+    type Get = unsafe extern "C" fn(Cluster, *const c_char, *mut c_char, usize) -> c_int;
+    let librados = Shared::open(&Named::of("librados")).unwrap();
+    let mut value = [0u8; 64];
+    // SAFETY: the symbol is a function with this prototype; the name ends with a zero, and the
+    // length is the buffer's.
+    let code = unsafe {
+        let get: Get = std::mem::transmute(librados.function("rados_conf_get\0").unwrap());
+        get(cluster, name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
+    assert_eq!(code, 0, "{name:?}");
+    CStr::from_bytes_until_nul(&value).unwrap().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

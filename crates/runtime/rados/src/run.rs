@@ -47,6 +47,19 @@ pub(crate) unsafe extern "C" fn differs(at: u64, len: usize, exists: c_int, argu
     if exists == 0 || run.take(at, len as u64) { 0 } else { -libc::ECANCELED }
 }
 
+/// The callback of `rbd_diff_iterate2` that counts bytes with data.
+///
+/// # Safety
+/// `argument` is an `u64` that nothing else uses.
+pub(crate) unsafe extern "C" fn adds(_at: u64, len: usize, exists: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the caller's.
+    let sum = unsafe { &mut *argument.cast::<u64>() };
+    if exists != 0 {
+        *sum += len as u64;
+    }
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -243,8 +243,8 @@ pub trait BlockStore: Send + Sync + 'static {
         Io::err(StoreError::Unsupported)
     }
 
-    /// The space of a thin medium; `None` if unknown. Costs one or two system calls: not for the
-    /// data path.
+    /// The space of a thin medium; `None` if unknown. Blocks for system calls, or for a look at a
+    /// cluster, up to seconds: not for a core.
     fn resources(&self) -> Option<Resources> {
         None
     }

@@ -123,6 +123,7 @@ fn source(login: &Login, name: &ImageName, op_timeout: Duration) -> Source {
         image: name.image.clone(),
         snapshot: None,
         read_only: false,
+        key_file: None,
         op_timeout,
     }
 }

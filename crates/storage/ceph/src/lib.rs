@@ -3,7 +3,7 @@
 //! - `name`: how an image is written, `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
 //! - `store`: its bytes, a `backing::BlockStore`.
 //! - `live`: the open instance of an image, and its replacement.
-//! - `persist`: reservations in the image's metadata.
+//! - `persist`: reservations in the image's metadata. `space`: how much room there is.
 //! - `group`: one of several gateways that act as one.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
@@ -12,6 +12,7 @@ pub mod group;
 mod live;
 mod name;
 mod persist;
+mod space;
 mod store;
 
 pub use name::{ImageName, NameError};

@@ -2,11 +2,12 @@
 
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backing::health::problems::Kind;
-use backing::{BlockStore, Extent, Geometry, Health, Io, StoreError};
+use backing::{BlockStore, Extent, Geometry, Health, Io, Resources, StoreError};
 use device::Persist;
 use rados::{About, Error, Image, Login, Source};
 use runtime::{Bytes, Chain, pool};
@@ -16,6 +17,7 @@ use crate::group::Serving;
 use crate::live::Live;
 use crate::name::ImageName;
 use crate::persist::ImagePersist;
+use crate::space::Space;
 
 /// The smallest logical block of a unit, bytes: the image itself has none.
 pub(crate) const BLOCK: u32 = 512;
@@ -33,11 +35,13 @@ pub struct RbdStore {
     live: Arc<Live>,
     writable: bool,
     health: Arc<Health>,
+    space: Space,
 }
 
 impl RbdStore {
-    /// Opens an image; a snapshot is read-only. After `op_timeout` an operation without an answer
-    /// ends with [`StoreError::Unknown`], and is not carried out later. Blocks.
+    /// Opens an image; a snapshot is read-only. One that is encrypted takes the passphrase in
+    /// `key_file`. After `op_timeout` an operation without an answer ends with
+    /// [`StoreError::Unknown`], and is not carried out later. Blocks.
     ///
     /// # Errors
     /// See [`Image::open`].
@@ -45,6 +49,7 @@ impl RbdStore {
         name: &ImageName,
         login: Login,
         read_only: bool,
+        key_file: Option<PathBuf>,
         op_timeout: Duration,
     ) -> Result<Self, Error> {
         let writable = !read_only && name.snapshot.is_none();
@@ -55,10 +60,11 @@ impl RbdStore {
             image: name.image.clone(),
             snapshot: name.snapshot.clone(),
             read_only: !writable,
+            key_file,
             op_timeout,
         };
         let health = Health::new(format!("rbd:{name}"));
-        Ok(Self { live: Live::open(source, health.clone())?, writable, health })
+        Ok(Self { live: Live::open(source, health.clone())?, writable, health, space: Space::default() })
     }
 
     /// A unit's image that is this gateway's in a group, for as long as `serving` is. Blocks.
@@ -77,7 +83,7 @@ impl RbdStore {
                 rados::start_unpinned(move || live.look());
             }
         }));
-        Ok(Self { live, writable: true, health })
+        Ok(Self { live, writable: true, health, space: Space::default() })
     }
 
     /// The group's instance of the image writes nothing any more: operations that wait for that
@@ -135,7 +141,7 @@ impl BlockStore for RbdStore {
     }
 
     fn thin(&self) -> bool {
-        true
+        !self.live.about().encrypted
     }
 
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
@@ -199,6 +205,10 @@ impl BlockStore for RbdStore {
                 Err(error) => Err(live.failed(generation, error, at, false).await),
             }
         })
+    }
+
+    fn resources(&self) -> Option<Resources> {
+        self.space.see(self.live.serving())
     }
 
     fn health(&self) -> Option<&Arc<Health>> {

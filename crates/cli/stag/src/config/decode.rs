@@ -368,7 +368,8 @@ fn unit(
         places.insert(key.value, value.span());
     }
     let path = path?;
-    let paths = [&mut options.aptpl, &mut options.ceph_conf, &mut options.far_secret_file];
+    let Options { aptpl, ceph_conf, luks_key_file, far_secret_file, .. } = &mut options;
+    let paths = [aptpl, ceph_conf, luks_key_file, far_secret_file];
     for path in paths.into_iter().flatten() {
         *path = directory.join(&*path);
     }

@@ -90,6 +90,13 @@ fn contradictions(spec: &UnitSpec, group: &Gateways) -> Vec<Contradiction> {
             instead: OR_ALONE.into(),
         })
         .collect();
+    if options.luks_key_file.is_some() {
+        found.push(Contradiction {
+            option: "luks-key-file",
+            what: "gateways do not share an encrypted image".into(),
+            instead: "serve it by one gateway, with shared = false".into(),
+        });
+    }
     if options.aptpl.is_some() {
         found.push(Contradiction {
             option: "aptpl",

@@ -13,8 +13,9 @@ use crate::config::Config;
 const RIGHTS: ABI = ABI::V5;
 
 /// Paths that the daemon reads besides its configuration: libraries (RDMA's are loaded on demand),
-/// names of hosts and users, time zones, Ceph's configuration and keyrings, and sysfs and procfs.
-const READ: [&str; 21] = [
+/// names of hosts and users, time zones, Ceph's configuration and keyrings, sysfs and procfs, and
+/// the random numbers that libcryptsetup opens.
+const READ: [&str; 22] = [
     "/usr",
     "/lib",
     "/lib64",
@@ -33,6 +34,7 @@ const READ: [&str; 21] = [
     "/etc/localtime",
     "/etc/machine-id",
     "/dev/disk",
+    "/dev/random",
     "/run/systemd/resolve",
     "/run/systemd/userdb",
     "/var/lib/sss",
@@ -77,7 +79,8 @@ impl Directories {
         let units = config.targets.iter().flat_map(|target| &target.units);
         read.extend(units.flat_map(|unit| {
             let options = &unit.spec.options;
-            [&options.ceph_conf, &options.far_secret_file].into_iter().flatten().map(|path| room(path))
+            let paths = [&options.ceph_conf, &options.luks_key_file, &options.far_secret_file];
+            paths.into_iter().flatten().map(|path| room(path))
         }));
         for list in [&mut write, &mut read] {
             list.sort();

@@ -288,6 +288,7 @@ impl UnitSpec {
         for (option, given, (fits, what, path)) in [
             ("ceph-user", options.ceph_user.is_some(), ceph),
             ("ceph-conf", options.ceph_conf.is_some(), ceph),
+            ("luks-key-file", options.luks_key_file.is_some(), ceph),
             ("far-user", options.far_user.is_some(), far),
             ("far-secret-file", options.far_secret_file.is_some(), far),
             ("far-initiator", options.far_initiator.is_some(), far),
@@ -314,6 +315,10 @@ impl UnitSpec {
         if options.shared.is_some() && !on_ceph {
             let instead = "write rbd:POOL/IMAGE as the path, or leave it out";
             wrong("shared", "only RBD images are shared by gateways".into(), instead);
+        }
+        if options.luks_key_file.is_some() && options.thin == Some(true) {
+            let what = "an encrypted image gives no space back".to_owned();
+            wrong("thin", what, "leave it out");
         }
         let snapshot = matches!(&backing, Backing::Rbd(ImageName { snapshot: Some(_), .. }));
         if options.shared == Some(true) && on_ceph && (snapshot || options.ro == Some(true)) {
@@ -514,8 +519,10 @@ mod tests {
         assert_eq!(wrong("rbd:pool/disk", &[("size", "1G"), ("cache", "direct")]), ["size", "cache"]);
         assert_eq!(wrong("rbd:pool/disk", &[("engine", "uring"), ("format", "raw")]), ["engine", "format"]);
         assert_eq!(wrong("rbd:pool/disk@noon", &[("ro", "no")]), ["ro"]);
-        let of_ceph = [("ceph-user", "stag"), ("ceph-conf", "/x"), ("op-timeout", "30")];
-        assert_eq!(wrong("/x", &of_ceph), ["ceph-user", "ceph-conf", "op-timeout"]);
+        let of_ceph =
+            [("ceph-user", "stag"), ("ceph-conf", "/x"), ("luks-key-file", "/k"), ("op-timeout", "30")];
+        assert_eq!(wrong("/x", &of_ceph), ["ceph-user", "ceph-conf", "luks-key-file", "op-timeout"]);
+        assert_eq!(wrong("rbd:pool/disk", &[("luks-key-file", "/k"), ("thin", "")]), ["thin"]);
         assert_eq!(wrong("osd:/x", &[("bs", "512"), ("thin", "")]), ["bs", "thin"]);
         assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
         assert_eq!(wrong("osd:mem:4K", &[]), ["path"]);

@@ -94,6 +94,9 @@ settings! {
         "ceph-conf" ceph_conf: Option<PathBuf> = None,
             text("a path").otherwise("$CEPH_CONF, else /etc/ceph/ceph.conf")
                 .hint("write the path of the cluster's ceph.conf");
+        /// The file that has the passphrase of an RBD image that is encrypted with LUKS.
+        "luks-key-file" luks_key_file: Option<PathBuf> = None,
+            text("a path").otherwise("not encrypted").hint("write the path of a file that only the daemon reads");
         /// As which user this host logs in to the target of an `iscsi://` or `iser://` unit (CHAP).
         "far-user" far_user: Option<String> = None, printable(223).otherwise("no CHAP");
         /// The file that has this user's secret.
@@ -284,6 +287,7 @@ mod tests {
             ("aptpl", ""),
             ("ceph-user", ""),
             ("ceph-conf", ""),
+            ("luks-key-file", ""),
             ("far-user", ""),
             ("far-secret-file", ""),
             ("far-initiator", ""),

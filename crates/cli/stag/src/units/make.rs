@@ -104,7 +104,11 @@ fn open_image(
 ) -> Result<(OpenKind, Settled), Unopened> {
     let options = &spec.options;
     let login = Login { user: options.ceph_user.clone(), conf: options.ceph_conf.clone() };
-    let store = RbdStore::open(name, login, options.ro == Some(true), op_timeout(spec))?;
+    let key_file = options.luks_key_file.clone();
+    if let Some(file) = &key_file {
+        crate::secret::warn_of_readers(file);
+    }
+    let store = RbdStore::open(name, login, options.ro == Some(true), key_file, op_timeout(spec))?;
     let settled = identity::of_image(&store);
     let geometry = store.geometry();
     // A write is on all replicas before it is answered: nothing is left to flush.
@@ -126,11 +130,9 @@ fn open_far_unit(url: &Url, spec: &UnitSpec) -> Result<Elsewhere, String> {
     let options = &spec.options;
     let chap = match (&options.far_user, &options.far_secret_file) {
         (Some(user), Some(file)) => {
-            let (mode, secret) =
+            let (_, secret) =
                 crate::secret::read(file).map_err(|error| format!("{url}: {}: {error}", file.display()))?;
-            if mode & 0o077 != 0 {
-                tracing::warn!(path = %file.display(), "others may read this secret: chmod 600 it");
-            }
+            crate::secret::warn_of_readers(file);
             let credential = Credential { name: user.clone(), secret };
             Some(Chap { credential, target: None, hashes: Vec::new() })
         }

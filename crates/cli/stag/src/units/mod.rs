@@ -394,13 +394,13 @@ fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -
     let opening = |options: &Options| {
         let Options { cache, engine, bs, thin, prefault, ceph_user, ceph_conf, op_timeout_s, .. } =
             options.clone();
-        let Options { far_user, far_secret_file, far_initiator, .. } = options.clone();
-        let far = (far_user, far_secret_file, far_initiator);
+        let Options { far_user, far_secret_file, far_initiator, luks_key_file, .. } = options.clone();
+        let far = (far_user, far_secret_file, far_initiator, luks_key_file);
         (cache, engine, bs, thin, prefault, ceph_user, ceph_conf, op_timeout_s, far)
     };
     if opening(before) != opening(now) || (reads_only(before) && !reads_only(now) && !store.writable()) {
         return Fate::Refused(
-            "cache, engine, bs, thin, prefault, ceph-user, ceph-conf, far-user, far-secret-file, far-initiator, op-timeout, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
+            "cache, engine, bs, thin, prefault, ceph-user, ceph-conf, luks-key-file, far-user, far-secret-file, far-initiator, op-timeout, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
                 .into(),
         );
     }

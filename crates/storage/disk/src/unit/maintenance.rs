@@ -69,8 +69,12 @@ impl DiskUnit {
         Ok(self.answer(mover, sense.emit(descriptor).to_vec(), u64::from(allocation)))
     }
 
-    pub(super) fn log_sense(&self, mover: &mut dyn DataMover, cdb: LogSense) -> Result<Outcome, Outcome> {
-        let data = log::sense(&cdb, self.resources_in_sets())?;
+    pub(super) async fn log_sense(
+        &self,
+        mover: &mut dyn DataMover,
+        cdb: LogSense,
+    ) -> Result<Outcome, Outcome> {
+        let data = log::sense(&cdb, self.resources_in_sets().await)?;
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))
     }
 

@@ -303,7 +303,6 @@ impl DiskUnit {
             }
             C::Inquiry(cdb) => self.inquiry(command, mover, cdb),
             C::ModeSense(cdb) => self.mode_sense(command, mover, cdb),
-            C::LogSense(cdb) => self.log_sense(mover, cdb),
             C::ReadCapacity10 => self.read_capacity_10(mover),
             C::ReadCapacity16 { allocation } => self.read_capacity_16(mover, allocation),
             C::ReadDefectData(cdb) => self.read_defect_data(mover, cdb),
@@ -338,6 +337,7 @@ impl DiskUnit {
             C::WriteSame(cdb) => self.write_same(command, mover, cdb).await,
             C::Unmap(cdb) => self.unmap(command, mover, cdb).await,
             C::GetLbaStatus(cdb) => self.get_lba_status(mover, cdb).await,
+            C::LogSense(cdb) => self.log_sense(mover, cdb).await,
             C::SynchronizeCache(cdb) => self.synchronize_cache(cdb).await,
             C::StartStopUnit(cdb) => self.start_stop(command, cdb).await,
             C::ModeSelect(cdb) => self.mode_select(command, mover, cdb).await,

@@ -59,8 +59,12 @@ pub(super) fn in_sets(thresholds: &Thresholds) -> mode::Thresholds {
 
 impl DiskUnit {
     /// The data for LOG SENSE; `None` if the unit is not thin or the store cannot tell.
-    pub(super) fn resources_in_sets(&self) -> Option<Provisioning> {
-        let resources = self.options.thin.then(|| self.store.resources()).flatten()?;
+    pub(super) async fn resources_in_sets(&self) -> Option<Provisioning> {
+        let store = self.options.thin.then(|| self.store.clone())?;
+        let resources = match runtime::is_running() {
+            true => runtime::blocking(move || store.resources()).await?,
+            false => store.resources()?,
+        };
         Some(Provisioning {
             available: available_sets(resources.available),
             used: used_sets(resources.used),

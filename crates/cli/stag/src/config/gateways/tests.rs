@@ -136,6 +136,7 @@ fn a_unit_of_the_group_keeps_to_what_the_group_says() {
         ("ceph-conf", "\"/etc/ceph/other.conf\""),
         ("op-timeout", "31"),
         ("aptpl", "\"/srv/a\""),
+        ("luks-key-file", "\"/srv/a\""),
     ] {
         let own = format!("{option} = {value}");
         assert_eq!(error(&target(&unit(0, "rbd:rbd/a", &own))).0, value, "{option}");

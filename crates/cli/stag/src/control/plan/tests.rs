@@ -117,9 +117,8 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                 "luns" => ("[]", "[0]"),
                 "redirect" => ("\"192.0.2.20:1\"", "\"192.0.2.20:2\""),
                 "naa" => ("\"3000000000000001\"", "\"3000000000000002\""),
-                "aptpl" | "keep" | "ceph-conf" | "far-secret-file" | "certificate" | "key" => {
-                    ("\"/srv/a\"", "\"/srv/b\"")
-                }
+                "aptpl" | "keep" | "ceph-conf" | "luks-key-file" | "far-secret-file" | "certificate"
+                | "key" => ("\"/srv/a\"", "\"/srv/b\""),
                 "states" => ("[\"active/optimized\"]", "[\"active/optimized\", \"standby\"]"),
                 "secret-file" => ("\"$CREDENTIALS_DIRECTORY/a\"", "\"$CREDENTIALS_DIRECTORY/b\""),
                 "link" | "portals" => ("\"192.0.2.21\"", "\"192.0.2.22\""),
@@ -132,7 +131,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
     };
     let more: &[(&str, &str)] = match (header, setting.name) {
         ("[[target.unit]]", "name" | "capacity") => &[("path", "\"osd:/srv/objects\"")],
-        ("[[target.unit]]", "ceph-user" | "ceph-conf" | "op-timeout" | "shared") => {
+        ("[[target.unit]]", "ceph-user" | "ceph-conf" | "luks-key-file" | "op-timeout" | "shared") => {
             &[("path", "\"rbd:pool/disk\"")]
         }
         ("[[target.unit]]", "far-user") => &[FAR, ("far-secret-file", "\"/srv/a\"")],
