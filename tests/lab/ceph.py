@@ -1,7 +1,8 @@
 """A real Ceph cluster for a run: one monitor and some OSDs from Debian's packages, all in one folder, up in ten seconds.
 
 Its OSDs keep their data in memory, in two copies. What differs from a cluster in the field: a dead OSD is noticed within six seconds,
-and there is no manager, which RBD does not need. Each daemon is ended by its own process id, and dies with the run.
+a dead client within ten, and there is no manager but in a case that asks for it: RBD does not need one. Clients of `user` have a
+ceph.conf that does all that spoils a gateway. Each daemon is ended by its own process id, and dies with the run.
 """
 
 import base64
@@ -52,13 +53,39 @@ mon_data_avail_warn = 1
 mon_cluster_log_file = {folder}/log/cluster.log
 auth_allow_insecure_global_id_reclaim = false
 mgr_initial_modules =
+mon_mgr_digest_period = 1
+mon_allow_pool_size_one = true
+[mgr]
+mgr_data = {folder}/data/$name
+mgr_stats_period = 1
+mgr_tick_period = 1
+mgr_disabled_modules = alerts balancer crash devicehealth iostat orchestrator pg_autoscaler progress rbd_support selftest status telemetry volumes
+keyring = {folder}/data/$name/keyring
 [osd]
 osd_data = {folder}/data/$name
 keyring = {folder}/data/$name/keyring
-osd_objectstore = memstore
+osd_objectstore = {store}
+osd_client_watch_timeout = 10
+bluestore_block_size = 1073741824
 memstore_device_bytes = {osd_bytes}
 osd_op_num_shards = 2
 osd_op_num_threads_per_shard = 2
+"""
+
+
+# Settings with which a client acknowledges what it has not written, leaves what it discards, has the dead write on, sends
+# memory that changes, or waits for ever.
+SPOILS = """
+[client]
+rbd_cache = true
+rbd_cache_policy = writeback
+rbd_cache_writethrough_until_flush = false
+rbd_cache_max_dirty_age = 30
+rbd_disable_zero_copy_writes = false
+rbd_blocklist_on_break_lock = false
+rbd_skip_partial_discard = true
+rados_mon_op_timeout = 0
+rados_osd_op_timeout = 0
 """
 
 
@@ -68,8 +95,8 @@ def new_key():
 
 
 class Cluster:
-    def __init__(self, folder, osds=3, address=ADDRESS):
-        self.folder, self.osds, self.address = folder, osds, address
+    def __init__(self, folder, osds=3, address=ADDRESS, store="memstore"):
+        self.folder, self.osds, self.address, self.store = folder, osds, address, store
         self.conf = os.path.join(folder, "ceph.conf")
         self.daemons = {}
 
@@ -101,7 +128,7 @@ class Cluster:
         self.fsid = str(uuid.uuid4())
         with open(self.conf, "w") as file:
             file.write(CONF.format(folder=self.folder, fsid=self.fsid, address=self.address, port=PORT, port_min=PORT + 1,
-                                   port_max=PORT + 200, osd_bytes=4 << 30))
+                                   port_max=PORT + 200, osd_bytes=4 << 30, store=self.store))
         self.keyring("keyring", **{"mon.": {"mon": "allow *"}, "client.admin": {"mon": "allow *", "osd": "allow *", "mgr": "allow *"}})
         monmap = os.path.join(self.folder, "monmap")
         proc.run("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a", f"[v2:{self.address}:{PORT}]", "--enable-all-features", monmap)
@@ -156,6 +183,19 @@ class Cluster:
         except Failed as reason:
             raise Failed(f"{reason}\n{self.last_words()}") from None
 
+    @contextlib.contextmanager
+    def manager(self):
+        """A manager meanwhile, which tells the monitor how full the pools are."""
+        proc.need("ceph-mgr")
+        made = self.command("auth", "get-or-create", "mgr.x", "mon", "profile mgr", "osd", "allow *")
+        os.makedirs(os.path.join(self.folder, "data", "mgr.x"), exist_ok=True)
+        self.keyring("data/mgr.x/keyring", keys={"mgr.x": made[0]["key"]}, **{"mgr.x": {}})
+        self.launch("mgr.x")
+        try:
+            yield
+        finally:
+            self.kill("mgr.x")
+
     def until_down(self, name):
         """Until the monitor has noticed that an OSD is silent."""
         number = int(name[4:])
@@ -184,13 +224,13 @@ class Cluster:
         return path
 
     def user(self, name):
-        """A client with a gateway's rights to the pool and no more; the path of a ceph.conf that knows its key alone."""
+        """A client with a gateway's rights to the pool and no more; the path of a ceph.conf that knows its key alone, and SPOILS."""
         capabilities = ["mon", "profile rbd", "osd", f"profile rbd pool={POOL}"]
         made = self.command("auth", "get-or-create", f"client.{name}", *capabilities)
         keyring = self.keyring(f"{name}.keyring", keys={f"client.{name}": made[0]["key"]}, **{f"client.{name}": {}})
         path = os.path.join(self.folder, f"{name}.conf")
         with open(path, "w") as file:
-            file.write(f"[global]\nmon_host = [v2:{self.address}:{PORT}]\nkeyring = {keyring}\n")
+            file.write(f"[global]\nmon_host = [v2:{self.address}:{PORT}]\nkeyring = {keyring}\n{SPOILS}")
         return path
 
     @property

@@ -11,36 +11,10 @@ import time
 
 from lab import ceph, proc, wire
 from lab.report import Failed, expect
-from lab.target import Unit
-from peers import cu, qemu
-
-MIB = 1 << 20
-NOT_READY_HERE = (2, 0x04, 0x0C)  # NOT READY, TARGET PORT IN UNAVAILABLE STATE
-CAPACITY_CHANGED = (6, 0x2A, 0x09)  # UNIT ATTENTION, CAPACITY DATA HAS CHANGED
-
-
-def unit(cluster, image, op_timeout=None, **more):
-    """An image as a unit, with the rights of client.gateway."""
-    options = f"ceph-user=gateway,ceph-conf={cluster.user('gateway')}"
-    return Unit(path=f"rbd:{image}", options=options + (f",op-timeout={op_timeout}" if op_timeout else ""), **more)
-
-
-def exported(cluster, lab, image):
-    path = os.path.join(lab.new_folder("export"), "image")
-    cluster.rbd("export", image, path)
-    return path
-
-
-def compare(url, file):
-    same = proc.run("qemu-img", "compare", "-f", "raw", "-F", "raw", file, url)
-    expect("identical" in same, same)
-
-
-def sense(answer):
-    """Key, code and qualifier of a command's sense data in fixed or descriptor format."""
-    _, data, _ = answer
-    data = data[2:] if data and data[0] == 0 else data
-    return (data[1] & 15, data[2], data[3]) if data[0] & 0x7F >= 0x72 else (data[2] & 15, data[12], data[13])
+from lab.target import Stag, Unit
+from peers import ceph_traps, qemu
+from peers.ceph_units import (CAPACITY_CHANGED, MIB, NOT_READY_HERE, READ, WRITE, Writer, check, compare, exported, sense, serves_again,
+                              shut_out, unit)
 
 
 def of_its_own(lab):
@@ -135,19 +109,18 @@ def identity(lab):
 
 @contextlib.contextmanager
 def rival(lab, cluster, first, image):
-    """A second daemon that waits for the image's lock. Yields what waits until it serves and gives its URL, and what ends it."""
+    """A second daemon that waits for the image's lock. Yields it, what waits until it serves, and what ends it."""
     second = type(first)(lab.new_folder("second"), [unit(cluster, image)], "127.0.0.1", proc.free_port(), None, {})
     with open(second.log_path, "ab") as log:
         waiting = subprocess.Popen(second.command(), stdout=subprocess.PIPE, stderr=log, text=True)
 
-    def url():
-        printed = waiting.stdout.readline().strip()
-        expect(printed, f"the second has ended: {second.log()}")
-        return printed
+    def serves():
+        second.urls = [waiting.stdout.readline().strip()]
+        expect(second.url(), f"the second has ended: {second.log()}")
 
     try:
         proc.wait_until(lambda: "another client has the image's lock" in second.log(50), 60, "the second waits")
-        yield url, lambda: expect(proc.end(waiting) == 0, "the second ends cleanly")
+        yield second, serves, lambda: expect(proc.end(waiting) == 0, "the second ends cleanly")
     finally:
         waiting.kill()
         waiting.wait()
@@ -159,12 +132,13 @@ def one_owner(lab):
     cluster = ceph.cluster(lab)
     image = cluster.image("owned", 16)
     with lab.serve(unit(cluster, image)) as first:
-        with rival(lab, cluster, first, image) as (url_of_second, end_second):
+        with rival(lab, cluster, first, image) as (second, second_serves, end_second):
             printed = proc.run("rbd", "bench", "--io-type", "write", "--io-total", "4K", image, env=cluster.env, ok=None, timeout=60)
             expect(printed.code != 0, f"another client writes: {printed}")
             qemu.io(first.url(), "write -P 3 0 1M", "read -P 3 0 1M")
             first.process.terminate()
-            qemu.io(url_of_second(), "read -P 3 0 1M", "write -P 4 0 1M", "read -P 4 0 1M")
+            second_serves()
+            qemu.io(second.url(), "read -P 3 0 1M", "write -P 4 0 1M", "read -P 4 0 1M")
             expect(len(cluster.watchers(image)) == 1, "the first has gone")
             expect(first.process.wait(30) == 0, "the first ends cleanly")
             end_second()
@@ -202,6 +176,19 @@ def changed(lab):
         cluster.rbd("rm", image)
 
 
+def register(session, key):
+    """Registers a key that outlives the daemon (APTPL)."""
+    parameters = struct.pack(">QQIBBH", 0, key, 0, 1, 0, 0)
+    answer = session.run(struct.pack(">BBBxxIB", 0x5F, 0, 0, len(parameters), 0), out=parameters)
+    expect(answer[0] == 0, f"REGISTER with APTPL: {answer}")
+
+
+def keys(session):
+    """READ KEYS."""
+    _, _, data = session.run(struct.pack(">BBxxxxxHB", 0x5E, 0, 256, 0), 256)
+    return list(struct.unpack_from(f">{(len(data) - 8) // 8}Q", data, 8))
+
+
 def killed(lab):
     """kill -9 loses no acknowledged write and no reservation; the dead client is fenced before the next one writes."""
     cluster = ceph.cluster(lab)
@@ -209,9 +196,7 @@ def killed(lab):
     before, acknowledged = len(cluster.blocklist()), 0
     with lab.serve(unit(cluster, image)) as target:
         with wire.session(target) as session:
-            parameters = struct.pack(">QQIBBH", 0, 0xABCD, 0, 1, 0, 0)
-            register = struct.pack(">BBBxxIB", 0x5F, 0, 0, len(parameters), 0)
-            expect(session.run(register, out=parameters)[0] == 0, "REGISTER with APTPL fails")
+            register(session, 0xABCD)
             threading.Timer(1, target.process.kill).start()
             try:
                 while acknowledged < 20_000:
@@ -227,8 +212,7 @@ def killed(lab):
             for number in range(max(acknowledged - 1000, 0), acknowledged):
                 found = struct.unpack_from(">Q", session.read(number % 1000 * 8, 8))[0]
                 expect(found in (number + 1, acknowledged + 1), f"write {number + 1} of {acknowledged}: {found}")
-            _, _, data = session.run(struct.pack(">BBxxxxxHB", 0x5E, 0, 256, 0), 256)
-            expect(data[8:16] == struct.pack(">Q", 0xABCD), f"keys after kill -9: {data.hex()}")
+            expect(keys(session) == [0xABCD], f"keys after kill -9: {keys(session)}")
         print(f"       {acknowledged} writes before the kill")
     cluster.rbd("rm", image)
 
@@ -262,19 +246,6 @@ def silent_osds(lab):
     cluster.rbd("rm", image)
 
 
-WRITE = struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 8, 0)
-READ = struct.pack(">BBIBHB", 0x28, 0, 0, 0, 8, 0)
-
-
-def check(target):
-    """The health of the daemon's units: an exit code, and what is wrong."""
-    return proc.run(target.binary, "status", "--control", target.control, "--check", ok=None)
-
-
-def serves_again(session):
-    proc.wait_until(lambda: session.run(WRITE, out=b"\4" * 4096)[0] == 0, 90, "a new instance serves")
-
-
 def late_write(lab):
     """A write that the cluster holds back is answered when it can no longer be carried out, and never is; service resumes by itself."""
     cluster = ceph.cluster(lab)
@@ -299,49 +270,6 @@ def late_write(lab):
             expect(file.read(4096) == b"\4" * 4096, "what the new instance has written")
         proc.wait_until(lambda: check(target).code == 0, 30, "the unit is healthy again")
     cluster.rbd("rm", image)
-
-
-class Writer(threading.Thread):
-    """Writes numbers to blocks of its own, whatever the answers, until it is stopped."""
-
-    BLOCKS = 8
-
-    def __init__(self, target, place):
-        super().__init__(daemon=True)
-        self.session = wire.session(target, isid=struct.pack(">BBHH", 0x40, 0, 9, place), timeout=60)
-        self.first, self.stopped = place * self.BLOCKS, False
-        self.acknowledged = self.unknown = 0
-        self.possible = [{0} for _ in range(self.BLOCKS)]  # What each block may have.
-        self.wrong = None
-        self.start()
-
-    def run(self):
-        try:
-            while not self.stopped:
-                number = self.acknowledged + self.unknown + 1
-                block = number % self.BLOCKS
-                answer = self.session.run(struct.pack(">BBIBHB", 0x2A, 0, (self.first + block) * 8, 0, 8, 0),
-                                          out=struct.pack(">Q", number) * 512)
-                if answer[0] == 0:
-                    self.acknowledged += 1
-                    self.possible[block] = {number}
-                elif sense(answer) != CAPACITY_CHANGED:
-                    expect(sense(answer) == NOT_READY_HERE, f"write {number}: {answer}")
-                    self.unknown += 1
-                    self.possible[block].add(number)
-        except Exception as error:
-            self.wrong = error
-
-    def end(self):
-        self.stopped = True
-        self.join(60)
-        expect(self.wrong is None, f"a writer: {self.wrong}")
-
-    def verify(self, file):
-        for block, possible in enumerate(self.possible):
-            file.seek((self.first + block) * 4096)
-            found = set(struct.unpack(">512Q", file.read(4096)))
-            expect(len(found) == 1 and found <= possible, f"block {self.first + block} has {found}, not of {possible}")
 
 
 def stopped_osds(lab):
@@ -443,13 +371,9 @@ def blocklisted(lab):
     cluster = ceph.cluster(lab)
     image = cluster.image("refused", 16)
 
-    def shut_out():
-        owner, = json.loads(cluster.rbd("lock", "ls", image, "--format", "json"))
-        cluster.command("osd", "blocklist", "add", owner["address"], 60)
-
     with lab.serve(unit(cluster, image, op_timeout=3)) as target, wire.session(target, timeout=60) as session:
         session.write(0, bytes(4096))
-        shut_out()
+        shut_out(cluster, image)
         answers = []
 
         def refused():
@@ -462,11 +386,11 @@ def blocklisted(lab):
         for says in ("the cluster has shut this daemon out", "a new instance of the image is in service"):
             expect(says in target.log(100), f"the log says {says!r}:\n{target.log(100)}")
         proc.wait_until(lambda: check(target).code == 0, 30, "the unit is healthy again")
-        with rival(lab, cluster, target, image) as (url_of_rival, end_rival):
+        with rival(lab, cluster, target, image) as (other, other_serves, end_other):
             proc.freeze(target.process)
             try:
-                shut_out()
-                url = url_of_rival()
+                shut_out(cluster, image)
+                other_serves()
             finally:
                 target.process.send_signal(signal.SIGCONT)
             for command, more in ((WRITE, {"out": bytes(4096)}), (READ, {"length": 4096}), (WRITE, {"out": bytes(4096)})):
@@ -474,10 +398,14 @@ def blocklisted(lab):
                 expect(sense(answer) == NOT_READY_HERE, f"while another daemon has the image: {answer}")
             told = check(target)
             expect(told.code != 0 and "shut this daemon out" in told, f"the health of a fenced daemon's unit: {told}")
-            qemu.io(url, "read -P 4 0 4k", "write -P 5 4k 4k")
-            end_rival()
+            qemu.io(other.url(), "read -P 4 0 4k", "write -P 5 4k 4k")
+            with wire.session(other, isid=b"\x40\0\0\7\0\0") as others:
+                register(others, 0xFEED)
+            end_other()
             serves_again(session)
+            session.test_unit_ready()
             expect(session.read(8, 8) == b"\5" * 4096, "what the other daemon has written")
+            expect(keys(session) == [0xFEED], f"reservations are those that the other daemon has kept: {keys(session)}")
     cluster.rbd("rm", image)
 
 
@@ -488,25 +416,10 @@ def refusals(lab):
     conf = cluster.user("gateway")
     for image, user, says in ((f"{ceph.POOL}/none", "gateway", "cannot be opened"), ("nowhere/none", "gateway", "pool nowhere"),
                               (unlocked, "gateway", "rbd feature enable"), (unlocked, "nobody", "cannot connect")):
-        printed = proc.run(lab_binary(), "serve", "--control", "none", "--listen", f"127.0.0.1:{proc.free_port()}",
+        printed = proc.run(Stag.binary, "serve", "--control", "none", "--listen", f"127.0.0.1:{proc.free_port()}",
                            f"rbd:{image},ceph-user={user},ceph-conf={conf}", ok=None, timeout=60)
         expect(printed.code not in (0, None) and says in printed, f"{image} as {user}: {printed}")
     cluster.rbd("rm", unlocked)
-
-
-def lab_binary():
-    from lab.target import Stag
-    return Stag.binary
-
-
-def iscsi_test_cu(lab):
-    """All of iscsi-test-cu over an image, in blocks of 512 bytes."""
-    proc.need("iscsi-test-cu")
-    cluster = ceph.cluster(lab)
-    image = cluster.image("cu", 64)
-    with lab.serve(unit(cluster, image, thin=True)) as target:
-        cu.all_of_a_thin_unit(target)
-    cluster.rbd("rm", image)
 
 
 CASES = [
@@ -524,5 +437,5 @@ CASES = [
     ("a blocklisted daemon opens the image anew, and takes it from no living owner", blocklisted),
     ("a full cluster refuses writes with SPACE ALLOCATION FAILED", full_cluster),
     ("`rbd resize` under load is told to initiators", resized),
-    ("iscsi-test-cu over an image", iscsi_test_cu),
+    *ceph_traps.CASES,
 ]

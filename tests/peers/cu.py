@@ -171,15 +171,24 @@ def exceptions():
 
 def all_of_a_thin_unit(target):
     """All tests over another suite's thin unit of 512-byte blocks: none fails but those that are excepted for the unit thin."""
-    results = Results()
-    run_unit("thin", target, all_tests(), results)
-    excused = {test for test, entry in exceptions().items() if "thin" in entry.get("units", UNITS)}
-    outcomes = {test: by_unit["thin"] for test, by_unit in results.outcomes.items()}
-    failed = [f"{test}: {results.why[test, 'thin']}" for test, outcome in outcomes.items() if outcome == "failed" and test not in excused]
-    passed = sum(outcome == "passed" for outcome in outcomes.values())
-    print(f"       {passed} of {len(outcomes)} tests passed, {len(failed)} failed")
-    expect(not failed, "\n".join(failed))
-    expect(passed > 200, f"only {passed} tests ran")
+    all_of_units({"thin": target})
+
+
+def all_of_units(targets):
+    """All tests over targets of another suite, by the name of the unit here that each is like, at once: none fails but those that
+    are excepted for that unit."""
+    results, excused = Results(), exceptions()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for job in [pool.submit(run_unit, name, target, all_tests(), results) for name, target in targets.items()]:
+            job.result()
+    for name in targets:
+        outcomes = {test: by_unit[name] for test, by_unit in results.outcomes.items() if name in by_unit}
+        failed = [f"{test}: {results.why[test, name]}" for test, outcome in outcomes.items()
+                  if outcome == "failed" and name not in excused.get(test, {"units": []}).get("units", UNITS)]
+        passed = sum(outcome == "passed" for outcome in outcomes.values())
+        print(f"       {name}: {passed} of {len(outcomes)} tests passed, {len(failed)} failed")
+        expect(not failed, "\n".join(failed))
+        expect(passed > 200, f"only {passed} tests ran")
 
 
 def iscsi_test_cu(lab):
