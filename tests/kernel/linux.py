@@ -1,10 +1,11 @@
 """Linux's own initiator (iscsi_tcp, open-iscsi), sd, sg and ext4, in the lab's guest, against the target."""
 
+import contextlib
 import os
 import signal
 import time
 
-from lab import uml
+from lab import ceph, proc, uml
 from lab.target import IQN, Chap, Unit
 
 
@@ -210,6 +211,37 @@ case_ "fio verifies over a network that loses packets" verify_fio $d0 --size=8m
 """
 
 
+# An image of Ceph: $d0 has blocks of 512 bytes, $d1 of 4096.
+CEPH = r"""
+initiator_up || exit 1
+case_ "an image: login" login
+d0=${disks[0]} d1=${disks[1]}
+case_ "an image: ext4 on 512-byte blocks" same_file_system $d0
+case_ "an image: ext4 on 4096-byte blocks" same_file_system $d1
+discard() { mount $d0 /run/disk && head -c 20M /dev/urandom >/run/disk/big && rm /run/disk/big && sync && fstrim -v /run/disk && umount /run/disk && e2fsck -fn $d0; }
+case_ "an image: fstrim under ext4" discard
+case_ "an image: blkdiscard reads as zeros" eval 'blkdiscard $d0 && fresh $d0 && cmp -n 8388608 $d0 /dev/zero'
+case_ "an image: fio verifies" verify_fio $d0
+case_ "an image: fio verifies on 4096-byte blocks" verify_fio $d1 --size=16m
+
+# All OSDs are silent for longer than op-timeout: the status fails the path, not the I/O, which waits for the path to come back.
+export DM_DISABLE_UDEV=1
+dmsetup create mp --table "0 $(blockdev --getsz $d0) multipath 1 queue_if_no_path 0 1 1 round-robin 0 1 1 $d0 16" || exit 1
+m=/dev/mapper/mp
+failed() { dmsetup status mp | grep -q " F "; }
+checker() { while sleep 0.5; do failed && sg_turs $d0 >/dev/null 2>&1 && dmsetup message mp 0 "reinstate_path $(cat /sys/block/${d0#/dev/}/dev)"; done; }
+verify_fio $m --rate=6m --size=36m >/tmp/slow 2>&1 & writer=$!
+sleep 1; ask_and_wait silence
+case_ "an image: a command that the cluster does not answer fails its path" eval 'for _ in $(seq 200); do failed && break; sleep 0.1; done; failed'
+checker >/dev/null 2>&1 & checking=$!
+ask_and_wait speak
+case_ "an image: what was written meanwhile is all verified" eval 'wait $writer || { cat /tmp/slow; false; }'
+kill $checking
+case_ "an image: ext4 is sound after that" eval 'same_file_system $m; code=$?; dmsetup remove mp; [ $code = 0 ]'
+case_ "an image: logout" logout
+"""
+
+
 def sg_tools(lab):
     units = [Unit(thin=True, physical_exponent=3), Unit(block_bytes=4096, memory=True), Unit(read_only=True),
              Unit(removable=True), Unit(memory=True, thin=True, options="quota=8M,warn-available=4M")]
@@ -260,10 +292,25 @@ def restart(lab):
         boot(lab, target, RESTART, timeout=600, requests=interruptions(target))
 
 
+def image(lab):
+    cluster = ceph.cluster(lab)
+    options = f"ceph-user=gateway,ceph-conf={cluster.user('gateway')},op-timeout=3"
+    units = [Unit(path=f"rbd:{cluster.image(name, 256)}", options=options, thin=True, block_bytes=block)
+             for name, block in (("guest", 512), ("guest4k", 4096))]
+    with contextlib.ExitStack() as silent, serve(lab, *units) as target:
+        boot(lab, target, CEPH, timeout=600, requests={
+            "silence": lambda: silent.enter_context(ceph.silent(cluster, *(f"osd.{number}" for number in range(cluster.osds)))),
+            "speak": silent.close})
+    path = os.path.join(lab.new_folder("export"), "image")
+    cluster.rbd("export", f"{ceph.POOL}/guest", path)
+    proc.run("e2fsck", "-fn", path)
+
+
 CASES = [
     ("linux: sg tools' script ran to its end", sg_tools),
     ("linux: disks' script ran to its end", disk),
     ("linux: session parameters' script ran to its end", parameters),
     ("linux: CHAP's scripts ran to their end", chap),
     ("linux: restarts' script ran to its end", restart),
+    ("linux: the script of Ceph's images ran to its end", image),
 ]
