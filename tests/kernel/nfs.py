@@ -174,6 +174,14 @@ case_ "$WHAT: a delegation is given, and recalled for another client" recalled
 [ "$PROTO" = rdma ] || case_ "$WHAT: another host of the same name is refused, and nothing is lost" claimed
 """
 
+# A tree in memory goes to the next daemon while files in it are written and verified.
+TAKEN = r"""
+taken() { fio_ --direct=1 --ioengine=libaio --iodepth=8 --rate=8m --randseed=9 & local fio=$!; sleep 1; ask_and_wait takeover; wait $fio && [ "$(cat /run/nfs/before)" = before ]; }
+mount_ "$EXPORT" /run/nfs; echo before >/run/nfs/before
+case_ "$WHAT: fio verifies over a takeover" taken
+umount /run/nfs
+"""
+
 RANGES = r"""
 case_ "$WHAT: holes are made and filled" holes
 case_ "$WHAT: files are copied by the server" copies
@@ -426,7 +434,7 @@ squash = "none"
 
 def memory(lab):
     with serve(lab, {"/memory": "mem:256M"}) as server:
-        boot(lab, ALL, server, "/memory", "memory")
+        boot(lab, ALL + TAKEN, server, "/memory", "memory", {"takeover": server.take_over})
 
 
 def directory(lab):
@@ -437,7 +445,7 @@ def directory(lab):
 def four_one(lab):
     with serve(lab, {"/memory": "mem:256M"}) as server:
         boot(lab, ALL, server, "/memory", "4.1, memory", version="4.1")
-        boot(lab, FOUR + UNMOUNT, server, "/memory", "4.1, state", version="4.1")
+        boot(lab, FOUR + UNMOUNT + TAKEN, server, "/memory", "4.1, state", {"takeover": server.take_over}, "4.1")
 
 
 def four_two(lab):

@@ -210,6 +210,45 @@ def an_ordinary_user(lab):
             good()
 
 
+def memory_goes_on(lab):
+    """A tree in memory goes to the next daemon, and the one behind it: handles, open files, locks, places in listings. A successor that has
+    no place for it is refused, and one that cannot serve gives it back."""
+    with share(lab, {"/m": "mem:64M"}) as server:
+        three, four, other = nfs.Three(server.host, server.port), nfs.Session(server.host, server.port), nfs.Session(server.host, server.port)
+        root, _ = three.mount("/m")
+        directory = three.make_directory(root, "directory")
+        file, data = three.make(directory, "file"), os.urandom(10_000_000)
+        for at in range(0, len(data), 500_000):
+            three.write(file, at, data[at:at + 500_000], nfs.UNSTABLE)
+        _, _, verifier = three.write(file, len(data), b"end", nfs.UNSTABLE)
+        opened, state, _ = four.open("/m/directory", "opened")
+        locks = four.lock(opened, state, 10, 20)
+        _, theirs, _ = other.open("/m/directory", "opened")
+
+        def good():
+            for client in (three, four, other):
+                client.reconnect()
+            expect(three.commit(file) == verifier, "what was written has to be written again")
+            back = b"".join(three.read(file, at, 500_000) for at in range(0, len(data), 500_000))
+            expect(back == data and three.lookup(directory, "file") == file, "the file is another one")
+            four.write(opened, state, 10, b"mine")
+            expect(four.read(opened, state, 10, 4) == b"mine", "the open file is another one")
+            expect(nfs.status_of(other.lock, opened, theirs, 0, 100) == nfs.DENIED, "the lock is gone")
+
+        for _ in range(2):
+            server.take_over()
+            good()
+        for path, said in (("mem:8M", "no place for the files of export /m"), ("/nowhere", None)):
+            refused = proc.run(Stag.binary, "serve", "--control", server.control, "--nfs", f"{server.host}:{server.port}",
+                               "--export", f"/m={path}" if said else "/m=mem:64M", *(() if said else ("--export", f"/n={path}")), "--takeover", ok=None)
+            expect(refused.code != 0 and (not said or said in refused), f"{path}: {refused}")
+            # The one of before takes a moment to see that the other is gone.
+            proc.wait_until(lambda: stag(server, "status", ok=None).code == 0, 30, "the daemon of before serves")
+            good()
+        four.unlock(opened, locks, 0, nfs.TO_THE_END)
+        other.lock(opened, theirs, 0, 100)
+
+
 def paths_of_mount(lab):
     """MNT of directories below an export's root, with slashes too many, and of what is no directory."""
     path = folder(lab)
@@ -299,5 +338,6 @@ CASES = [
     ("MNT takes paths below an export, and slashes too many", paths_of_mount),
     ("all addresses are one server, before and after restarts and takeovers", same_server),
     ("SECINFO names the flavors that are taken", security),
+    ("a tree in memory goes on over takeovers, and those that fail", memory_goes_on),
     ("an ordinary user's daemon keeps handles and open files", an_ordinary_user),
 ]

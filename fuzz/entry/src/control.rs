@@ -63,6 +63,26 @@ pub fn takeover(data: &[u8]) {
     }
 }
 
+/// The state of a daemon with an export in memory, `/m`: a root with a file of 5 bytes in one page.
+/// No more than `most` bytes of the tree.
+fn tree(seed: Seed, most: usize) -> Seed {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let node = |slot: u32, rest: &[u32]| {
+        let times = [0; 12];
+        let common = [slot, 0, slot + 1, 0o755, 0, 0, 1, 0, 1];
+        let described = words(&[&common[..], &times, &[0, 0], rest].concat());
+        [(described.len() as u64).to_be_bytes().to_vec(), described].concat()
+    };
+    let name = u32::from_be_bytes(*b"name");
+    let root = node(0, &[5, 0, 0, 1, 0, 4, 1, 0, 3, 4, name, 1, 0, 2, 0]);
+    let file = [node(1, &[4, 0, 5, 1, 0, 0, 1]), b"bytes".to_vec(), vec![0; 4091]].concat();
+    let mut all =
+        [words(&[2]), b"/m".to_vec(), words(&[1, 0, 7, 0, 3]), root, file, vec![0; 8], words(&[0])].concat();
+    all.truncate(most);
+    let line = "{\"v\":1,\"ok\":{\"reservations\":{},\"access\":{},\"nfs\":0,\"memory\":true}}\n";
+    seed.bytes(line).bytes(all)
+}
+
 /// A takeover with reservations and access states, and inputs that are none.
 pub fn takeover_seeds() -> Vec<(&'static str, Seed)> {
     let mut reservations = Reservations::new();
@@ -104,6 +124,8 @@ pub fn takeover_seeds() -> Vec<(&'static str, Seed)> {
             "nothing-known",
             seed(format!("{offer}{{\"v\":1,\"ok\":{{\"reservations\":{{}},\"access\":{{}}}}}}\n")),
         ),
+        ("trees", tree(Seed::new().bytes(offer), 1 << 16)),
+        ("trees-that-are-torn", tree(Seed::new().bytes(offer), 100)),
         ("refused", seed("{\"v\":1,\"error\":{\"kind\":\"refused\",\"message\":\"no\"}}\n".into())),
         ("gone-after-the-offer", seed(offer.into())),
         ("progress", seed(format!("{{\"v\":1,\"progress\":1}}\n{offer}"))),

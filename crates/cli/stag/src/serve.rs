@@ -103,16 +103,16 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     };
     config = joined;
     let mut sockets = supervisor::handed();
-    let (mut state, mut nfs_clients) = (State::default(), Vec::new());
+    let (mut state, mut nfs_clients, mut carried) = (State::default(), Vec::new(), Trees::default());
     if let Some(taken) = &mut taken {
         sockets.append(&mut taken.sockets);
-        (state, nfs_clients) = match taken.commit() {
+        (state, nfs_clients, carried) = match taken.commit(&config) {
             Ok(known) => known,
             // It ended meanwhile. A daemon that answers late or in another form has not: it takes
             // its units back when this process ends.
             Err(CallError::Lost(error)) => {
                 tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
-                <(State, Vec<u8>)>::default()
+                Default::default()
             }
             Err(error) => return failed(error, None),
         };
@@ -132,7 +132,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(units) => units,
         Err(error) => return failed(error, None),
     };
-    let trees = match Trees::default().next(&config) {
+    let trees = match std::mem::take(&mut carried).next(&config) {
         Ok(trees) => trees,
         Err(error) => return failed(error, None),
     };

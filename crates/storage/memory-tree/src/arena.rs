@@ -90,6 +90,11 @@ impl Arena {
         self.region.copy(at as usize, len)
     }
 
+    /// Copies the bytes at `at` to `dst`.
+    pub(crate) fn read(&self, at: u64, dst: &mut [u8]) -> io::Result<()> {
+        self.region.read_into(at as usize, dst).map_err(io::Error::other)
+    }
+
     /// Copies `src` to `at`.
     pub(crate) fn write(&self, at: u64, src: &Buf) -> bool {
         self.region.write_buf(at as usize, src).is_ok()

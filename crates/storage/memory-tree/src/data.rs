@@ -61,6 +61,20 @@ impl Data {
         before.into_iter().chain(inside).map(|(at, run)| (*at, *run))
     }
 
+    /// All its runs, in order: the page of the file each begins with.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = (u64, Run)> {
+        self.runs.iter().map(|(at, run)| (*at, *run))
+    }
+
+    /// Fills whole pages with what they were in another process. The caller has taken
+    /// [`Self::missing`] from the budget.
+    pub(crate) fn restore(&mut self, arena: &Arena, at: u64, data: &Chain) {
+        let (size, len) = (self.size, data.len() as u64);
+        self.map(arena, at, len, len);
+        self.write(arena, at, data);
+        self.size = size;
+    }
+
     /// Bytes of memory that a write of the range needs.
     pub(crate) fn missing(&self, at: u64, len: u64) -> u64 {
         let (first, end) = pages(at, len);

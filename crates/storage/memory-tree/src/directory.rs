@@ -75,7 +75,26 @@ impl Directory {
         self.cost += entry_cost(&name);
         self.names.insert(name.clone(), (self.next, child));
         self.order.insert(self.next, (name, child));
-        self.next += 1;
+        self.next = self.next.saturating_add(1);
+    }
+
+    /// Adds a name that is not there, at a cookie that is not taken.
+    pub(crate) fn set_at(&mut self, cookie: u64, name: &[u8], child: Child) {
+        self.next = cookie;
+        self.set(name, child);
+    }
+
+    /// The cookie of the next name.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn set_next(&mut self, cookie: u64) {
+        self.next = cookie;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
     }
 
     /// Removes a name.

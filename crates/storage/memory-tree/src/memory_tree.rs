@@ -10,7 +10,7 @@ use tree::{
 };
 
 use crate::state::{FILE_SIZE, LINKS, Limits, NAME, State};
-use crate::{attributes, extended, file, names};
+use crate::{attributes, extended, file, names, saved};
 
 /// Owner and mode of a tree's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,23 @@ impl MemoryTree {
     /// The address space has no room for so many bytes, or the limits none for a root.
     pub fn new(limits: Limits, root: Root) -> io::Result<Self> {
         State::new(limits, root.mode, root.uid, root.gid).map(Self)
+    }
+
+    /// Writes the whole tree for another process. No operation may run meanwhile.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn save(&self, to: &mut impl io::Write) -> io::Result<()> {
+        saved::save(&self.0, to)
+    }
+
+    /// The tree that [`Self::save`] has written, with its ids and verifier.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`]: it does not fit the limits. [`io::ErrorKind::InvalidData`]:
+    /// it is of another format. Or the reader's.
+    pub fn load(limits: Limits, from: &mut impl io::Read) -> io::Result<Self> {
+        saved::load(limits, from).map(Self)
     }
 
     /// Bytes of the limit that are in use, pages that are still being sent included.

@@ -20,7 +20,7 @@ pub(crate) const LINKS: u32 = 65_000;
 /// Largest file, bytes.
 pub(crate) const FILE_SIZE: u64 = i64::MAX as u64;
 /// Number of the root.
-const ROOT: Key = Key { slot: 0, fileid: 1 };
+pub(crate) const ROOT: Key = Key { slot: 0, fileid: 1 };
 
 /// Seconds of a day.
 const DAY: u64 = 24 * 60 * 60;
@@ -44,28 +44,33 @@ pub(crate) struct State {
     /// Held while a directory moves to another one: the hierarchy of directories then cannot
     /// change.
     pub(crate) moves: Mutex<()>,
-    /// Random: this tree, in this process.
+    /// Random: this tree, for as long as it is handed from process to process.
     pub(crate) verifier: u64,
     fileids: AtomicU64,
     begun: Instant,
 }
 
 impl State {
-    /// A tree that has a root only.
-    pub(crate) fn new(limits: Limits, mode: u32, uid: u32, gid: u32) -> io::Result<Self> {
+    /// A tree without files, not even a root. `fileid`: the number of the next one.
+    pub(crate) fn empty(limits: Limits, verifier: u64, fileid: u64) -> io::Result<Self> {
         let bytes = Arc::new(Budget::new(limits.bytes.min(Arena::MOST)));
-        let mut verifier = [0; 8];
-        runtime::random(&mut verifier)?;
-        let state = Self {
+        Ok(Self {
             table: Table::new(),
             arena: Arena::new(bytes.clone())?,
             bytes,
             files: Budget::new(limits.files.min(u32::MAX.into())),
             moves: Mutex::new(()),
-            verifier: u64::from_ne_bytes(verifier),
-            fileids: AtomicU64::new(ROOT.fileid),
+            verifier,
+            fileids: AtomicU64::new(fileid),
             begun: Instant::now(),
-        };
+        })
+    }
+
+    /// A tree that has a root only.
+    pub(crate) fn new(limits: Limits, mode: u32, uid: u32, gid: u32) -> io::Result<Self> {
+        let mut verifier = [0; 8];
+        runtime::random(&mut verifier)?;
+        let state = Self::empty(limits, u64::from_ne_bytes(verifier), ROOT.fileid)?;
         let now = now();
         let root = Node {
             fileid: state.new_fileid(),

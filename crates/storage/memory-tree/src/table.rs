@@ -111,14 +111,49 @@ impl Table {
                 }
             }
         };
+        let key = Key { slot, fileid: node.fileid };
+        self.put(slot, node)?;
+        Ok(key)
+    }
+
+    fn put(&self, slot: u32, node: Box<Node>) -> Result<(), TreeError> {
         let (chunk, at) = Self::place(slot);
         let chunk = self.chunks.get(chunk).ok_or(TreeError::NoSpace)?.get_or_init(|| {
             let len = (FIRST as usize) << chunk;
             (0..len).map(|_| Slot::default()).collect()
         });
-        let key = Key { slot, fileid: node.fileid };
         *chunk[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
-        Ok(key)
+        Ok(())
+    }
+
+    /// Adds a node at a slot where none is.
+    pub(crate) fn insert_at(&self, slot: u32, node: Box<Node>) -> Result<(), TreeError> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.next = free.next.max(slot.checked_add(1).ok_or(TreeError::NoSpace)?);
+        drop(free);
+        self.put(slot, node)
+    }
+
+    /// After the last [`Self::insert_at`]: the other slots are free.
+    pub(crate) fn find_free(&self) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = |slot: &u32| {
+            let node = self.slot(*slot).map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner));
+            node.is_none_or(|node| node.is_none())
+        };
+        free.used = (0..free.next).filter(is_free).collect();
+    }
+
+    /// Calls `act` for each node, with its slot, until one fails.
+    pub(crate) fn each<E>(&self, mut act: impl FnMut(u32, &Node) -> Result<(), E>) -> Result<(), E> {
+        let next = self.free.lock().unwrap_or_else(PoisonError::into_inner).next;
+        for number in 0..next {
+            let Some(slot) = self.slot(number) else { continue };
+            if let Some(node) = &*slot.lock().unwrap_or_else(PoisonError::into_inner) {
+                act(number, node)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes out a node that is locked.

@@ -1,13 +1,17 @@
 //! The memory of a tree: its accounting, its release, and the data that a slow reader still sees.
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use memory_tree::{Limits, MemoryTree, Root};
 use runtime::Chain;
 use runtime::testing::Counting;
-use tree::{Answer, Caller, New, NewFile, NodeId, RemovedKind, SetAttributes, Stability, Tree, TreeError};
+use tree::{
+    Answer, Caller, Contents, Device, DirRoom, Kind, New, NewFile, NodeId, RemovedKind, SetAttributes,
+    Stability, Tree, TreeError,
+};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -238,4 +242,98 @@ fn warm_reads_and_writes_in_place_allocate_nothing() {
     let before = Counting::allocations_here();
     work();
     assert_eq!(Counting::allocations_here() - before, 0);
+}
+
+/// What a client can see below a directory, with cookies and ids.
+fn seen(tree: &MemoryTree, directory: &NodeId) -> String {
+    let (mut all, mut cookie) = (String::new(), 0);
+    loop {
+        let room = DirRoom { bytes: 1 << 16, each: 100, names: 1 << 16, nodes: true };
+        let listed = now(tree.read_dir(&root(), directory, cookie, room)).unwrap();
+        for entry in &listed.entries {
+            let (node, attributes) = entry.node.as_ref().unwrap();
+            all += &format!("{} {:?} {node:?} {attributes:?}\n", entry.cookie, entry.name);
+            for name in now(tree.extended_attributes(&root(), node)).unwrap() {
+                let value = now(tree.extended_attribute(&root(), node, &name)).unwrap();
+                all += &format!("{name:?} is {value:?}\n");
+            }
+            match attributes.kind {
+                Kind::Directory => all += &seen(tree, node),
+                Kind::Symlink => all += &format!("{:?}\n", now(tree.read_link(&root(), node)).unwrap().path),
+                Kind::Regular => {
+                    let data = read(tree, node, 0, attributes.size as usize).to_vec();
+                    let hole = now(tree.seek(&root(), node, 0, Contents::Hole));
+                    all += &format!("{data:?} {hole:?}\n");
+                }
+                _ => {}
+            }
+            cookie = entry.cookie;
+        }
+        if listed.eof {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn another_process_has_the_same_tree_and_goes_on_with_it() {
+    let limits = Limits { bytes: 8 << 20, files: 1 << 20 };
+    let before = MemoryTree::new(limits, Root { mode: 0o755, uid: 0, gid: 0 }).unwrap();
+    let set = SetAttributes { mode: Some(0o2750), uid: Some(7), gid: Some(8), ..SetAttributes::default() };
+    let make = |at: &NodeId, name: &[u8], new| now(before.create(&root(), at, name, new)).unwrap().node;
+    let below = make(&before.root(), b"below", New::Directory(set));
+    let device = Device { major: 3, minor: 4 };
+    for (name, kind) in
+        [(b"b", Kind::Block), (b"c", Kind::Character), (b"s", Kind::Socket), (b"f", Kind::Fifo)]
+    {
+        make(&below, name, New::Special(kind, device, set));
+    }
+    make(&below, b"link", New::Symlink(b"some/where", set));
+    let files: Vec<NodeId> = (0..50u8).map(|i| create(&before, &[b'a', i])).collect();
+    for (i, node) in files.iter().enumerate() {
+        write(&before, node, i as u64 * 9000, vec![i as u8; 3000 * i]).unwrap();
+    }
+    now(before.link(&root(), &files[3], &below, b"other name")).unwrap();
+    now(before.set_extended_attribute(&root(), &files[3], b"user.x", Some(b"value"), None)).unwrap();
+    now(before.set_extended_attribute(&root(), &below, b"user.y", Some(b""), None)).unwrap();
+    let exclusive = New::File(NewFile::Exclusive { verifier: *b"verifier", attributes: set });
+    let held = make(&below, b"exclusive", exclusive);
+    for i in 10..30u8 {
+        remove(&before, &[b'a', i]);
+    }
+
+    let mut bytes = Vec::new();
+    before.save(&mut bytes).unwrap();
+    let after = MemoryTree::load(limits, &mut &bytes[..]).unwrap();
+    assert_eq!(seen(&after, &after.root()), seen(&before, &before.root()));
+    assert_eq!((after.used(), after.root()), (before.used(), before.root()));
+    let commit = |tree: &MemoryTree| now(tree.commit(&root(), &files[3], 0, 0)).unwrap().verifier;
+    assert_eq!(commit(&after), commit(&before), "nobody has to write again");
+    let again = now(after.create(&root(), &below, b"exclusive", exclusive)).unwrap();
+    assert_eq!((again.node, again.new), (held, false), "a CREATE that comes again finds its file");
+
+    // Neither new files nor new names take what others have, or had.
+    assert_eq!(now(after.attributes(&files[15])), Err(TreeError::Stale));
+    for i in 0..30u8 {
+        let new = create(&after, &[b'n', i]);
+        assert!(!files.contains(&new));
+        write(&after, &new, 0, vec![9; 100_000]).unwrap();
+    }
+    for node in &files[30..] {
+        let of = |tree: &MemoryTree| read(tree, node, 0, 1 << 20).to_vec();
+        assert!(of(&after) == of(&before));
+    }
+    for i in 0..30u8 {
+        remove(&after, &[b'n', i]);
+    }
+    assert_eq!(after.used(), before.used());
+
+    let small = Limits { bytes: 256 << 10, ..limits };
+    let kind = |limits, mut from: &[u8]| MemoryTree::load(limits, &mut from).err().map(|error| error.kind());
+    assert_eq!(kind(small, &bytes), Some(ErrorKind::StorageFull));
+    assert_eq!(kind(Limits { files: 9, ..limits }, &bytes), Some(ErrorKind::StorageFull));
+    assert_eq!(kind(limits, &[&[9], &bytes[1..]].concat()), Some(ErrorKind::InvalidData));
+    for len in (0..2000).chain(bytes.len() - 2000..bytes.len()) {
+        assert_eq!(kind(limits, &bytes[..len]), Some(ErrorKind::UnexpectedEof), "{len} bytes");
+    }
 }

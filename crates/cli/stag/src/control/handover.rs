@@ -3,11 +3,11 @@
 //! Over one connection to the control socket: the new daemon asks; the running one sends its
 //! listening sockets and its control socket along (SCM_RIGHTS) and serves on; the new one says
 //! `commit`; the running one stops accepting, lets commands in flight end, closes its sessions,
-//! units and exports, and says what else it knows; the new one opens the units, serves, and says
-//! `done`; the old one ends. Connections made meanwhile wait in the sockets' backlog. If the new
-//! daemon is not heard of again, whatever became of it, the old one opens its units again and goes
-//! on. Data is safe at every point: units are open in one of both at most, and what was
-//! acknowledged has been written before.
+//! units and exports, and says what else it knows, the files of exports in memory too; the new one
+//! opens the units, serves, and says `done`; the old one ends. Connections made meanwhile wait in
+//! the sockets' backlog. If the new daemon is not heard of again, whatever became of it, the old
+//! one opens its units again and goes on. Data is safe at every point: units are open in one of
+//! both at most, and what was acknowledged has been written before.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -25,6 +25,7 @@ use peer_units::GroupUnit;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tree::Tree;
 
 use super::client::{CallError, Client, connect};
 use super::daemon::{Daemon, Parts, Running};
@@ -34,8 +35,9 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Request, VERSION, read_answer, read_line, write_answer, write_line,
 };
 use super::socket::ControlSocket;
-use crate::config::Config;
+use crate::config::{Config, Export};
 use crate::convert;
+use crate::export::Shown;
 use crate::exports::{self, Trees};
 use crate::health::{self, CarriedMark};
 use crate::identity::Carried;
@@ -64,6 +66,14 @@ struct Arguments {
     lose_memory_units: bool,
 }
 
+/// The arguments of `commit`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Commit {
+    /// Whether the new daemon takes the trees in memory.
+    #[serde(default)]
+    memory: bool,
+}
+
 /// Description of the sockets that are sent along.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
@@ -87,6 +97,9 @@ pub struct State {
     /// Length of the state of NFS clients that follows this line, bytes.
     #[serde(default)]
     nfs: u64,
+    /// Whether the trees in memory follow that.
+    #[serde(default)]
+    memory: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -163,13 +176,13 @@ pub fn give(
         .iter()
         .filter(|(_, unit)| matches!(unit.spec.backing, Backing::Memory(_) | Backing::ObjectMemory(_)))
         .map(|((iqn, lun), _)| format!("{iqn} LUN {lun}"))
-        .chain(running.trees.in_memory().map(|name| format!("export {name}")))
         .collect();
-    if let Some(first) = memory.first().filter(|_| !given.lose_memory_units) {
-        let what = format!(
-            "{} units and exports are in this daemon's memory and would be lost with it (such as {first}): --lose-memory-units does it",
-            memory.len()
-        );
+    let would_be_lost = |memory: &[String]| {
+        let first = memory.first().filter(|_| !given.lose_memory_units)?;
+        let what = "units and exports are in this daemon's memory and would be lost with it (such as";
+        Some(format!("{} {what} {first}): --lose-memory-units does it", memory.len()))
+    };
+    if let Some(what) = would_be_lost(&memory) {
         return refuse(out, Kind::Refused, what);
     }
     if daemon.gateways().is_some() {
@@ -189,14 +202,23 @@ pub fn give(
     fds.push(socket.lock.as_fd());
     passing::send(stream, &offer, &fds)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    if !hears(lines, "commit") {
-        return Ok(false);
+    let Some(asked) = heard(lines, "commit") else { return Ok(false) };
+    let Commit { memory } = asked.arguments().unwrap_or_default();
+    let kept = running.trees.in_memory();
+    if !memory {
+        // A version that knows nothing of them.
+        let names: Vec<String> = kept.names().map(|name| format!("export {name}")).collect();
+        if let Some(what) = would_be_lost(&names) {
+            return refuse(out, Kind::Refused, what);
+        }
     }
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
     daemon.core.pause(DRAIN);
     let mut state = state(daemon, &running.units);
     let units: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
     let trees = running.trees.watched();
+    // All hold one more for as long as they are handed over.
+    let in_use = |tree: &Weak<dyn Tree>| tree.strong_count() > usize::from(kept.has(tree));
     daemon.core.let_go();
     let (config, parts) = (running.config.clone(), running.parts.clone());
     daemon.set_running(Running {
@@ -207,17 +229,24 @@ pub fn give(
     });
     drop(running);
     let deadline = Instant::now() + CLOSE;
-    let open = || units.iter().any(WeakUnit::is_open) || trees.iter().any(|tree| tree.strong_count() > 0);
+    let open = || units.iter().any(WeakUnit::is_open) || trees.iter().any(in_use);
     while open() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     // All calls have ended, since the trees are closed.
     let nfs = daemon.files.hand_over();
-    state.nfs = nfs.len() as u64;
+    (state.nfs, state.memory) = (nfs.len() as u64, memory);
     let told = serde_json::to_value(&state).map_err(io::Error::from);
     let told = told.and_then(|state| write_answer(&mut out, Answer::Ok(state)));
     let told = told.and_then(|()| io::Write::write_all(&mut out, &nfs));
-    if told.is_ok() && hears(lines, "done") {
+    let told = told.and_then(|()| match memory {
+        true => {
+            let mut out = io::BufWriter::with_capacity(1 << 20, out);
+            kept.save(&mut out).and_then(|()| io::Write::flush(&mut out))
+        }
+        false => Ok(()),
+    });
+    if told.is_ok() && heard(lines, "done").is_some() {
         socket.give_away();
         daemon.set_replaced();
         name_main_process(stream);
@@ -225,7 +254,7 @@ pub fn give(
         return Ok(true);
     }
     tracing::error!("the daemon that was to take over is not there: going on");
-    resume(daemon, config, parts, &state);
+    resume(daemon, config, parts, &state, &kept);
     Ok(false)
 }
 
@@ -238,18 +267,18 @@ fn name_main_process(stream: &UnixStream) {
     }
 }
 
-/// Whether the next line's verb is `word`.
-fn hears(lines: &mut impl BufRead, word: &str) -> bool {
-    let line = read_line(lines, MAX_REQUEST).ok().flatten();
-    line.and_then(|line| serde_json::from_slice::<Request>(&line).ok()).is_some_and(|said| said.verb == word)
+/// The next line, if its verb is `word`.
+fn heard(lines: &mut impl BufRead, word: &str) -> Option<Request> {
+    let line = read_line(lines, MAX_REQUEST).ok().flatten()?;
+    serde_json::from_slice::<Request>(&line).ok().filter(|said| said.verb == word)
 }
 
-/// Serves what was served before.
-fn resume(daemon: &Daemon, config: Config, parts: Parts, state: &State) {
+/// Serves what was served before. `kept`: the trees that are still open.
+fn resume(daemon: &Daemon, config: Config, parts: Parts, state: &State, kept: &Trees) {
     let deadline = Instant::now() + REOPEN;
     let units = Units::reopened(&config, || Instant::now() >= deadline);
     restore_units(state, &units);
-    let trees = Trees::default().next(&config).unwrap_or_else(|error| {
+    let trees = kept.next(&config).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot be exported again");
         Trees::default()
     });
@@ -291,6 +320,7 @@ fn state(daemon: &Daemon, units: &Units) -> State {
         access: targets.filter_map(|name| Some((name.clone(), groups(&name)?))).collect(),
         flush_failed: health::marks(units),
         nfs: 0,
+        memory: false,
     }
 }
 
@@ -399,20 +429,22 @@ impl Taken {
     }
 
     /// Has the running daemon let go of its sessions and units. It takes them back if this value is
-    /// dropped without [`Self::done`]. Returns what it knew, with what NFS knew of its clients.
+    /// dropped without [`Self::done`]. Returns what it knew, with what NFS knew of its clients and
+    /// the trees in memory that `config` exports.
     ///
     /// # Errors
-    /// It went away ([`CallError::Lost`]), or answers late or in another form.
-    pub fn commit(&mut self) -> Result<(State, Vec<u8>), CallError> {
-        write_line(&mut self.stream, &json!({ "v": VERSION, "do": "commit" }))?;
+    /// It went away ([`CallError::Lost`]), answers late or in another form, or has files in memory
+    /// that `config` has no place for.
+    pub fn commit(&mut self, config: &Config) -> Result<(State, Vec<u8>, Trees), CallError> {
+        write_line(&mut self.stream, &json!({ "v": VERSION, "do": "commit", "memory": true }))?;
         let state: State = read_told(&mut self.lines)?;
         let mut nfs = Vec::new();
         io::Read::take(&mut self.lines, state.nfs).read_to_end(&mut nfs)?;
-        if nfs.len() as u64 == state.nfs {
-            Ok((state, nfs))
-        } else {
-            Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+        if nfs.len() as u64 != state.nfs {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
+        let trees = if state.memory { Trees::load(config, &mut self.lines)? } else { Trees::default() };
+        Ok((state, nfs, trees))
     }
 
     /// Tells the other daemon that this one serves, so that it ends.
@@ -435,14 +467,20 @@ pub(super) fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<
     }
 }
 
-/// Reads the offer and the state of a daemon that is replaced. Returns its units' reservations as
-/// [`Nexuses::take_over`] takes them. For tests of other crates.
+/// Reads the offer and the state of a daemon that is replaced, with the tree in memory of an
+/// export `/m`. Returns its units' reservations as [`Nexuses::take_over`] takes them. For tests of
+/// other crates.
 ///
 /// # Errors
 /// The lines are incomplete or wrong, or hold a daemon's error.
 pub fn read_takeover(mut from: &[u8]) -> Result<Vec<HandedOver>, CallError> {
     let _: Offer = read_told(&mut from)?;
     let state: State = read_told(&mut from)?;
+    if state.memory {
+        let export = Export { name: "/m".into(), shown: Shown::Memory(1 << 20), ..Export::default() };
+        from = from.get(state.nfs.min(from.len() as u64) as usize..).unwrap_or_default();
+        Trees::load(&Config { exports: vec![export], ..Config::default() }, &mut from)?;
+    }
     Ok(state.reservations.into_values().map(Reservations::into).collect())
 }
 
@@ -473,12 +511,12 @@ mod tests {
                 status.write_all(b"{\"v\":1,\"ok\":{}}\n").unwrap();
                 let (stream, _) = listener.accept().unwrap();
                 let mut lines = BufReader::new(&stream);
-                assert!(hears(&mut lines, VERB));
+                assert!(heard(&mut lines, VERB).is_some());
                 let portal = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
                 let offer = Offer { asked: vec![portal.local_addr().unwrap()], http: false };
                 passing::send(&stream, &offer, &[portal.as_fd(), listener.as_fd(), a_lock().as_fd()])
                     .unwrap();
-                assert!(hears(&mut lines, "commit"));
+                assert!(heard(&mut lines, "commit").is_some());
                 let (Then::Stay(said) | Then::Die(said)) = then;
                 (&stream).write_all(said.as_bytes()).unwrap();
                 if matches!(then, Then::Stay(_)) {
@@ -488,7 +526,7 @@ mod tests {
             });
             let mut taken = Taken::ask_within(&path, false, patience).ok().unwrap();
             assert_eq!(taken.sockets.len(), 1);
-            taken.commit().unwrap_err()
+            taken.commit(&Config::default()).err().unwrap()
         })
     }
 

@@ -5,6 +5,7 @@ mod key;
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -82,6 +83,65 @@ impl Trees {
         self.0.values().map(|open| Arc::downgrade(&open.tree())).collect()
     }
 
+    /// Those in memory alone.
+    pub fn in_memory(&self) -> Self {
+        let memory = self.0.iter().filter(|(_, open)| matches!(open, Open::Memory(_)));
+        Self(memory.map(|(asked, open)| (asked.clone(), open.clone())).collect())
+    }
+
+    /// Whether this is one of them.
+    pub fn has(&self, tree: &Weak<dyn Tree>) -> bool {
+        self.0.values().any(|open| Weak::ptr_eq(&Arc::downgrade(&open.tree()), tree))
+    }
+
+    /// Writes the trees in memory for a successor, which [`Self::load`]s them. None may be in use.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
+        for ((name, _), open) in &self.0 {
+            let Open::Memory(tree) = open else { continue };
+            to.write_all(&(name.len() as u32).to_be_bytes())?;
+            to.write_all(name.as_bytes())?;
+            tree.save(to)?;
+        }
+        to.write_all(&0u32.to_be_bytes())
+    }
+
+    /// The trees in memory of a predecessor, for the exports of `config` that have their names.
+    ///
+    /// # Errors
+    /// The reader's; [`ErrorKind::StorageFull`]: `config` has no place for one of them.
+    pub fn load(config: &Config, from: &mut impl Read) -> io::Result<Self> {
+        let mut trees = HashMap::new();
+        loop {
+            let mut len = [0; 4];
+            from.read_exact(&mut len)?;
+            let len = u32::from_be_bytes(len);
+            if len == 0 {
+                return Ok(Self(trees));
+            }
+            let mut name = Vec::new();
+            from.by_ref().take(len.into()).read_to_end(&mut name)?;
+            let no_place = || {
+                let name = String::from_utf8_lossy(&name);
+                let what = format!("there is no place for the files of export {name}, which are in memory");
+                io::Error::new(ErrorKind::StorageFull, what)
+            };
+            let export = config.exports.iter().find(|export| export.name.as_bytes() == name);
+            let memory = export.and_then(|export| match export.shown {
+                Shown::Memory(bytes) => Some((export, Limits { bytes, files: FILES })),
+                Shown::Directory(_) => None,
+            });
+            let (export, limits) = memory.ok_or_else(no_place)?;
+            let tree = MemoryTree::load(limits, from).map_err(|error| match error.kind() {
+                ErrorKind::StorageFull => no_place(),
+                _ => error,
+            })?;
+            trees.insert(asked(export), Open::Memory(Arc::new(tree)));
+        }
+    }
+
     /// The health of what an export shows; `None` if it cannot fail.
     pub fn health(&self, export: &Export) -> Option<&Arc<Health>> {
         self.medium(export, export.is_writable())?.health()
@@ -96,10 +156,9 @@ impl Trees {
         }
     }
 
-    /// Names of the exports in memory, whose files end with the daemon.
-    pub fn in_memory(&self) -> impl Iterator<Item = &str> {
-        let memory = |shown: &Shown| matches!(shown, Shown::Memory(_));
-        self.0.keys().filter(move |(_, shown)| memory(shown)).map(|(name, _)| name.as_str())
+    /// The names of the exports whose trees are their own: those in memory.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty())
     }
 }
 
