@@ -663,7 +663,11 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.end_grace(now);
         let limits = &self.limits;
         let members = &self.members;
-        let over = members.clients.all().filter(|(id, _)| {
+        let over = members.clients.all().filter(|(id, renewed)| {
+            // Most are not: nothing else is looked at for these.
+            if now.saturating_sub(*renewed) <= limits.lease {
+                return false;
+            }
             let kept = members.clients.is_confirmed(*id) && self.holdings.has_client(*id);
             let courtesy = if kept { limits.courtesy } else { Duration::ZERO };
             members.is_expired(now.saturating_sub(courtesy), *id, limits)
@@ -680,7 +684,9 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let mut files = self.holdings.delegations.cooled(now);
         files.extend(self.holdings.locks.forget_waiting(|_, since| now.saturating_sub(since) > lease));
         files.into_iter().for_each(|it| self.tidy(it));
-        for client in self.members.clients.all().map(|(id, _)| id).collect::<Vec<_>>() {
+        let Holdings { delegations, locks, .. } = &self.holdings;
+        let owed = self.members.sessions.owed().chain(delegations.recalled()).chain(locks.callable());
+        for client in owed.collect::<BTreeSet<_>>() {
             self.call(client);
         }
     }

@@ -155,6 +155,12 @@ impl Back {
         Some(self.sent(at))
     }
 
+    /// A call has to be sent: one again, or one that proves that the backchannel works.
+    pub(super) fn is_owed(&self) -> bool {
+        let parked = |flight: &Flight| flight.connection.is_none();
+        !self.proven || self.slots.iter().filter_map(|it| it.flight.as_ref()).any(parked)
+    }
+
     /// Takes a call that has to be sent again, in its slot and with its sequence ID.
     pub(super) fn send_again(&mut self, connection: Connection) -> Option<(Call, Sent)> {
         let parked = |it: &BackSlot| it.flight.as_ref().is_some_and(|flight| flight.connection.is_none());

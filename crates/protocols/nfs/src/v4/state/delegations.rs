@@ -148,6 +148,11 @@ impl Delegations {
         self.recalled.insert((delegation.client, number));
     }
 
+    /// The clients of whom something is recalled.
+    pub(super) fn recalled(&self) -> impl Iterator<Item = ClientId> {
+        self.recalled.iter().map(|(client, _)| *client)
+    }
+
     /// Recalls to send to a client.
     pub(super) fn unsent(&self, client: ClientId) -> Vec<StateNo> {
         let recalled = self.recalled.range((client, 0)..=(client, StateNo::MAX)).map(|(_, number)| *number);

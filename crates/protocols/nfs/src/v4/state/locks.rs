@@ -314,6 +314,11 @@ impl Locks {
         std::mem::take(&mut self.woken)
     }
 
+    /// The clients that have owners to call.
+    pub(super) fn callable(&self) -> impl Iterator<Item = ClientId> {
+        self.ready.keys().copied()
+    }
+
     /// An owner of the client to call, and the file.
     pub(super) fn ready(&self, client: ClientId) -> Option<(FileNo, &[u8])> {
         self.ready.get(&client)?.first().map(|it| (it.file, &*it.owner))

@@ -349,6 +349,12 @@ impl Sessions {
         Some(Way { session: id, connection, sent })
     }
 
+    /// The clients for which [`Self::send_again`] has something.
+    pub(super) fn owed(&self) -> impl Iterator<Item = ClientId> {
+        let owed = |it: &&Session| it.back.as_ref().is_some_and(Back::is_owed);
+        self.sessions.values().filter(owed).map(|it| it.client)
+    }
+
     /// Sends calls again that were lost, and a probe on each backchannel that is not proven.
     pub(super) fn send_again(&mut self, client: ClientId) -> Vec<(Way, Call)> {
         let mut calls = Vec::new();
