@@ -5,13 +5,17 @@ killed under verified I/O.
 """
 
 import os
+import random
 import re
 import signal
+import socket
 import struct
 import subprocess
+import threading
 import time
 
-from lab import proc, wire
+from lab import history, proc, wire
+from lab import reservations as oracle
 from lab.gateways import NUMBERS, Group
 from lab.report import Failed, expect
 from peers import cu, qemu
@@ -274,8 +278,159 @@ def conformance(lab):
         expect(len(results.outcomes) > 200, f"only {len(results.outcomes)} tests ran")
 
 
+class Hosts:
+    """I_T nexuses: sessions of some initiators through all gateways, opened when they are needed."""
+
+    def __init__(self, group, count):
+        self.group, self.sessions = group, {}
+        self.names = [(host, number) for host in range(count) for number in NUMBERS]
+
+    def session(self, name):
+        host, number = name
+        if name not in self.sessions:
+            self.sessions[name] = wire.session(self.group.daemons[number], initiator=f"iqn.2026-01.example.lab:host{host}", timeout=30)
+        return self.sessions[name]
+
+    def run(self, name, cdb, length=0, out=None):
+        """What a command ends as, and its data. None: nobody knows, or its gateway has gone."""
+        for _ in range(RETRIES * 10):
+            try:
+                status, sense, data = self.session(name).run(cdb, length, out)
+            except (OSError, wire.Closed, Failed):
+                if lost := self.sessions.pop(name, None):
+                    lost.close()
+                return None, b""
+            key = history.sense_key(sense) if status == 2 else None
+            if status == 0 or status == RESERVATION_CONFLICT:
+                return (oracle.CONFLICT if status else oracle.GOOD), data
+            if key == history.ILLEGAL_REQUEST:
+                return oracle.ILLEGAL, b""
+            if key in (history.ABORTED, history.NOT_READY):
+                return None, b""
+            time.sleep(0 if key == history.UNIT_ATTENTION else 0.05)
+        raise Failed(f"{name}: no end of unit attentions and BUSY")
+
+    def out(self, name, action, key, new, kind):
+        cdb = struct.pack(">BBB2xIB", 0x5F, action, kind, 24, 0)
+        return self.run(name, cdb, out=struct.pack(">QQ8x", key, new))[0]
+
+    def told(self):
+        """PERSISTENT RESERVE IN by some nexus: generation, keys, and the reservation's key and type."""
+        for name in sorted(self.names, key=lambda name: (name not in self.sessions, random.random())):
+            outcomes, answers = zip(*[self.run(name, struct.pack(">BB5xHB", 0x5E, action, 512, 0), 512) for action in (0, 1)])
+            if outcomes == (oracle.GOOD, oracle.GOOD):
+                generation, length = struct.unpack(">II", answers[0][:8])
+                registered = sorted(struct.unpack(f">{length // 8}Q", answers[0][8:8 + length]))
+                held = (struct.unpack(">Q", answers[1][8:16])[0], answers[1][21] & 15) if answers[1][7] else None
+                return generation, registered, held
+        raise Failed("no gateway tells of reservations")
+
+
+def as_an_oracle_says(lab):
+    """Service actions by chance through all gateways, while the unit moves and gateways die and freeze: each ends as in an oracle, and so
+    are what PERSISTENT RESERVE IN tells and who may read and write. The state after an action of unknown outcome is one of two."""
+    turns = 60 * max(1, int(os.environ.get("STORM", "0")))
+    seed = int(os.environ.get("STORM_SEED") or time.time())
+    random.seed(seed)
+    print(f"  STORM_SEED={seed}", flush=True)
+    with Group(lab) as group:
+        image, states, unknown = group.images[0], [oracle.State()], 0
+        hosts = Hosts(group, 2)
+        # Gateway 3 lives; the others fail in turns, in the middle of an action.
+        faults = [lambda number: group.move(image, number, through=3), lambda number: group.daemons[number].kill(),
+                  lambda number: proc.freeze(group.daemons[number].process)]
+        for turn in range(turns):
+            timer = None
+            if turn % 10 == 9:
+                fault, number = faults[turn // 10 % 3], random.choice(NUMBERS[:2])
+                timer = threading.Timer(random.random() * 0.03, fault, [number])
+                timer.start()
+            name, action, kind = random.choice(hosts.names), random.randrange(7), random.choice(oracle.TYPES)
+            right = states[0].keys.get(name, 0)
+            key, new = (right if random.random() < 0.9 else 0x99), random.choice([0x11, 0x22, 0x33, 0x33, right, 0])
+            outcome = hosts.out(name, action, key, new, kind)
+            unknown += outcome is None
+            after = []
+            for state in states:
+                says, then = state.after(name, action, key, new, kind)
+                after += [then] * (outcome in (None, says)) + [state] * (outcome is None)
+            what = f"turn {turn}: {name} {oracle.NAMES[action]} {key:#x} {new:#x} type {kind}: {outcome}"
+            expect(after, f"{what}; the oracle says otherwise of {states}")
+            if timer:
+                timer.join()
+            told = hosts.told()
+            states = [state for state in after if state.told() == told]
+            expect(states, f"{what}; told {told}; the oracle has {[state.told() for state in after]}")
+            name, write = random.choice(hosts.names), random.random() < 0.5
+            cdb = struct.pack(">BBIBHB", 0x2A if write else 0x28, 0, 0, 0, 1, 0)
+            outcome = hosts.run(name, cdb, 0 if write else 512, bytes(512) if write else None)[0]
+            if outcome is not None:
+                states = [state for state in states if state.may(name, write) == (outcome == oracle.GOOD)]
+                expect(states, f"turn {turn}: {name} {'writes' if write else 'reads'}: {outcome}; {after}")
+            if timer and fault is not faults[0]:
+                daemon = group.daemons[number]
+                if daemon.alive():
+                    daemon.process.send_signal(signal.SIGCONT)
+                else:
+                    daemon.restart()
+                group.settled(NUMBERS)
+        print(f"  {turns} actions, {unknown} of unknown outcome", flush=True)
+
+
+def preempted_writers(lab):
+    """After PREEMPT AND ABORT has ended GOOD the preempted writer changes nothing, whichever gateways he, the preemptor and the owner have, and
+    whether his gateway was frozen."""
+    with Group(lab) as group:
+        hosts = Hosts(group, 2)
+        for turn, freezes in enumerate([False, False, True, True]):
+            owner = group.settled(NUMBERS)[group.images[0]]
+            # The writer goes through the owner in every second turn.
+            through = owner if turn % 2 else group.other(owner)
+            writer, preemptor = (0, through), (1, group.other(through))
+            for name, key in ((writer, 0xA), (preemptor, 0xB)):
+                expect(hosts.out(name, oracle.REGISTER_AND_IGNORE, 0, key, 0) == oracle.GOOD, f"{name} registers")
+            expect(hosts.out(preemptor, oracle.RESERVE, 0xB, 0, oracle.WRITE_REGISTRANTS) == oracle.GOOD, "the other reserves")
+            ends = []
+
+            def write():
+                number, outcome = 0, oracle.GOOD
+                while outcome == oracle.GOOD:
+                    number += 1
+                    outcome = hosts.run(writer, struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 1, 0), out=struct.pack(">Q", number) * 64)[0]
+                ends.append((outcome, number))
+            thread = threading.Thread(target=write)
+            thread.start()
+            time.sleep(0.5)
+            if freezes:
+                proc.freeze(group.daemons[through].process)
+            # Where nobody knows its end, since an owner was fenced, it is done once the key is gone.
+            while (outcome := hosts.out(preemptor, oracle.PREEMPT_AND_ABORT, 0xB, 0xA, oracle.WRITE_REGISTRANTS)) is None:
+                if 0xA not in hosts.told()[1]:
+                    outcome = oracle.GOOD
+                    break
+            expect(outcome == oracle.GOOD, f"he preempts: {outcome}")
+            read = struct.pack(">BBIBHB", 0x28, 0, 0, 0, 1, 0)
+            after = hosts.run(preemptor, read, 512)[1]
+            if freezes:
+                time.sleep(3)
+                group.daemons[through].process.send_signal(signal.SIGCONT)
+            # A command that was aborted for another nexus has no answer.
+            thread.join(2)
+            if thread.is_alive():
+                hosts.sessions[writer].socket.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            group.settled(NUMBERS)
+            expect(ends[0][1] > 1, f"the writer wrote: {ends}")
+            expect(ends[0][0] != oracle.GOOD, f"he was stopped: {ends}")
+            now = hosts.run(preemptor, read, 512)[1]
+            expect(len(after) == 512 and now == after, f"turn {turn}: what was {after[:8].hex()} after the preemption is {now[:8].hex()} later")
+            expect(hosts.out(preemptor, oracle.CLEAR, 0xB, 0, 0) == oracle.GOOD, "he clears")
+
+
 CASES = [("three gateways show one disk, and forward", paths),
          ("reservations hold at all gateways", reservations),
+         ("reservations by chance end as an oracle says, while gateways fail", as_an_oracle_says),
+         ("a preempted writer changes nothing", preempted_writers),
          ("units move under load without an error", moves),
          ("owners end, die and freeze under load", ends),
          ("a late write over a path that was given up changes nothing", late),

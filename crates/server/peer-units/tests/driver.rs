@@ -112,6 +112,16 @@ fn a_reservation_holds_for_initiators_of_all_gateways() {
 }
 
 #[test]
+fn a_nexus_that_preempts_its_own_key_is_told_so() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        it.reserve_out(0, 0, 11).await.good();
+        it.reserve_out(5, 11, 11).await.good();
+        it.reserve_out(1, 11, 0).await.ends(Status::ReservationConflict);
+    });
+}
+
+#[test]
 fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
     both(|rig: Rc<Rig>| async move {
         let victim = rig.session(1).ready().await;

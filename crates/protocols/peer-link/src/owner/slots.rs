@@ -48,7 +48,7 @@ pub(super) struct Task {
     function: bool,
     begun: bool,
     aborted: bool,
-    /// Its mover was told that data moves no more, so its outcome means nothing.
+    /// Its outcome means nothing: its mover was told that data moves no more, or it was cleared.
     stopped: bool,
     data_out: u64,
     out_room: u64,
@@ -216,7 +216,7 @@ impl Slots {
                 continue;
             }
             if task.begun {
-                task.aborted = true;
+                (task.aborted, task.stopped) = (true, true);
                 begun.push(number);
             } else {
                 self.end(Message::NotBegun { number, reason: NotBegun::Cleared }, number);

@@ -208,7 +208,8 @@ impl<M: DataMover + 'static> Run<M> {
             return Verdict::Answer(NONE);
         }
         match over {
-            Over::Said(Final::Outcome { .. } | Final::Ended) if cleared => self.cleared().await,
+            // What is cleared has no outcome; a PREEMPT AND ABORT of its own nexus's key has one.
+            Over::Said(Final::Ended) if cleared => self.cleared().await,
             Over::Said(Final::Outcome { outcome, whole: true }) => Verdict::Answer(answer(outcome)),
             Over::Said(Final::NotBegun(NotBegun::Aborted)) => Verdict::Answer(self.late()),
             // A cleared one too: it comes behind what has cleared its nexus.
