@@ -182,6 +182,17 @@ case_ "$WHAT: fio verifies over a takeover" taken
 umount /run/nfs
 """
 
+# Mounts of two addresses are one client with two connections, once it has found out that both are one server (RFC 8881 §2.10.5).
+TRUNKED = r"""
+connections() { awk '/ mounted on /{on = / mounted on \/run\/nfs /} on && $1 == "xprt:"' /proc/self/mountstats; }
+trunked() {
+  mount_ "$EXPORT" /run/nfs max_connect=4 && HOST=$OTHER_HOST mount_ "$EXPORT" /run/nfs2 max_connect=4 && connections && [ "$(connections | wc -l)" = 2 ] || return
+  fio_ --direct=1 --ioengine=libaio --iodepth=16 --size=8m --randseed=3 && connections && [ "$(connections | awk '$8 > 20' | wc -l)" = 2 ]
+}
+case_ "$WHAT: two addresses are one server, and both carry its calls" trunked
+umount /run/nfs2; umount /run/nfs
+"""
+
 RANGES = r"""
 case_ "$WHAT: holes are made and filled" holes
 case_ "$WHAT: files are copied by the server" copies
@@ -411,12 +422,16 @@ cd /; umount /run/nfs2 2>/dev/null; umount /run/nfs
 """
 
 
+# An address of this side beside that of all other cases.
+OTHER_HOST = "10.99.0.9"
+
+
 def boot(lab, script, server, name, what, requests=None, version="3", proto="tcp", port=PORT):
     fsx = tools.find("fsx")
     if not fsx:
         raise Skip("no fsx: `cargo install fsx` makes it")
     uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=port, MOUNTPORT=PORT,
-                  VERS=version, OTHER={"4.1": "4.2"}.get(version, "4.1"), PROTO=proto, programs=os.path.dirname(fsx),
+                  VERS=version, OTHER={"4.1": "4.2"}.get(version, "4.1"), PROTO=proto, OTHER_HOST=OTHER_HOST, programs=os.path.dirname(fsx),
                   FSX=f"{uml.PROGRAMS}/fsx")
 
 
@@ -443,9 +458,11 @@ def directory(lab):
 
 
 def four_one(lab):
-    with serve(lab, {"/memory": "mem:256M"}) as server:
+    uml.network_up()
+    proc.run("ip", "address", "replace", f"{OTHER_HOST}/24", "dev", "tap0")
+    with serve(lab, {"/memory": "mem:256M"}, f"{OTHER_HOST}:{PORT}") as server:
         boot(lab, ALL, server, "/memory", "4.1, memory", version="4.1")
-        boot(lab, FOUR + UNMOUNT + TAKEN, server, "/memory", "4.1, state", {"takeover": server.take_over}, "4.1")
+        boot(lab, FOUR + UNMOUNT + TRUNKED + TAKEN, server, "/memory", "4.1, state", {"takeover": server.take_over}, "4.1")
 
 
 def four_two(lab):

@@ -13,7 +13,7 @@ from .target import Stag
 
 
 class Share:
-    """A running server. `exports`: what each name shows (a directory, or mem:SIZE). `ports`: others that it listens at."""
+    """A running server. `exports`: what each name shows (a directory, or mem:SIZE). `ports`: others that it listens at, or whole addresses."""
 
     def __init__(self, folder, exports, host, port, ports=(), config="", groups=None, user=None):
         self.folder, self.exports, self.host, self.port, self.ports, self.config = folder, exports, host, port, ports, config
@@ -27,7 +27,7 @@ class Share:
     def command(self):
         words = [*self.within, self.binary, "serve", "--control", self.control]
         for port in (self.port, *self.ports):
-            words += ["--nfs", f"{self.host}:{port}"]
+            words += ["--nfs", port if ":" in str(port) else f"{self.host}:{port}"]
         for name, path in self.exports.items():
             words += ["--export", f"{name}={path}"]
         if self.config:
