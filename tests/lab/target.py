@@ -5,6 +5,7 @@ Both are described by the same words: a list of Units, perhaps CHAP credentials.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -293,7 +294,7 @@ class Lab:
 
     def __init__(self, report, folder, kind):
         self.report, self.folder, self.kind = report, folder, kind
-        self.count = 0
+        self.count = itertools.count(1)
         self.ends = contextlib.ExitStack()  # What ends with the run.
         self.running = []  # Targets that go on after a case.
 
@@ -305,8 +306,7 @@ class Lab:
         return self.report.case(name, function, *arguments, more=lambda: [target.last_words() for target in self.running])
 
     def new_folder(self, name="run"):
-        self.count += 1
-        folder = os.path.join(self.folder, f"{self.count:03}-{re.sub('[^a-z0-9]+', '-', name.lower())}")
+        folder = os.path.join(self.folder, f"{next(self.count):03}-{re.sub('[^a-z0-9]+', '-', name.lower())}")
         os.makedirs(folder)
         return folder
 

@@ -51,10 +51,15 @@ def serves_again(session):
     proc.wait_until(lambda: session.run(WRITE, out=b"\4" * 4096)[0] == 0, 90, "a new instance serves")
 
 
+def owner(cluster, image):
+    """The address of the client that has the image's lock."""
+    lock, = json.loads(cluster.rbd("lock", "ls", image, "--format", "json"))
+    return lock["address"]
+
+
 def shut_out(cluster, image):
-    """Puts the owner of the image's lock on the blocklist."""
-    owner, = json.loads(cluster.rbd("lock", "ls", image, "--format", "json"))
-    cluster.command("osd", "blocklist", "add", owner["address"], 60)
+    """Puts that client on the blocklist."""
+    cluster.command("osd", "blocklist", "add", owner(cluster, image), 60)
 
 
 class Writer(threading.Thread):
