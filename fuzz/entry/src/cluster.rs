@@ -42,7 +42,7 @@ fn changes(mut record: Record) {
         let instance = record.members[gateway].instance;
         record.begin_fence(*gateway, GatewayId(9));
         record.end_fence(instance, Epoch(1));
-        let _ = record.join(*gateway, member(11), 2);
+        let _ = record.join(*gateway, member(11));
     }
     record.spread();
     gateways.iter().for_each(|gateway| {
@@ -70,7 +70,7 @@ pub fn record_seeds() -> Vec<(&'static str, Seed)> {
     let mut record = Record::default();
     let mut seeds = vec![("empty", seed(&record))];
     for id in 1..=3 {
-        let _ = record.join(GatewayId(id), member(u64::from(id)), 2);
+        let _ = record.join(GatewayId(id), member(u64::from(id)));
         let _ = record.add(UnitId(id.into()));
     }
     seeds.push(("three-gateways", seed(&record)));

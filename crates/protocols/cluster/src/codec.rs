@@ -34,7 +34,6 @@ const CHECKSUM: usize = 4;
 
 const MEMBERS: u16 = 1;
 const PLACES: u16 = 2;
-const PORTS: u16 = 3;
 const BARRIER: u16 = 4;
 const FENCED: u16 = 5;
 
@@ -55,7 +54,7 @@ pub enum DecodeError {
     /// They were changed, or are incomplete.
     #[error(
         "the group's record is damaged at byte {at} ({what}): end all gateways of the group, remove the \
-         object, and start them again; relative port identifiers are given anew"
+         object, and start them again"
     )]
     Damaged {
         /// What is wrong.
@@ -77,7 +76,6 @@ pub fn encode(record: &Record) -> Vec<u8> {
     let mut sections = record.kept.clone();
     sections.insert(MEMBERS, members(&record.members));
     sections.insert(PLACES, places(&record.places));
-    sections.insert(PORTS, ports(&record.ports));
     sections.insert(BARRIER, record.barrier.0.to_be_bytes().to_vec());
     sections.insert(FENCED, fences(&record.fences));
     let mut bytes = MAGIC.to_vec();
@@ -133,16 +131,6 @@ fn places(places: &BTreeMap<UnitId, Place>) -> Vec<u8> {
     bytes
 }
 
-fn ports(ports: &BTreeMap<GatewayId, Vec<u16>>) -> Vec<u8> {
-    let mut bytes = (ports.len() as u16).to_be_bytes().to_vec();
-    for (id, own) in ports {
-        bytes.extend(id.0.to_be_bytes());
-        bytes.extend((own.len() as u16).to_be_bytes());
-        bytes.extend(own.iter().flat_map(|port| port.to_be_bytes()));
-    }
-    bytes
-}
-
 fn fences(fences: &VecDeque<Fence>) -> Vec<u8> {
     let mut bytes = vec![fences.len() as u8];
     for fence in fences {
@@ -191,7 +179,6 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
         match tag {
             MEMBERS => record.members = section.members()?,
             PLACES => record.places = section.places()?,
-            PORTS => record.ports = section.ports()?,
             BARRIER => record.barrier = Epoch(section.u32()?),
             FENCED => record.fences = section.fences()?,
             _ => {
@@ -208,7 +195,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
             return Err(damaged("the length of a section", section.at));
         }
     }
-    if known != 5 {
+    if known != 4 {
         return Err(damaged("a section is missing", body.len()));
     }
     Ok(record)
@@ -329,15 +316,6 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn ports(&mut self) -> Result<BTreeMap<GatewayId, Vec<u16>>, DecodeError> {
-        let count = usize::from(self.u16()?);
-        self.entries(count, record::GATEWAYS, |reader| {
-            let (id, count) = (reader.gateway()?, usize::from(reader.u16()?));
-            let own = reader.take(count * 2)?;
-            Ok((id, own.chunks_exact(2).map(|port| u16::from_be_bytes([port[0], port[1]])).collect()))
-        })
-    }
-
     fn fences(&mut self) -> Result<VecDeque<Fence>, DecodeError> {
         let count = usize::from(self.u8()?);
         if count > FENCES {
@@ -366,7 +344,7 @@ mod tests {
                 secret: 7,
                 standing: Standing::Serving,
             };
-            record.join(GatewayId(id), member, 2).expect("a gateway joins");
+            record.join(GatewayId(id), member).expect("a gateway joins");
         }
         for unit in 0..5 {
             record.add(UnitId(unit)).expect("there is room");
@@ -403,7 +381,6 @@ mod tests {
         let mut expected = b"staggrp\0\0\x01".to_vec();
         expected.extend(b"\0\x01\0\0\0\x02\0\0");
         expected.extend(b"\0\x02\0\0\0\x0d\0\0\0\x01\0\0\0\x09\x02\0\x01\0\x02");
-        expected.extend(b"\0\x03\0\0\0\x02\0\0");
         expected.extend(b"\0\x04\0\0\0\x04\x01\x02\x03\x04");
         expected.extend(b"\0\x05\0\0\0\x01\0");
         let bytes = encode(&record);
@@ -472,9 +449,9 @@ mod tests {
             standing: Standing::Serving,
         };
         for id in 0..record::MEMBERS as u16 {
-            assert_eq!(record.join(GatewayId(id), member(id), 64), Ok(()));
+            assert_eq!(record.join(GatewayId(id), member(id)), Ok(()));
         }
-        assert_eq!(record.join(GatewayId(9_999), member(9_999), 1), Err(record::Refusal::Full));
+        assert_eq!(record.join(GatewayId(9_999), member(9_999)), Err(record::Refusal::Full));
         for unit in 0..record::PLACES as u32 {
             record.places.insert(UnitId(unit), Place::Vacant);
         }

@@ -24,7 +24,6 @@ use crate::view::{self, View};
 pub struct Gateway {
     id: GatewayId,
     own: Member,
-    ports: u16,
     timers: Timers,
     life: Life,
     version: Version,
@@ -82,14 +81,12 @@ struct Proposal {
 }
 
 impl Gateway {
-    /// A life that begins at `now`. `own` is what the record shall say of it; `ports` is how many
-    /// relative port identifiers it needs.
+    /// A life that begins at `now`. `own` is what the record shall say of it.
     #[must_use]
-    pub fn new(now: Time, id: GatewayId, own: Member, ports: u16, timers: Timers) -> Self {
+    pub fn new(now: Time, id: GatewayId, own: Member, timers: Timers) -> Self {
         let mut gateway = Self {
             id,
             own,
-            ports,
             life: Life::Joining,
             version: Version(0),
             record: Record::default(),
@@ -520,7 +517,7 @@ impl Gateway {
     }
 
     fn join(&mut self, record: &mut Record) -> bool {
-        match record.join(self.id, self.own.clone(), self.ports) {
+        match record.join(self.id, self.own.clone()) {
             Ok(()) => true,
             // Its last life may still run: a restart is no proof that it does not. One whose
             // counter moves is another daemon of this name. The two would take turns in fencing.

@@ -4,7 +4,7 @@
 //! change lose or win it whole. Heartbeats are counters beside the record in the same object, so
 //! that a heartbeat conflicts with no change.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
@@ -13,8 +13,6 @@ use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
 pub const FENCES: usize = 64;
 /// The most members.
 pub const MEMBERS: usize = 256;
-/// The most gateways that have relative port identifiers.
-pub const GATEWAYS: usize = 1_024;
 /// The most units.
 pub const PLACES: usize = 16_384;
 /// The most addresses of a member.
@@ -29,9 +27,6 @@ pub struct Record {
     pub members: BTreeMap<GatewayId, Member>,
     /// The plan: who shall own each unit. RBD's lock says who owns it.
     pub places: BTreeMap<UnitId, Place>,
-    /// Relative port identifiers (SPC-6 §3.1), unique over the group. They outlive their gateway's
-    /// membership, because registrations name them.
-    pub ports: BTreeMap<GatewayId, Vec<u16>>,
     /// The highest map epoch of all fences. An owner needs a map at least as new before it serves.
     pub barrier: Epoch,
     /// The last fences, oldest first.
@@ -123,8 +118,6 @@ pub enum Refusal {
     Protocol,
     /// The gateway does not have the secret that the group uses.
     Secret,
-    /// All 65,535 relative port identifiers are taken.
-    Ports,
     /// The record has no room for another gateway, unit or address.
     Full,
     /// The group does not serve this unit.
@@ -160,17 +153,15 @@ impl Record {
         self.fences.iter().any(|fence| fence.instance == instance)
     }
 
-    /// Lets a gateway in. It keeps the relative ports that it had, and gets more up to `ports`.
+    /// Lets a gateway in.
     ///
     /// # Errors
     /// If the group cannot work with it.
-    pub fn join(&mut self, id: GatewayId, member: Member, ports: u16) -> Result<(), Refusal> {
+    pub fn join(&mut self, id: GatewayId, member: Member) -> Result<(), Refusal> {
         if self.members.contains_key(&id) {
             return Err(Refusal::Predecessor);
         }
-        let known = self.ports.contains_key(&id);
         if self.members.len() >= MEMBERS
-            || !known && self.ports.len() >= GATEWAYS
             || member.addresses.len() > ADDRESSES
             || member.addresses.iter().any(|address| address.len() > ADDRESS)
         {
@@ -182,15 +173,6 @@ impl Record {
         if self.secret().is_some_and(|secret| member.secret < secret) {
             return Err(Refusal::Secret);
         }
-        let mut own = self.ports.get(&id).cloned().unwrap_or_default();
-        let wanted = usize::from(ports).saturating_sub(own.len());
-        let taken: BTreeSet<u16> = self.ports.values().flatten().copied().collect();
-        let free = (1..=u16::MAX).filter(|port| !taken.contains(port)).take(wanted);
-        own.extend(free.collect::<Vec<_>>());
-        if own.len() < usize::from(ports) {
-            return Err(Refusal::Ports);
-        }
-        self.ports.insert(id, own);
         self.members.insert(id, member);
         self.settle();
         Ok(())
@@ -446,7 +428,7 @@ mod tests {
     fn group(members: u16, units: u32) -> Record {
         let mut record = Record::default();
         for id in 1..=members {
-            record.join(GatewayId(id), member(u64::from(id)), 2).expect("a gateway joins");
+            record.join(GatewayId(id), member(u64::from(id))).expect("a gateway joins");
         }
         for unit in 0..units {
             record.add(UnitId(unit)).expect("there is room");
@@ -471,35 +453,20 @@ mod tests {
     }
 
     #[test]
-    fn relative_ports_are_unique_and_survive_a_restart() {
-        let mut record = group(3, 0);
-        let before = record.ports[&GatewayId(2)].clone();
-        record.begin_fence(GatewayId(2), GatewayId(1));
-        record.end_fence(InstanceId(2), Epoch(1));
-        record.join(GatewayId(4), member(4), 2).expect("a gateway joins");
-        record.join(GatewayId(2), member(22), 3).expect("a gateway comes back");
-        assert!(record.ports[&GatewayId(2)].starts_with(&before));
-        let mut all: Vec<u16> = record.ports.values().flatten().copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), 9);
-    }
-
-    #[test]
     fn a_gateway_that_shares_no_version_or_secret_is_refused() {
         let mut record = group(2, 0);
         assert_eq!(record.protocol(), Some(2));
         let newer = Member { protocol: 3..=4, ..member(9) };
-        assert_eq!(record.join(GatewayId(9), newer, 1), Err(Refusal::Protocol));
+        assert_eq!(record.join(GatewayId(9), newer), Err(Refusal::Protocol));
         let older = Member { secret: 0, ..member(9) };
-        assert_eq!(record.join(GatewayId(9), older, 1), Err(Refusal::Secret));
-        assert_eq!(record.join(GatewayId(1), member(9), 1), Err(Refusal::Predecessor));
+        assert_eq!(record.join(GatewayId(9), older), Err(Refusal::Secret));
+        assert_eq!(record.join(GatewayId(1), member(9)), Err(Refusal::Predecessor));
     }
 
     #[test]
     fn a_rolling_upgrade_uses_the_newest_version_that_all_speak() {
         let mut record = group(2, 0);
-        record.join(GatewayId(3), Member { protocol: 2..=3, secret: 2, ..member(3) }, 1).expect("joins");
+        record.join(GatewayId(3), Member { protocol: 2..=3, secret: 2, ..member(3) }).expect("joins");
         assert_eq!((record.protocol(), record.secret()), (Some(2), Some(1)));
     }
 
@@ -532,14 +499,14 @@ mod tests {
             assert!(record.left(GatewayId(id)));
         }
         assert!(record.places.values().all(|place| *place == Place::Vacant));
-        record.join(GatewayId(1), member(7), 2).expect("a gateway joins");
+        record.join(GatewayId(1), member(7)).expect("a gateway joins");
         assert_eq!(owned(&record, 1), 2);
     }
 
     #[test]
     fn spreading_moves_the_excess_only() {
         let mut record = group(1, 4);
-        record.join(GatewayId(2), member(2), 1).expect("a gateway joins");
+        record.join(GatewayId(2), member(2)).expect("a gateway joins");
         assert!(record.spread());
         let moving = record.places.values().filter(|place| matches!(place, Place::Moving { .. })).count();
         assert_eq!((owned(&record, 1), moving), (2, 2));

@@ -37,8 +37,6 @@ pub struct Row {
     pub silent: Duration,
     /// How many units it owns.
     pub units: usize,
-    /// Its relative port identifiers.
-    pub ports: Vec<u16>,
     /// Whether it is the gateway asked.
     pub own: bool,
 }
@@ -55,7 +53,6 @@ pub(crate) fn of(
         standing: member.standing,
         silent: silent(member.instance),
         units: record.units_of(*gateway).count(),
-        ports: record.ports.get(gateway).cloned().unwrap_or_default(),
         own: *gateway == own,
     };
     View {

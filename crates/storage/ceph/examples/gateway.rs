@@ -192,7 +192,6 @@ fn main() {
         namespace: None,
         object: object.clone(),
         gateway: GatewayId(id.parse().unwrap_or_default()),
-        ports: 1,
         secret: 1,
         units: units.iter().filter_map(unit).collect(),
         op_timeout: Duration::from_secs(60),

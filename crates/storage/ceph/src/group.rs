@@ -41,8 +41,6 @@ pub struct GroupConfig {
     pub object: String,
     /// This gateway, unique in the group.
     pub gateway: GatewayId,
-    /// How many relative port identifiers it needs.
-    pub ports: u16,
     /// The newest secret of the group that it has.
     pub secret: u32,
     /// The same in all gateways of the group.

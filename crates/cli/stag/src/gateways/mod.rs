@@ -64,7 +64,6 @@ impl Gateways {
             namespace: config.namespace.clone(),
             object: config.object.clone(),
             gateway: GatewayId(config.number),
-            ports: 1,
             secret: config.secrets.keys().next_back().copied().unwrap_or_default(),
             units: images.collect(),
             op_timeout: Duration::from_secs(config.op_timeout_s.into()),

@@ -186,7 +186,7 @@ impl Node {
             secret: 1,
             standing: Standing::Serving,
         };
-        let mut machine = Gateway::new(self.local(queue.now), self.id, own, 2, Timers::default());
+        let mut machine = Gateway::new(self.local(queue.now), self.id, own, Timers::default());
         machine.make(self.mistake);
         self.machine = Some(machine);
         self.send(queue, Op::Watch, Then::Watch);

@@ -32,7 +32,7 @@ impl Scene {
             secret: 1,
             standing: Standing::Serving,
         };
-        let gateway = Gateway::new(self.now, GatewayId(id), own, 1, Timers::default());
+        let gateway = Gateway::new(self.now, GatewayId(id), own, Timers::default());
         self.gateways.insert(InstanceId(instance), gateway);
         self.passes(Duration::from_secs(1));
         InstanceId(instance)

@@ -200,7 +200,7 @@ impl Life {
             return Err(Error::NoThread);
         }
         let now = clock();
-        let mut machine = Gateway::new(now, config.gateway, own, config.ports, config.timers.clone());
+        let mut machine = Gateway::new(now, config.gateway, own, config.timers.clone());
         // Answers to these have no one who waits: number 0.
         for unit in config.units.keys() {
             machine.handle(now, Event::Request { request: 0, asked: Request::Add(*unit) });
