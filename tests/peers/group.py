@@ -288,7 +288,7 @@ class Hosts:
     def session(self, name):
         host, number = name
         if name not in self.sessions:
-            self.sessions[name] = wire.session(self.group.daemons[number], initiator=f"iqn.2026-01.example.lab:host{host}", timeout=30)
+            self.sessions[name] = wire.session(self.group.daemons[number], initiator=f"iqn.2026-01.example.lab:host{host}")
         return self.sessions[name]
 
     def run(self, name, cdb, length=0, out=None):
