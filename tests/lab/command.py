@@ -301,7 +301,7 @@ def main():
     if names:
         if kernel:
             tool("fsx", FSX)
-history_judge()
+            history_judge()
         if not all(map(of_the_kernel, every)):
             python_packages()
         if not os.environ.get("STAG_BIN"):
