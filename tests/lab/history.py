@@ -25,7 +25,8 @@ from lab import proc, tools, wire  # noqa: E402
 from lab.report import Failed  # noqa: E402
 from lab.target import IQN  # noqa: E402
 
-# Seconds of silence after which an initiator may give a path up, and within which what a closed connection has carried must have ended.
+# Seconds of silence after which an initiator may give a path up. What a closed connection has
+# carried must have ended within this time, too.
 GIVE_UP = 6
 # Seconds after which a client takes another portal without a reason, and between its operations.
 STAY, THINK = 10, 0.004

@@ -122,7 +122,7 @@ impl Pattern {
         matches!(self, Self::Rr | Self::Rw | Self::Rm)
     }
 
-    /// Whether only NFS has it: calls without data.
+    /// Only NFS has it: calls without data.
     pub fn is_call(self) -> bool {
         !matches!(self, Self::Rr | Self::Rw | Self::Rm | Self::Sr | Self::Sw | Self::Sm)
     }

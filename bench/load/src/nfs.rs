@@ -44,7 +44,7 @@ const LISTING: u32 = 256 << 10;
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     portal: String,
-    /// What MOUNT is asked for.
+    /// The path that MOUNT gets.
     directory: String,
     name: String,
 }
@@ -177,7 +177,7 @@ fn handle(results: &[u8]) -> Result<Vec<u8>, LoadError> {
     handle.map(<[u8]>::to_vec).ok_or_else(|| LoadError::Protocol("a file handle is too long".into()))
 }
 
-/// What differs from call to call.
+/// The parts of a call that differ from the last one.
 #[derive(Clone, Copy)]
 enum Varies {
     Nothing,
@@ -268,7 +268,7 @@ impl Template {
         outbox.push(&self.call, 0..if self.procedure == WRITE { self.block } else { 0 });
     }
 
-    /// What is wrong with a reply; `head` has its first bytes, of `len`.
+    /// The error of a reply; `head` has its first bytes, of `len`.
     fn wrong(&self, head: &[u8], len: usize) -> Option<String> {
         if self.procedure == NULL {
             return None;
