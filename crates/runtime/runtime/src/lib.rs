@@ -11,7 +11,8 @@
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices. [`files`]: their names. [`FileHandle`]: files without
 //!   names. [`act_as`]: calls for another user.
-//! - [`BlockingStream`], [`channel`], [`nap`]: what threads that are not cores wait with.
+//! - [`thread()`], [`BlockingStream`], [`channel`], [`nap`]: threads that are not cores, and what they
+//!   wait with.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have.
 //!   [`Signals`]. [`Readable`]: descriptors that belong to another library. [`Foreign`]: operations
@@ -67,7 +68,7 @@ pub use net::{
 };
 pub use notify::Notify;
 pub use op::{Backend, Completer, Foreign};
-pub use outside::{Receiver, RecvError, RecvTimeoutError, SendError, Sender, channel, nap};
+pub use outside::{Receiver, RecvError, RecvTimeoutError, SendError, Sender, channel, nap, thread};
 pub use pooled::Pooled;
 pub use random::random;
 pub use readable::Readable;
@@ -77,6 +78,6 @@ pub use runtime::{
 };
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};
-pub use time::{Elapsed, Sleep, clock, now, sleep, sleep_until, timeout};
+pub use time::{Elapsed, Sleep, clock, clock_since_boot, now, sleep, sleep_until, timeout};
 pub use urgency::{Urgency, be_patient, be_urgent};
 pub use uses::Use;

@@ -45,8 +45,24 @@ impl Seat {
     }
 }
 
+/// Which thread of a world waits for a channel: none.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting;
+
+impl Waiting {
+    pub(crate) fn wait(&self, _: Option<Duration>) {}
+
+    #[inline]
+    pub(crate) fn wake(&self) {}
+}
+
 #[inline]
 pub(crate) fn now() -> Option<Instant> {
+    None
+}
+
+#[inline]
+pub(crate) fn elapsed() -> Option<Duration> {
     None
 }
 

@@ -24,6 +24,17 @@ pub fn clock() -> Instant {
     crate::sim::now().unwrap_or_else(Instant::now)
 }
 
+/// The time since the machine was started, suspended time included; in a simulated world the
+/// world's time.
+pub fn clock_since_boot() -> Duration {
+    crate::sim::elapsed().unwrap_or_else(|| {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: it fills the structure, which outlives the call. This clock is always there.
+        unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    })
+}
+
 struct Timer {
     at: Instant,
     /// Position in the heap; `None` once it has fired.

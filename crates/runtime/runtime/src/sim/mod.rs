@@ -11,11 +11,13 @@
 //! keep its turn for ever. [`crate::channel`] and [`crate::nap`] hand the turn on while they wait.
 
 mod chance;
+mod machine;
 pub mod medium;
 mod net;
 pub(crate) mod ring;
 mod socket;
 mod turns;
+mod waiting;
 
 pub(crate) mod calls;
 pub(crate) use medium::operations as files;
@@ -26,11 +28,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use chance::Chance;
+pub use machine::{Machine, cut, on_machine, pause};
 pub use net::{
     Link, Middlebox, Network, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall,
 };
 pub(crate) use socket::Socket;
 use turns::Turns;
+pub(crate) use waiting::Waiting;
 
 /// Settings of a world.
 #[derive(Clone, Debug)]
@@ -76,6 +80,7 @@ pub(crate) struct State {
     now: u64,
     chance: Chance,
     turns: Turns,
+    machines: machine::Machines,
     net: net::Net,
     medium: medium::Medium,
     trace: u64,
@@ -128,6 +133,11 @@ pub(crate) fn now() -> Option<Instant> {
     HERE.with_borrow(|here| here.as_ref().map(|here| here.world.time(here.world.lock().now)))
 }
 
+/// The virtual time since some time before the world began, in a world.
+pub(crate) fn elapsed() -> Option<Duration> {
+    with(|state, _| Duration::from_nanos(state.now))
+}
+
 /// A random number from the world's seed.
 ///
 /// # Panics
@@ -173,13 +183,14 @@ where
             now: 1_000_000_000,
             chance: Chance::new(config.seed),
             turns: Turns::new(config.time_limit),
+            machines: machine::Machines::default(),
             net: net::Net::new(config.network),
             // Drawn apart, so that files do not change what else a seed decides.
             medium: medium::Medium::new(Chance::new(config.seed ^ 0x4d45_4449_554d)),
             trace: 0,
         };
         let world = Arc::new(World { state: Mutex::new(state), began: Instant::now() });
-        let me = world.lock().turns.join();
+        let me = world.lock().turns.join(Machine::default());
         world.lock().turns.begin(me);
         let seat = Seat::take(Here { world: world.clone(), me });
         let runtime = crate::Runtime::new(crate::Config { spin_us: 0, ..crate::Config::default() })
@@ -228,7 +239,7 @@ impl Seat {
     /// during this thread's turn, so that it depends on the seed alone.
     pub(crate) fn reserve() -> Option<Here> {
         let world = here()?.world;
-        let me = world.lock().turns.join();
+        let me = world.lock().turns.join(machine::current());
         Some(Here { world, me })
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::machine::{self, Machine};
 use super::net::Event;
 use super::{State, World};
 use crate::op::Completion;
@@ -17,6 +18,8 @@ pub(super) enum Wait {
     Completion,
     /// Its timeout.
     Time,
+    /// A message of a channel.
+    News,
     /// The end of another thread.
     Left(usize),
     /// The end of all other threads.
@@ -25,6 +28,7 @@ pub(super) enum Wait {
 
 /// One thread.
 struct Member {
+    machine: Machine,
     waits: Wait,
     /// Its timeout, in nanoseconds of virtual time.
     until: Option<u64>,
@@ -62,9 +66,10 @@ impl Turns {
         }
     }
 
-    /// A new thread: its number.
-    pub(super) fn join(&mut self) -> usize {
+    /// A new thread of a machine: its number.
+    pub(super) fn join(&mut self, machine: Machine) -> usize {
         self.members.push(Member {
+            machine,
             waits: Wait::Turn,
             until: None,
             left: false,
@@ -81,6 +86,17 @@ impl Turns {
 
     pub(super) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// A thread may go on that waits for a channel.
+    pub(super) fn has_news(&mut self, member: usize) {
+        if let Some(member) = self.members.get_mut(member).filter(|member| member.waits == Wait::News) {
+            member.waits = Wait::Turn;
+        }
+    }
+
+    pub(super) fn machine(&self, member: usize) -> Machine {
+        self.members[member].machine
     }
 
     /// Fails the run. All threads continue at once, and end.
@@ -122,22 +138,35 @@ impl Turns {
                 || match member.waits {
                     Wait::Turn => true,
                     Wait::Completion => !member.completions.is_empty(),
-                    Wait::Time => false,
+                    Wait::Time | Wait::News => false,
                     Wait::Left(other) => self.members[other].left,
                     Wait::Alone => {
                         self.members.iter().enumerate().all(|(other, member)| other == number || member.left)
                     }
                 })
     }
-
-    fn next_time(&self) -> Option<u64> {
-        let event = self.events.keys().next().map(|(at, _)| *at);
-        let members = self.members.iter().filter(|member| !member.left).filter_map(|member| member.until);
-        event.into_iter().chain(members).min()
-    }
 }
 
 impl State {
+    /// Whether a thread can run now.
+    fn can_run(&self, number: usize) -> bool {
+        self.machines.paused(self.turns.machine(number)) <= self.now && self.turns.can_run(number, self.now)
+    }
+
+    /// The next time at which something may happen: an event, a timeout, or the end of a pause.
+    fn next_time(&self) -> Option<u64> {
+        let event = self.turns.events.keys().next().map(|(at, _)| *at);
+        let members = self.turns.members.iter().enumerate().filter(|(_, member)| !member.left);
+        let members = members.filter_map(|(number, member)| {
+            let paused = self.machines.paused(member.machine);
+            match self.turns.can_run(number, self.now) {
+                true => Some(paused),
+                false => member.until.map(|until| until.max(paused)),
+            }
+        });
+        event.into_iter().chain(members).min()
+    }
+
     /// Chooses the next thread, and executes the events until it can run. `None` if all have left
     /// or the run has failed.
     fn choose(&mut self) -> Option<usize> {
@@ -146,15 +175,15 @@ impl State {
                 return None;
             }
             let count = self.turns.members.len();
-            let able = (0..count).filter(|n| self.turns.can_run(*n, self.now)).count();
+            let able = (0..count).filter(|n| self.can_run(*n)).count();
             if able > 0 {
                 let chosen = self.chance.within(0..able as u64) as usize;
-                return (0..count).filter(|n| self.turns.can_run(*n, self.now)).nth(chosen);
+                return (0..count).filter(|n| self.can_run(*n)).nth(chosen);
             }
             if self.turns.members.iter().all(|member| member.left) {
                 return None;
             }
-            match self.turns.next_time() {
+            match self.next_time() {
                 Some(at) => {
                     self.now = self.now.max(at);
                     self.check_limit();
@@ -207,6 +236,7 @@ impl World {
     /// Waits for the first turn of a thread that has just come.
     pub(super) fn wait_for_turn(&self, me: usize) {
         let state = self.lock();
+        machine::enter(state.turns.machine(me));
         drop(self.sleep_until_turn(state, me));
     }
 

@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::State;
+use super::machine::{self, Machine};
 use crate::op::sqe::{Kind, MORE, Offered, Sqe};
 use crate::op::{Completion, WOKEN};
 pub use faults::{Link, Middlebox, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall};
@@ -55,7 +56,7 @@ impl Default for Network {
     }
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
@@ -100,6 +101,7 @@ enum Phase {
 
 struct Socket {
     phase: Phase,
+    machine: Machine,
     local: SocketAddr,
     remote: SocketAddr,
     /// The other end.
@@ -210,9 +212,10 @@ impl Net {
         self.by_pipe.clear();
     }
 
-    fn add(&mut self, local: SocketAddr, remote: SocketAddr) -> usize {
+    fn add(&mut self, machine: Machine, local: SocketAddr, remote: SocketAddr) -> usize {
         self.sockets.push(Socket {
             phase: Phase::Fresh,
+            machine,
             local,
             remote,
             peer: None,
@@ -257,7 +260,7 @@ impl Net {
     pub(super) fn socket(&mut self, core: usize) -> io::Result<RawFd> {
         let ip = Ipv4Addr::new(10, 0, 0, 1 + core as u8);
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let id = self.add(SocketAddr::new(ip.into(), 0), nowhere);
+        let id = self.add(machine::current(), SocketAddr::new(ip.into(), 0), nowhere);
         self.descriptor(id)
     }
 

@@ -24,7 +24,9 @@ impl State {
             if to.ip().is_loopback() {
                 socket.local.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
             }
-            let at = self.arrival(id, 0);
+            let listener = self.net.listener(to).map(|listener| self.net.sockets[listener].machine);
+            let cut = listener.map_or(0, |machine| self.cut(id, machine));
+            let at = self.arrival(id, 0).max(cut);
             self.turns.at(at, Event::Arrives { client: id, to });
         }
         self.net.sockets[id].parked.push(Parked { core, kind, sqe, done: 0 });

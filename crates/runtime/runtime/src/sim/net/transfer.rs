@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use super::super::State;
+use super::super::machine::Machine;
 use super::{Event, Phase, error, nanoseconds};
 use crate::op::sqe::Kind;
 
@@ -71,12 +72,20 @@ impl State {
         if self.chance.happens(lost) {
             takes += again;
         }
+        let cut = self.net.sockets[id].peer.map_or(0, |peer| self.cut(peer, self.net.sockets[id].machine));
         let socket = &mut self.net.sockets[id];
         let free = &mut self.net.free[usize::from(socket.is_client)];
         *free = (*free).max(self.now) + carries;
         let at = (*free + takes).max(socket.last_arrival).max(socket.stalled_until);
+        // What a cut has held back is sent again then.
+        let at = if cut > self.now { at.max(cut + takes) } else { at };
         socket.last_arrival = at;
         at
+    }
+
+    /// Until when nothing arrives that an end sends to a machine.
+    pub(super) fn cut(&self, from: usize, to: Machine) -> u64 {
+        self.machines.cut(self.net.sockets[from].machine, to)
     }
 
     /// Sends an event without payload to an end.
@@ -95,7 +104,8 @@ impl State {
             let event = Event::Connected { client, result: -libc::ECONNREFUSED };
             return self.signal(client, event);
         };
-        let server = self.net.add(to, from);
+        let machine = self.net.sockets[listener].machine;
+        let server = self.net.add(machine, to, from);
         let end = &mut self.net.sockets[server];
         end.phase = Phase::Connected;
         end.peer = Some(client);
