@@ -14,6 +14,9 @@
 //! - `luks`: decryption of an image. `operation`: I/O. `bound`: how many bytes of it may be in
 //!   flight. `run`: what an image has.
 //!
+//! `either` is what other crates see of these. In a simulated world (feature `sim`) it is a model of a
+//! cluster instead, `model`.
+//!
 //! A missing library is an error that names the package; a missing function of a newer Ceph is a
 //! missing ability.
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
@@ -21,18 +24,21 @@
 mod bound;
 mod client;
 mod connection;
+mod either;
 mod error;
 mod image;
 mod library;
 mod luks;
+#[cfg(feature = "sim")]
+pub mod model;
 mod object;
 mod operation;
 mod run;
 mod unpinned;
 
-pub use client::Client;
 pub use connection::{Login, plain as plain_address, wait_until_closed};
+pub use either::{Client, Image, Object, Watch};
 pub use error::{Error, LoadError};
-pub use image::{About, Changed, Image, Source, Successor};
-pub use object::{Change, Content, Object, Told, Watch};
+pub use image::{About, Changed, Source, Successor};
+pub use object::{Change, Content, Told};
 pub use unpinned::start as start_unpinned;

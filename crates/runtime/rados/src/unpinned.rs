@@ -59,7 +59,7 @@ pub fn start(f: impl FnOnce() + Send + 'static) -> bool {
         leave_cores();
         f();
     };
-    std::thread::Builder::new().name("ceph-call".into()).spawn(unpinned).is_ok()
+    runtime::thread("ceph-call", unpinned).is_ok()
 }
 
 /// Lets this thread run on all processors that the process may have.
