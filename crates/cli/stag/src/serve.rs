@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gateway::Gateway;
 use iscsi_server::config::ServerConfig;
 use nfs_server::config::NfsConfig;
 use runtime::{Runtime, Signal, Signals};
@@ -24,7 +25,7 @@ use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, SocketError};
 use crate::exit::Exit;
 use crate::exports::{self, Trees};
-use crate::gateways::{Gateways, Shared};
+use crate::gateways::Shared;
 use crate::managed::{self, Document};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
@@ -199,7 +200,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(http) => http,
         Err(error) => return failed(format_args!("HTTP cannot be served: {error}"), None),
     };
-    let gateways = shared.map(|shared| Gateways::start(shared, core.hub().first())).transpose();
+    let gateways = shared.map(|shared| shared.join(core.hub().first())).transpose();
     let gateways = match gateways {
         Ok(gateways) => gateways,
         Err(error) => return failed(format_args!("the group cannot be joined: {error}"), help_for(&error)),
@@ -260,7 +261,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         false => drop(naming),
     }
     // While others take the units, initiators' commands go to them.
-    daemon.gateways().into_iter().for_each(Gateways::leave);
+    daemon.gateways().into_iter().for_each(Gateway::leave);
     tracing::info!(?signal, sessions = server.sessions().len(), "ending");
     let stopped = core.stop(GRACE);
     let was_in_group = daemon.gateways().is_some();

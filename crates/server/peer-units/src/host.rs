@@ -78,6 +78,8 @@ struct Shared {
     units: RefCell<BTreeMap<u32, Unit>>,
     /// By instance and channel.
     peers: RefCell<BTreeMap<(u64, u16), Rc<Peer>>>,
+    /// Forwarders that are out of the group, while their commands have not ended.
+    ending: RefCell<Vec<Rc<Peer>>>,
     locals: RefCell<BTreeMap<Key, Weak<Local>>>,
     unproven: Cell<usize>,
 }
@@ -96,6 +98,7 @@ impl Host {
             began: runtime::now(),
             units: RefCell::default(),
             peers: RefCell::default(),
+            ending: RefCell::default(),
             locals: RefCell::default(),
             unproven: Cell::new(0),
         });
@@ -137,15 +140,25 @@ impl Host {
     /// The group has taken an instance out: its connections and nexuses go, once its commands have
     /// ended. [`HostConfig::is_member`] must say so already.
     pub fn forget(&self, instance: u64) {
+        self.forget_all(|_, of| of == instance);
+    }
+
+    fn forget_all(&self, is_gone: impl Fn(u16, u64) -> bool) {
         let mut gone = Vec::new();
-        self.0.peers.borrow_mut().retain(|(of, _), peer| {
-            if *of == instance {
+        self.0.peers.borrow_mut().retain(|(instance, _), peer| {
+            let is_gone = is_gone(peer.gateway, *instance);
+            if is_gone {
                 gone.push(peer.clone());
             }
-            *of != instance
+            !is_gone
         });
         for peer in gone {
-            runtime::spawn(async move { peer.end().await });
+            self.0.ending.borrow_mut().push(peer.clone());
+            let shared = self.0.clone();
+            runtime::spawn(async move {
+                peer.end().await;
+                shared.ending.borrow_mut().retain(|other| !Rc::ptr_eq(other, &peer));
+            });
         }
     }
 
@@ -211,7 +224,7 @@ impl Host {
             return Err(NoLine::Refused(Reason::NoMember));
         }
         let token = u64::try_from(since(self.0.began).as_nanos()).unwrap_or(u64::MAX);
-        let peer = self.peer(claim.instance, claim.channel);
+        let peer = self.peer(&claim);
         let mut accept = Vec::new();
         let keys = answering.accept(peer.remembers(), token, &mut accept).ok_or(NoLine::Closed)?;
         Ok(LetIn { claim, peer, keys, token, accept, rest })
@@ -267,6 +280,12 @@ impl Host {
         if !(config.is_member)(claim.gateway, claim.instance) {
             return Err(Reason::NoMember);
         }
+        // Its new life may begin once nothing of its former ones is in flight: it tells its
+        // initiators so.
+        self.forget_all(|gateway, instance| gateway == claim.gateway && instance != claim.instance);
+        if self.0.ending.borrow().iter().any(|peer| peer.gateway == claim.gateway) {
+            return Err(Reason::Busy);
+        }
         let peers = self.0.peers.borrow();
         if peers.len() >= config.peers && !peers.contains_key(&(claim.instance, claim.channel)) {
             return Err(Reason::Busy);
@@ -275,10 +294,10 @@ impl Host {
     }
 
     /// The forwarder that has proven itself.
-    fn peer(&self, instance: u64, channel: u16) -> Rc<Peer> {
+    fn peer(&self, claim: &Claim) -> Rc<Peer> {
         let mut peers = self.0.peers.borrow_mut();
-        let new = || Rc::new(Peer::new(self.0.clone(), instance));
-        peers.entry((instance, channel)).or_insert_with(new).clone()
+        let new = || Rc::new(Peer::new(self.0.clone(), claim.gateway, claim.instance));
+        peers.entry((claim.instance, claim.channel)).or_insert_with(new).clone()
     }
 }
 

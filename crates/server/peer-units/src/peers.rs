@@ -51,6 +51,8 @@ struct Routes {
     life: Life,
     /// Counts lives.
     lives: u64,
+    /// This gateway has left the group for good.
+    has_left: bool,
     owners: BTreeMap<u32, OwnerAt>,
     fenced: BTreeSet<u64>,
 }
@@ -59,7 +61,8 @@ impl Peers {
     #[must_use]
     pub fn new(config: PeersConfig) -> Arc<Self> {
         let life = config.life.clone();
-        let routes = Routes { life, lives: 1, owners: BTreeMap::new(), fenced: BTreeSet::new() };
+        let routes =
+            Routes { life, lives: 1, has_left: false, owners: BTreeMap::new(), fenced: BTreeSet::new() };
         Arc::new(Self { config, routes: Mutex::new(routes), links: OnceLock::new() })
     }
 
@@ -100,6 +103,14 @@ impl Peers {
         routes.lives += 1;
     }
 
+    /// This gateway has left the group for good: owners give no answer any more to what it has
+    /// forwarded.
+    pub fn leave(&self) {
+        let mut routes = self.routes();
+        routes.owners.clear();
+        routes.has_left = true;
+    }
+
     /// The newest secret that all gateways have, and its number, for connections from now on.
     pub fn use_secret(&self, secret: (u32, Secret)) {
         self.routes().life.secret = secret;
@@ -110,10 +121,19 @@ impl Peers {
         (routes.lives, routes.life.clone())
     }
 
-    /// Whether nothing is heard of an owner any more that a life has forwarded to.
+    /// Whether a life forwards nothing to an owner any more.
     pub(crate) fn is_over(&self, life: u64, instance: u64) -> bool {
         let routes = self.routes();
-        routes.lives != life || routes.fenced.contains(&instance)
+        routes.has_left || routes.lives != life || routes.fenced.contains(&instance)
+    }
+
+    /// Whether storage refuses an instance.
+    pub(crate) fn is_fenced(&self, instance: u64) -> bool {
+        self.routes().fenced.contains(&instance)
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.routes().has_left
     }
 
     pub(crate) fn owner(&self, unit: u32) -> Option<OwnerAt> {

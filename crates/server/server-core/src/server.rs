@@ -139,6 +139,11 @@ impl Server {
 }
 
 impl Handle {
+    /// The cores, for a front end.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
     /// Begins a change of the content. Blocks while another is in progress, and must not be called
     /// on a core.
     pub fn change(&self) -> Change<'_> {

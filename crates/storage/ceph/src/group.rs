@@ -14,12 +14,12 @@ mod unit;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cluster::{GatewayId, InstanceId, Refusal, Request, Stop, Timers, UnitId, View};
 use rados::{Client, Error, Image, Login, Source};
+use runtime::{Receiver, RecvTimeoutError, Sender, channel};
 
 use crate::name::ImageName;
 use life::{Life, Over, Told};
@@ -223,16 +223,16 @@ fn live(shared: Shared, told: &Receiver<Told>, mut report: Reporter) {
             Over::Stopped(_) | Over::Failed(_) => PAUSE,
         };
         if wait(told, pause) {
-            return;
+            return report(Report::Over { why: Over::Ended.to_string(), last: true });
         }
     }
 }
 
 /// Waits between two lives. Whether the group has ended meanwhile.
 fn wait(told: &Receiver<Told>, pause: Duration) -> bool {
-    let end = life::clock() + pause;
+    let end = runtime::clock_since_boot() + pause;
     loop {
-        match told.recv_timeout(end.saturating_sub(life::clock())) {
+        match told.recv_timeout(end.saturating_sub(runtime::clock_since_boot())) {
             Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return true,
             Err(RecvTimeoutError::Timeout) => return false,
             Ok(Told::Ask(_, answer)) => answer(Err(NotDone::Unknown)),

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use gateway::Gateway;
+
 use super::upgrade::Program;
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::exports::Trees;
-use crate::gateways::Gateways;
 use crate::health;
 use crate::health::monitor::Monitor;
 use crate::managed::Document;
@@ -36,7 +37,7 @@ pub struct Daemon {
     /// The log of changes.
     pub audit: Audit,
     /// This daemon's part in a group of gateways.
-    gateways: OnceLock<Gateways>,
+    gateways: OnceLock<Gateway>,
     /// The socket of HTTP, and the configured address.
     pub http: OnceLock<(SocketAddr, OwnedFd)>,
     /// The configuration in force, and its open units.
@@ -137,12 +138,12 @@ impl Daemon {
     }
 
     /// The daemon has joined a group.
-    pub fn set_gateways(&self, gateways: Gateways) {
+    pub fn set_gateways(&self, gateways: Gateway) {
         let _ = self.gateways.set(gateways);
     }
 
     /// This daemon's part in a group of gateways.
-    pub fn gateways(&self) -> Option<&Gateways> {
+    pub fn gateways(&self) -> Option<&Gateway> {
         self.gateways.get()
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use ceph::ImageName;
 use cluster::record::{Next, Standing};
 use cluster::{Place, Request as Change};
+use gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -13,8 +14,8 @@ use super::client::{CallError, Client};
 use super::daemon::Daemon;
 use super::protocol::{Fault, Kind, Request, json as to_json};
 use crate::args;
+use crate::config::gateways::unit_number;
 use crate::exit::Exit;
-use crate::gateways::Gateways;
 use crate::out;
 use crate::unit::Backing;
 
@@ -81,7 +82,7 @@ struct Move {
     gateway: u16,
 }
 
-fn group(daemon: &Daemon) -> Result<&Gateways, Fault> {
+fn group(daemon: &Daemon) -> Result<&Gateway, Fault> {
     let none = "this daemon is in no group: add [gateways] to its configuration, and start it again";
     daemon.gateways().ok_or_else(|| Fault::new(Kind::Refused, none))
 }
@@ -98,7 +99,7 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
             let Move { unit, gateway } = request.arguments()?;
             let image = image(daemon, &unit)?;
             let began = Instant::now();
-            group.move_unit(&image, gateway).map_err(refused)?;
+            group.move_unit(unit_number(&image), gateway).map_err(refused)?;
             let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             Ok(json!({ "image": image.to_string(), "gateway": gateway, "ms": ms }))
         }
@@ -124,7 +125,7 @@ fn image(daemon: &Daemon, unit: &str) -> Result<ImageName, Fault> {
     found.next().map(|(_, name)| name.clone()).ok_or_else(none)
 }
 
-pub fn status(group: &Gateways) -> GroupStatus {
+pub fn status(group: &Gateway) -> GroupStatus {
     let status = group.status();
     let (view, images) = (status.view.unwrap_or_default(), group.images());
     let hex = |instance: cluster::InstanceId| format!("{:016x}", instance.0);

@@ -1,52 +1,41 @@
-//! The units that all gateways of the group serve: their images, their identity, and the unit that
-//! this gateway's initiators see of each.
+//! The units that all gateways of the group serve, as they are configured here: their images, their
+//! identity, and how their disks are opened.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use backing::Health;
-use ceph::group::seeds;
-use ceph::{ImageName, Login};
-use device::{Identity, PortGroups};
+use backing::spec::{CacheMode, Opened};
+use backing::{BlockStore, Health};
+use ceph::group::{Serving, seeds};
+use ceph::{ImageName, Login, RbdStore};
+use device::Identity;
 use disk::unit::Registry;
+use gateway::{Gateway, Owned, Units};
 use iscsi::discovery::TargetAddress;
-use peer_units::{GroupUnit, Life, Peers, PeersConfig};
-use scsi::alua::Groups;
-use scsi::data::target_port_groups::{AccessState, TargetPortGroup, supported};
+use peer_units::GroupUnit;
+use server_core::Post;
 
 use crate::config::gateways::unit_number;
 use crate::config::{Config, Gateways};
 use crate::identity::{self, Settled};
 use crate::unit::{Backing, UnitSpec};
-
-/// The most bytes of data in one frame of the peer link.
-const PIECE: u32 = 256 << 10;
+use crate::units::disk_over;
 
 /// The group's units at this gateway.
 pub struct Shared {
     pub config: Gateways,
-    pub peers: Arc<Peers>,
+    units: Arc<Units>,
     /// By unit number: the image, and what names it in the world.
     images: BTreeMap<u32, (ImageName, String)>,
-    units: Mutex<BTreeMap<u32, Arc<SharedUnit>>>,
 }
 
 /// A unit of the group, as it is configured here.
 pub struct SharedUnit {
-    pub number: u32,
-    pub name: ImageName,
     pub unit: Arc<GroupUnit>,
     pub health: Arc<Health>,
     pub identity: Identity,
-    pub(super) spec: UnitSpec,
-    pub(super) registry: Registry,
-    pub(super) op_timeout: Duration,
-}
-
-/// How the group reaches the cluster.
-pub fn login(config: &Gateways) -> Login {
-    Login { user: config.ceph_user.clone(), conf: config.ceph_conf.clone() }
 }
 
 impl Shared {
@@ -67,42 +56,31 @@ impl Shared {
         let names: Vec<ImageName> = images.values().cloned().collect();
         let seeds = seeds(&login(group), &names, op_timeout(group)).map_err(|error| error.to_string())?;
         let images = images.into_iter().zip(seeds).map(|((number, name), seed)| (number, (name, seed)));
-        let Some((number, secret)) = group.secrets.iter().next_back() else {
-            return Err("the group has no secret".into());
-        };
-        let timers = cluster::Timers::default();
-        let peers = Peers::new(PeersConfig {
-            gateway: group.number,
-            life: Life { instance: 0, secret: (*number, secret.clone()), versions: peer_link::VERSIONS },
-            piece: PIECE,
-            hold: timers.hold,
-            fresh: timers.fresh,
-        });
-        Ok(Some(Arc::new(Self {
-            config: group.clone(),
-            peers,
-            images: images.collect(),
-            units: Mutex::default(),
-        })))
+        let units = Units::new(gateway::Config {
+            number: group.number,
+            links: group.members.iter().map(|member| (member.number, member.link)).collect(),
+            secrets: group.secrets.clone(),
+            login: login(group),
+            pool: group.pool.clone(),
+            namespace: group.namespace.clone(),
+            object: group.object.clone(),
+            op_timeout: op_timeout(group),
+            timers: cluster::Timers::default(),
+        })?;
+        Ok(Some(Arc::new(Self { config: group.clone(), units, images: images.collect() })))
+    }
+
+    /// Joins the group; `post` is the core that serves other gateways. Blocks until that listens.
+    ///
+    /// # Errors
+    /// The peer link's address cannot be listened on, or there is no thread.
+    pub fn join(&self, post: Post) -> io::Result<Gateway> {
+        Gateway::start(self.units.clone(), self.images(), post)
     }
 
     /// The images, by the numbers of their units.
     pub fn images(&self) -> BTreeMap<u32, ImageName> {
         self.images.iter().map(|(number, (name, _))| (*number, name.clone())).collect()
-    }
-
-    fn units(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<SharedUnit>>> {
-        self.units.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A unit that is open here.
-    pub fn unit(&self, number: u32) -> Option<Arc<SharedUnit>> {
-        self.units().get(&number).cloned()
-    }
-
-    /// All units that are open here.
-    pub fn all(&self) -> Vec<Arc<SharedUnit>> {
-        self.units().values().cloned().collect()
     }
 
     /// Opens a unit, of which this gateway need not be the owner.
@@ -120,19 +98,13 @@ impl Shared {
             return Err(SharedUnit::AT_START.into());
         };
         let settled = identity::of_seed(seed, None);
-        let unit = GroupUnit::new(&self.peers, number, self.ports()?).map_err(|error| error.to_string())?;
-        let unit = Arc::new(SharedUnit {
-            number,
-            name: name.clone(),
-            unit,
-            health: Health::new(format!("rbd:{name}")),
-            identity: identity::names(&spec.options, Identity::of("Disk").named(settled.names.clone())),
-            spec: spec.clone(),
-            registry: registry.clone(),
-            op_timeout: op_timeout(&self.config),
-        });
-        self.units().insert(number, unit.clone());
-        Ok((unit, settled))
+        let names = identity::names(&spec.options, Identity::of("Disk").named(settled.names.clone()));
+        let (of_unit, registry, limit) = (spec.clone(), registry.clone(), op_timeout(&self.config));
+        let open =
+            move |serving: &Serving, health: &Arc<Health>| disk(serving, health, &of_unit, &registry, limit);
+        let added = self.units.add(number, name.clone(), Box::new(open))?;
+        let (unit, health) = (added.unit.clone(), added.health.clone());
+        Ok((Arc::new(SharedUnit { unit, health, identity: names }), settled))
     }
 
     /// The portals of the other gateways. Each has its number as the tag of its portal group.
@@ -140,22 +112,6 @@ impl Shared {
         let others = self.config.members.iter().filter(|member| member.number != self.config.number);
         let portals = others.flat_map(|other| other.portals.iter().map(|portal| (*portal, other.number)));
         portals.map(|(portal, group)| TargetAddress::new(portal, group)).collect()
-    }
-
-    /// One target port group for each gateway; no owner is known yet.
-    fn ports(&self) -> Result<Arc<PortGroups>, String> {
-        use supported::{ACTIVE_NON_OPTIMIZED, ACTIVE_OPTIMIZED, TRANSITIONING, UNAVAILABLE};
-        let group = |member: &crate::config::GatewayMember| TargetPortGroup {
-            id: member.number,
-            preferred: false,
-            state: AccessState::ActiveNonOptimized,
-            supported: ACTIVE_OPTIMIZED | ACTIVE_NON_OPTIMIZED | UNAVAILABLE | TRANSITIONING,
-            status: scsi::alua::STATUS_NONE,
-            ports: vec![member.number],
-        };
-        let groups = self.config.members.iter().map(group).collect();
-        let groups = Groups::new(groups, false, true, 0).map_err(|error| error.to_string())?;
-        PortGroups::new(groups, Duration::ZERO, None).map_err(|error| error.to_string())
     }
 }
 
@@ -167,4 +123,30 @@ impl SharedUnit {
 
 fn op_timeout(config: &Gateways) -> Duration {
     Duration::from_secs(config.op_timeout_s.into())
+}
+
+/// How the group reaches the cluster.
+fn login(config: &Gateways) -> Login {
+    Login { user: config.ceph_user.clone(), conf: config.ceph_conf.clone() }
+}
+
+/// Makes the disk over the image that is this gateway's now. Blocks.
+fn disk(
+    serving: &Serving,
+    health: &Arc<Health>,
+    spec: &UnitSpec,
+    registry: &Registry,
+    op_timeout: Duration,
+) -> Result<Owned, String> {
+    let store = RbdStore::of_group(serving, op_timeout, health.clone());
+    let store = Arc::new(store.map_err(|error| error.to_string())?);
+    let settled = identity::of_image(&store);
+    let opened = Opened {
+        store: store.clone(),
+        block_size: spec.options.block_bytes(),
+        // A write is on all replicas before it is answered: nothing is left to flush.
+        cache: CacheMode::WriteThrough,
+        geometry: store.geometry(),
+    };
+    Ok(Owned { disk: disk_over(opened, spec, &settled, registry)?.unit, store })
 }

@@ -20,6 +20,7 @@ use crate::unit::Begun;
 
 pub(super) struct Peer {
     pub host: Rc<Shared>,
+    pub gateway: u16,
     instance: u64,
     owner: RefCell<Owner>,
     jobs: RefCell<BTreeMap<Number, Rc<Job>>>,
@@ -76,10 +77,11 @@ impl Job {
 }
 
 impl Peer {
-    pub fn new(host: Rc<Shared>, instance: u64) -> Self {
+    pub fn new(host: Rc<Shared>, gateway: u16, instance: u64) -> Self {
         let owner = RefCell::new(Owner::new(host.config.limits));
         Self {
             host,
+            gateway,
             instance,
             owner,
             jobs: RefCell::default(),

@@ -40,8 +40,11 @@ thread_local! {
 pub(super) enum Over {
     /// The owner's word.
     Said(Final),
-    /// The owner is fenced, or has forgotten this gateway. It may have been executed.
+    /// It may have been executed, and is not any more: the owner is fenced, or has let the next
+    /// life of this gateway in.
     Fenced,
+    /// This gateway has left the group: nobody tells it whether it is still executed.
+    Left,
 }
 
 /// A forwarding without an end.
@@ -98,6 +101,8 @@ pub(super) struct Link {
     line: RefCell<Option<Rc<Line>>>,
     /// Nothing is forwarded any more.
     over: Cell<bool>,
+    /// A former life waits for a connection.
+    awaited: Cell<bool>,
 }
 
 /// Nexuses of this core may have gone.
@@ -126,6 +131,7 @@ impl Link {
             nexuses: RefCell::default(),
             line: RefCell::default(),
             over: Cell::new(false),
+            awaited: Cell::new(false),
         });
         LINKS.with_borrow_mut(|links| links.push(link.clone()));
         runtime::spawn(link.clone().serve());
@@ -180,11 +186,33 @@ impl Link {
         }
         self.over.set(true);
         LINKS.with_borrow_mut(|links| links.retain(|link| !Rc::ptr_eq(link, &self)));
+        self.cut("the owner is fenced, or this gateway is out of the group");
+        let has_end = self.ops.borrow().is_empty() || self.are_over().await;
         for op in std::mem::take(&mut *self.ops.borrow_mut()).into_values() {
-            op.flow.borrow_mut().over = Some(Over::Fenced);
+            op.flow.borrow_mut().over = Some(if has_end { Over::Fenced } else { Over::Left });
             op.wake();
         }
-        self.cut("the owner is fenced, or this gateway was taken out");
+    }
+
+    /// Waits until the owner executes nothing any more that this life has forwarded. False if that
+    /// will not be known.
+    async fn are_over(&self) -> bool {
+        loop {
+            if self.peers.is_fenced(self.at.instance) {
+                return true;
+            }
+            if self.peers.has_left() {
+                return false;
+            }
+            // An owner that lives lets the next life in when it is done with this one.
+            let next = Self::of(&self.peers, self.at);
+            if next.life.0 != self.life.0 && next.is_connected() {
+                next.awaited.set(false);
+                return true;
+            }
+            next.awaited.set(true);
+            runtime::sleep(LOOK).await;
+        }
     }
 
     fn cut(&self, why: &str) {
@@ -195,7 +223,7 @@ impl Link {
 
     /// Whether a unit is the owner's, or a command has no end.
     fn is_wanted(&self) -> bool {
-        !self.ops.borrow().is_empty() || self.peers.is_owner(self.at.instance)
+        self.awaited.get() || !self.ops.borrow().is_empty() || self.peers.is_owner(self.at.instance)
     }
 
     async fn connect(self: &Rc<Self>) -> Result<(Rc<Line>, Bytes), NoLine> {

@@ -220,6 +220,11 @@ impl<M: DataMover + 'static> Run<M> {
                 }
                 Verdict::Answer(aborted())
             }
+            // No answer: its connection ends with this daemon.
+            Over::Left => {
+                let _ = self.mover.unless_lost(std::future::pending::<()>()).await;
+                Verdict::Answer(NONE)
+            }
             Over::Said(Final::Managed(_)) => {
                 invariant::broken!("a command ended as a function");
                 Verdict::Answer(Sense::internal_target_failure().into())
@@ -365,7 +370,7 @@ pub(super) async fn manage(
             match over.await {
                 Over::Said(Final::Managed(result)) => return result == Managed::Done,
                 // The tasks have ended with the owner, but nobody has reset the unit.
-                Over::Said(_) | Over::Fenced => {}
+                Over::Said(_) | Over::Fenced | Over::Left => {}
             }
         }
         runtime::sleep(PAUSE).await;

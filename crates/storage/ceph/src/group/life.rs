@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cluster::record::{Member, Standing};
 use cluster::{Effect, Epoch, Event, Gateway, InstanceId, Refusal, Request, Stop, Time, UnitId, View};
 use rados::{Client, Error, Object, Watch};
+use runtime::{Receiver, RecvTimeoutError, Sender, channel, clock_since_boot as clock};
 
 use super::object::{self, Wrong, errno};
 use super::unit::{self, Gate, Serving, Slot};
@@ -27,12 +27,6 @@ const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
 const AGAIN: Duration = Duration::from_millis(250);
 /// How long a notification waits for the watchers.
 const NOTIFY: Duration = Duration::from_secs(2);
-
-/// This machine's clock, which also runs while it is suspended.
-pub(super) fn clock() -> Time {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-}
 
 /// What the group's thread is told.
 pub(super) enum Told {
@@ -474,7 +468,7 @@ fn again<T>(tell: &Teller, over: &AtomicBool, f: impl Fn() -> Result<T, Error>) 
             Err(_) if over.load(Ordering::Acquire) => return None,
             Err(error) => {
                 tell.tell(Happened::Problem(error.to_string()));
-                std::thread::sleep(AGAIN);
+                runtime::nap(AGAIN);
             }
         }
     }
@@ -507,7 +501,7 @@ fn looks_at(
                 Err(wrong) => {
                     failing = true;
                     tell.tell(Happened::Problem(wrong.to_string()));
-                    std::thread::sleep(AGAIN);
+                    runtime::nap(AGAIN);
                 }
             }
         }

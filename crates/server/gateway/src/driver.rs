@@ -2,8 +2,6 @@
 //! for the others go, who may connect, and what initiators are told of paths.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, PoisonError};
 
 use ceph::RbdStore;
@@ -12,11 +10,11 @@ use cluster::{GatewayId, Place, UnitId, View};
 use device::PortGroups;
 use peer_link::Secret;
 use peer_units::{Begun, Gate, Life, OwnerAt};
+use runtime::{Receiver, Sender};
 use scsi::data::target_port_groups::AccessState;
 
 use super::host::{HostAt, Members};
-use super::own::Owned;
-use super::shared::{Shared, SharedUnit};
+use super::units::{Owned, SharedUnit, Units};
 
 /// What the thread is told.
 pub enum Told {
@@ -26,11 +24,9 @@ pub enum Told {
 }
 
 pub struct Driver {
-    shared: Arc<Shared>,
+    units: Arc<Units>,
     host: HostAt,
     members: Members,
-    /// Where other gateways listen.
-    links: BTreeMap<u16, SocketAddr>,
     tell: Sender<Told>,
     /// This life of the gateway.
     instance: u64,
@@ -48,13 +44,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(shared: Arc<Shared>, host: HostAt, members: Members, tell: Sender<Told>) -> Self {
-        let links = shared.config.members.iter().map(|member| (member.number, member.link)).collect();
+    pub fn new(units: Arc<Units>, host: HostAt, members: Members, tell: Sender<Told>) -> Self {
         Self {
-            shared,
+            units,
             host,
             members,
-            links,
             tell,
             instance: 0,
             secret: None,
@@ -66,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// Until nobody tells anything any more.
+    /// Until the last life is over.
     pub fn run(mut self, told: &Receiver<Told>) {
         while let Ok(told) = told.recv() {
             match told {
@@ -75,8 +69,9 @@ impl Driver {
                 Told::Group(Report::Gone(unit)) => self.gone(unit),
                 Told::Group(Report::Changed(view)) => self.changed(&view),
                 Told::Group(Report::Over { why, last: false }) => self.out(&why),
+                Told::Group(Report::Over { last: true, .. }) => return self.units.peers.leave(),
                 // It is logged where it comes from.
-                Told::Group(Report::Over { last: true, .. } | Report::Problem(_)) => {}
+                Told::Group(Report::Problem(_)) => {}
                 Told::Made(order, serving, made) => self.made(order, serving, made),
             }
         }
@@ -84,10 +79,10 @@ impl Driver {
 
     fn begins(&mut self, instance: u64) {
         self.instance = instance;
-        let Some(newest) = self.shared.config.secrets.iter().next_back() else { return };
+        let Some(newest) = self.units.config.secrets.iter().next_back() else { return };
         self.secret = Some(*newest.0);
         let secret = (*newest.0, newest.1.clone());
-        self.shared.peers.renew(Life { instance, secret, versions: peer_link::VERSIONS });
+        self.units.peers.renew(Life { instance, secret, versions: peer_link::VERSIONS });
         self.host.with(move |host| host.renew(instance));
     }
 
@@ -95,17 +90,17 @@ impl Driver {
         let number = serving.unit().0;
         self.orders += 1;
         self.wanted.insert(number, self.orders);
-        let Some(unit) = self.shared.unit(number) else {
+        let Some(unit) = self.units.unit(number) else {
             tracing::error!(number, "a unit of the group is not in this gateway's configuration");
             return serving.not_opened();
         };
         let (tell, order, again) = (self.tell.clone(), self.orders, serving.clone());
         let make = move || {
-            let made = Owned::new(&unit, &serving);
+            let made = unit.open(&serving);
             // The receiver is gone when the daemon ends.
             let _ = tell.send(Told::Made(order, serving, made));
         };
-        if let Err(error) = std::thread::Builder::new().name("gateways-open".into()).spawn(make) {
+        if let Err(error) = runtime::thread("gateway-open", make) {
             tracing::error!(%error, "a unit of the group cannot be opened yet: there is no thread");
             again.not_opened();
         }
@@ -116,7 +111,7 @@ impl Driver {
         if self.wanted.get(&number) != Some(&order) {
             return;
         }
-        let Some(unit) = self.shared.unit(number) else { return };
+        let Some(unit) = self.units.unit(number) else { return };
         match made {
             Err(error) => {
                 tracing::warn!(image = %unit.name, error, "a unit that is this gateway's now is not open yet");
@@ -141,7 +136,7 @@ impl Driver {
     fn gone(&mut self, unit: UnitId) {
         self.wanted.remove(&unit.0);
         let Some((serving, owned)) = self.here.remove(&unit.0) else { return };
-        if let Some(unit) = self.shared.unit(unit.0) {
+        if let Some(unit) = self.units.unit(unit.0) {
             tracing::info!(image = %unit.name, "this gateway owns the unit no more");
             unit.unit.stop();
         }
@@ -156,7 +151,7 @@ impl Driver {
     /// A life is over: commands wait for the next one.
     fn out(&mut self, why: &str) {
         self.is_in = false;
-        for unit in self.shared.all() {
+        for unit in self.units.all() {
             unit.health.failed(format!("this gateway is out of the group: {why}"));
         }
     }
@@ -164,9 +159,9 @@ impl Driver {
     fn changed(&mut self, view: &View) {
         let now: BTreeSet<(u16, u64)> =
             view.gateways.iter().map(|row| (row.gateway.0, row.instance.0)).collect();
-        let is_in = now.contains(&(self.shared.config.number, self.instance));
+        let is_in = now.contains(&(self.units.config.number, self.instance));
         if is_in && !std::mem::replace(&mut self.is_in, is_in) {
-            self.shared.all().iter().for_each(|unit| unit.health.recovered());
+            self.units.all().iter().for_each(|unit| unit.health.recovered());
         }
         let before = {
             let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +169,7 @@ impl Driver {
         };
         for (gateway, instance) in before.difference(&now).copied() {
             tracing::warn!(gateway, instance, "a gateway is out of the group");
-            self.shared.peers.fenced(instance);
+            self.units.peers.fenced(instance);
             self.host.with(move |host| host.forget(instance));
         }
         let own = self.instance;
@@ -192,8 +187,8 @@ impl Driver {
                 Place::Owned { by } => Some(*by),
                 Place::Vacant | Place::Moving { .. } => None,
             };
-            self.shared.peers.set_owner(unit.0, by.and_then(|by| self.owner_at(view, by)));
-            if let (Some(by), Some(unit)) = (by, self.shared.unit(unit.0)) {
+            self.units.peers.set_owner(unit.0, by.and_then(|by| self.owner_at(view, by)));
+            if let (Some(by), Some(unit)) = (by, self.units.unit(unit.0)) {
                 paths.push((unit, by));
             }
         }
@@ -208,11 +203,11 @@ impl Driver {
     /// Uses the newest secret that all gateways have.
     fn use_secret(&mut self, view: &View) {
         let Some(number) = view.secret.filter(|number| Some(*number) != self.secret) else { return };
-        let secret: Option<&Secret> = self.shared.config.secrets.get(&number);
+        let secret: Option<&Secret> = self.units.config.secrets.get(&number);
         match secret {
             Some(secret) => {
                 self.secret = Some(number);
-                self.shared.peers.use_secret((number, secret.clone()));
+                self.units.peers.use_secret((number, secret.clone()));
             }
             None => tracing::error!(number, "the group uses a secret that this gateway does not have"),
         }
@@ -220,11 +215,11 @@ impl Driver {
 
     /// Where another gateway takes commands.
     fn owner_at(&self, view: &View, by: GatewayId) -> Option<OwnerAt> {
-        if by.0 == self.shared.config.number {
+        if by.0 == self.units.config.number {
             return None;
         }
         let row = view.gateways.iter().find(|row| row.gateway == by)?;
-        let Some(address) = self.links.get(&by.0).copied() else {
+        let Some(address) = self.units.config.links.get(&by.0).copied() else {
             tracing::error!(
                 gateway = by.0,
                 "a gateway of the group is no member in this one's configuration"

@@ -14,7 +14,7 @@ use peer_units::{Host, HostConfig};
 use runtime::{ListenOptions, TcpListener};
 use server_core::{Core, Post};
 
-use super::shared::Shared;
+use super::units::Units;
 
 /// The most forwarders: instances, times their cores.
 const PEERS: usize = 1024;
@@ -37,11 +37,12 @@ impl HostAt {
     ///
     /// # Errors
     /// The address cannot be listened on.
-    pub fn start(post: Post, shared: &Arc<Shared>, at: SocketAddr, members: Members) -> io::Result<Self> {
+    pub fn start(post: Post, units: &Arc<Units>, at: SocketAddr, members: Members) -> io::Result<Self> {
         let ports: BTreeMap<u32, Arc<PortGroups>> =
-            shared.all().into_iter().map(|unit| (unit.number, unit.unit.ports().clone())).collect();
+            units.all().into_iter().map(|unit| (unit.number, unit.unit.ports().clone())).collect();
         let next = AtomicU64::new(FIRST_NEXUS);
-        let (gateway, secrets) = (shared.config.number, shared.config.secrets.clone());
+        let (gateway, secrets, fresh) =
+            (units.config.number, units.config.secrets.clone(), units.config.timers.fresh);
         let (say, hear) = runtime::channel();
         let started = post.run(move |core: Rc<Core>| async move {
             let listener = match TcpListener::bind(at, ListenOptions::default()) {
@@ -54,7 +55,7 @@ impl HostAt {
                 secrets,
                 versions: peer_link::VERSIONS,
                 limits: Limits::default(),
-                fresh: cluster::Timers::default().fresh,
+                fresh,
                 peers: PEERS,
                 is_member: Box::new(move |gateway, instance| {
                     members.lock().unwrap_or_else(PoisonError::into_inner).contains(&(gateway, instance))

@@ -1,0 +1,185 @@
+//! One gateway of a group: several daemons serve the same RBD images, and initiators cannot tell.
+//! docs/src/design/gateways.md has the design.
+//!
+//! - `units`: the group's units at this gateway.
+//! - `host`: the end of the peer link at the owner, on a core of the server.
+//! - `driver`: does what the group decides.
+//!
+//! `ceph::group` joins the group and decides with it. Neither configuration files nor commands are
+//! known here: a daemon and the simulator start the same gateway.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
+
+mod driver;
+mod host;
+mod units;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ceph::group::{Group, GroupConfig, Report, Status};
+use ceph::{ImageName, Login};
+use cluster::{GatewayId, Place, Request, Timers, UnitId};
+use peer_link::Secret;
+use runtime::{channel, clock, nap};
+use server_core::Post;
+
+pub use units::{Open, Owned, SharedUnit, Units};
+
+/// How long a change of the group is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a daemon that ends waits for others to take its units.
+const LEAVE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the group has done something.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What a gateway is. All but its number and secrets is the same in all gateways of the group.
+#[derive(Clone)]
+pub struct Config {
+    /// This gateway, unique in the group.
+    pub number: u16,
+    /// Where each gateway listens for the others.
+    pub links: BTreeMap<u16, SocketAddr>,
+    /// By their numbers; the greatest is the newest.
+    pub secrets: BTreeMap<u32, Secret>,
+    pub login: Login,
+    /// Where the group's object is.
+    pub pool: String,
+    pub namespace: Option<String>,
+    /// The group's object.
+    pub object: String,
+    /// How long an operation on an image may take.
+    pub op_timeout: Duration,
+    pub timers: Timers,
+}
+
+/// This gateway's part in the group. Dropping it ends its life without leaving.
+pub struct Gateway {
+    group: Group,
+    number: u16,
+    images: BTreeMap<u32, ImageName>,
+}
+
+impl Gateway {
+    /// Joins the group, with all of its `images` by the numbers of their units. Those that are
+    /// served here are added to `units`; `post` is the core that serves other gateways. Blocks
+    /// until that listens.
+    ///
+    /// # Errors
+    /// The peer link's address cannot be listened on, or there is no thread.
+    pub fn start(units: Arc<Units>, images: BTreeMap<u32, ImageName>, post: Post) -> io::Result<Self> {
+        let config = units.config.clone();
+        let number = config.number;
+        let at = *config.links.get(&number).ok_or(io::ErrorKind::NotFound)?;
+        let members = host::Members::default();
+        let host = host::HostAt::start(post, &units, at, members.clone())
+            .map_err(|error| io::Error::new(error.kind(), format!("{at}: {error}")))?;
+        tracing::info!(address = %at, gateway = number, "listening for other gateways");
+        let (tell, told) = channel();
+        let driver = driver::Driver::new(units.clone(), host, members, tell.clone());
+        runtime::thread("gateway", move || driver.run(&told))?;
+        let named = images.iter().map(|(number, name)| (UnitId(*number), name.clone()));
+        let group = GroupConfig {
+            login: config.login,
+            pool: config.pool,
+            namespace: config.namespace,
+            object: config.object,
+            gateway: GatewayId(number),
+            secret: config.secrets.keys().next_back().copied().unwrap_or_default(),
+            units: named.collect(),
+            op_timeout: config.op_timeout,
+            timers: config.timers,
+        };
+        // The receiver is gone when the daemon ends.
+        let report = move |report: Report| drop(tell.send(driver::Told::Group(report)));
+        let group = Group::start(group, Box::new(report)).map_err(io::Error::other)?;
+        units.peers.watch_links(Box::new(group.links()));
+        Ok(Self { group, number, images })
+    }
+
+    /// This gateway's number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The images of the group, by the numbers of their units.
+    #[must_use]
+    pub fn images(&self) -> &BTreeMap<u32, ImageName> {
+        &self.images
+    }
+
+    /// How the group is, as this gateway knows it.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.group.status()
+    }
+
+    /// Asks the group for a change, and waits until it has decided.
+    ///
+    /// # Errors
+    /// It was not carried out, or not in time.
+    pub fn ask(&self, asked: Request) -> Result<(), String> {
+        self.ask_within(asked, PATIENCE)
+    }
+
+    fn ask_within(&self, asked: Request, patience: Duration) -> Result<(), String> {
+        let (say, hear) = channel();
+        self.group.ask(asked, Box::new(move |answer| _ = say.send(answer)));
+        match hear.recv_timeout(patience) {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the group has not answered for {} s", patience.as_secs())),
+        }
+    }
+
+    /// Moves a unit to another gateway, and waits until that owns it.
+    ///
+    /// # Errors
+    /// The group refuses, or the unit stays where it is.
+    pub fn move_unit(&self, unit: u32, to: u16) -> Result<(), String> {
+        let unit = UnitId(unit);
+        let place = || {
+            let view = self.status().view?;
+            view.units.iter().find(|(one, _)| *one == unit).map(|(_, place)| *place)
+        };
+        let there = Some(Place::Owned { by: GatewayId(to) });
+        if place() == there {
+            return Ok(());
+        }
+        self.ask(Request::Move(unit, GatewayId(to)))?;
+        let deadline = clock() + PATIENCE;
+        loop {
+            match place() {
+                now if now == there => return Ok(()),
+                Some(Place::Owned { by }) => {
+                    return Err(format!(
+                        "it stays at gateway {}: commands in flight have not ended in time",
+                        by.0
+                    ));
+                }
+                _ if clock() >= deadline => {
+                    return Err(format!("gateway {to} does not own it after {} s", PATIENCE.as_secs()));
+                }
+                _ => nap(LOOK),
+            }
+        }
+    }
+
+    /// Hands this gateway's units over, and leaves.
+    pub fn leave(&self) {
+        let deadline = clock() + LEAVE;
+        if let Err(error) = self.ask_within(Request::Leave, LEAVE) {
+            return tracing::warn!(error, "this gateway has not left the group: others take it out");
+        }
+        while !self.status().ended {
+            if clock() >= deadline {
+                return tracing::warn!("this gateway's units were not handed over in time: others take them");
+            }
+            nap(LOOK);
+        }
+        tracing::info!("this gateway has left the group");
+    }
+}
