@@ -11,6 +11,7 @@
 //!   its own.
 //! - [`nfs_state`]: opens, locks and delegations of NFSv4 clients, over restarts and takeovers of
 //!   the file server.
+//! - [`gateways`]: several gateways serve a modelled Ceph cluster as one.
 //! - [`conformance`]: `stag conform` judges the servers.
 //! - [`wan`]: the throughput that a session reaches by tuning itself, on a path with a rate.
 //!
@@ -24,6 +25,7 @@ pub mod conformance;
 pub mod copies;
 mod daemon;
 mod executions;
+pub mod gateways;
 mod host;
 mod medium;
 pub mod nfs_state;

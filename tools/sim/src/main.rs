@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, tasks, world};
+use sim::{Failure, Report, aborts, copies, gateways, nfs_state, replacement, reservations, tasks, world};
 
 const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 
@@ -16,6 +16,7 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
   --reservations  persistent reservations of several initiators
   --copies        copies by the server between units, and by token
   --nfs-state     opens, locks and delegations of several clients of NFSv4
+  --gateways      gateways that serve a cluster's images as one, while they and it fail
 
   --seeds A..B    run the seeds from A to B, B not included (default: 0..1000)
   --seed N        run one seed and print its record as it grows; with RUST_LOG=debug
@@ -24,7 +25,7 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 /// Runs a seed; `true` prints its record.
 type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
 
-const WORLDS: [(&str, Run); 7] = [
+const WORLDS: [(&str, Run); 8] = [
     ("--tasks", tasks::run),
     ("--files", world::run_on_files),
     ("--aborts", aborts::run),
@@ -32,6 +33,7 @@ const WORLDS: [(&str, Run); 7] = [
     ("--reservations", reservations::run),
     ("--copies", copies::run),
     ("--nfs-state", nfs_state::run),
+    ("--gateways", gateways::run),
 ];
 
 fn main() -> ExitCode {

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sim::plan::{Change, Plan, Sabotage, Trouble};
-use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, tasks, world};
+use sim::{Failure, Report, aborts, copies, gateways, nfs_state, replacement, reservations, tasks, world};
 
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 200;
@@ -246,4 +246,41 @@ fn attributes_that_a_target_ignores_are_found() {
 #[test]
 fn a_write_that_never_ends_is_found() {
     found(Sabotage::EndlessWrite);
+}
+
+#[test]
+fn gateways_are_one_to_their_initiators_whatever_breaks() {
+    let (mut commands, mut restarts, mut given_up) = (0, 0, 0);
+    for seed in 0..40 {
+        let report = gateways::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        commands += report.commands;
+        restarts += report.restarts;
+        given_up += report.aborted;
+        if seed < 3 {
+            assert_eq!(gateways::run(seed, false).ok(), Some(report), "seed {seed}");
+        }
+    }
+    assert!(commands > 20_000 && restarts > 40 && given_up > 40, "{commands} {restarts} {given_up}");
+}
+
+/// The first seed that finds a gateway's mistake, in one of these words.
+fn finds(mistake: gateways::Mistake, seeds: std::ops::Range<u64>, words: &[&str]) {
+    let failures = seeds.filter_map(|seed| gateways::run_mistaken(seed, mistake).err());
+    let found = failures.map(|failure| failure.what).find(|what| words.iter().any(|one| what.contains(one)));
+    assert!(found.is_some(), "no seed finds {mistake:?}");
+}
+
+#[test]
+fn a_cluster_that_refuses_no_fenced_gateway_is_found() {
+    finds(gateways::Mistake::NoFence, 0..200, &["landed"]);
+}
+
+#[test]
+fn a_new_owner_without_the_newest_map_is_found() {
+    finds(gateways::Mistake::NoBarrier, 0..200, &["landed", "returned"]);
+}
+
+#[test]
+fn commands_of_initiators_that_have_gone_are_found() {
+    finds(gateways::Mistake::NotFresh, 0..200, &["landed"]);
 }

@@ -1,0 +1,173 @@
+//! One gateway: the shipped server and the shipped gateway, on a machine of their own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ceph::group::Serving;
+use ceph::{ImageName, Login, RbdStore};
+use cluster::{Request, Timers};
+use disk::unit::{DiskOptions, DiskUnit, Registry};
+use gateway::{Gateway, Owned, Units};
+use iscsi_server::config::LunConfig;
+use iscsi_server::{Server, Unit};
+use peer_link::Secret;
+use rados::model::Cluster;
+use runtime::sim::{self, Machine, on_machine};
+
+use super::judge::Judge;
+use super::{IMAGES, NODES, lock};
+use crate::daemon;
+use crate::plan::Plan;
+use crate::random::Rng;
+
+/// How long an operation on an image may take.
+const OP_TIMEOUT: Duration = Duration::from_secs(12);
+/// A move in a quiet group ends within this time.
+const MOVE: Duration = Duration::from_secs(10);
+
+pub(super) struct Node {
+    pub(super) number: u8,
+    cluster: Rc<Cluster>,
+    /// How long ago the initiator of a command may have been there.
+    fresh: Duration,
+    judge: Arc<Mutex<Judge>>,
+    running: Option<Running>,
+}
+
+struct Running {
+    server: Server,
+    gateway: Arc<Gateway>,
+}
+
+/// Where a gateway's initiators, or other gateways, find it.
+pub(super) fn portal(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 1, number], 3260))
+}
+
+fn link(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 1, number], 3261))
+}
+
+fn name(image: &str) -> ImageName {
+    ImageName { pool: "pool".into(), namespace: None, image: image.into(), snapshot: None }
+}
+
+impl Node {
+    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration, judge: Arc<Mutex<Judge>>) -> Self {
+        Self { number, cluster, fresh, judge, running: None }
+    }
+
+    pub(super) fn machine(&self) -> Machine {
+        Machine(self.number)
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Starts the daemon.
+    pub(super) fn start(&mut self) -> Result<(), String> {
+        let running = on_machine(self.machine(), || self.begin())?;
+        self.running = Some(running);
+        Ok(())
+    }
+
+    fn begin(&self) -> Result<Running, String> {
+        let numbers = 1..=NODES as u8;
+        let secret = Secret::new(&[7; 32]).ok_or("no secret")?;
+        let units = Units::new(gateway::Config {
+            number: self.number.into(),
+            links: numbers.map(|number| (number.into(), link(number))).collect(),
+            secrets: BTreeMap::from([(1, secret)]),
+            login: Login { user: Some(self.number.to_string()), conf: Some(self.cluster.conf().to_owned()) },
+            pool: "pool".into(),
+            namespace: None,
+            object: "group".into(),
+            op_timeout: OP_TIMEOUT,
+            timers: Timers { fresh: self.fresh, ..Timers::default() },
+        })?;
+        let mut settings = Plan::new(1).target;
+        (settings.iser, settings.chap) = (None, None);
+        // The server itself gives silent initiators up late.
+        (settings.nop_interval, settings.nop_timeout) = (Duration::from_secs(30), Duration::from_secs(30));
+        let mut config = daemon::config(&settings);
+        config.portals[0].listen = portal(self.number);
+        config.portals[0].group = self.number.into();
+        let mut images = BTreeMap::new();
+        for (lun, image) in IMAGES.into_iter().enumerate() {
+            let (number, judge) = (lun as u32 + 1, self.judge.clone());
+            let open = move |serving: &Serving, health: &Arc<backing::Health>| {
+                lock(&judge).opens(lun, serving.image().address());
+                let store = RbdStore::of_group(serving, OP_TIMEOUT, health.clone());
+                let store = Arc::new(store.map_err(|error| error.to_string())?);
+                let options =
+                    DiskOptions { write_cache: false, persist: store.persist(), ..DiskOptions::default() };
+                let options = options.with_identity(&store.seed());
+                let disk = DiskUnit::new(store.clone(), options, &Registry::new());
+                Ok(Owned { disk: disk.map_err(|error| error.to_string())?, store })
+            };
+            let shared = units.add(number, name(image), Box::new(open))?;
+            let unit = Unit::Group(shared.unit.clone());
+            config.targets[0].units.push(LunConfig { lun: lun as u16, unit, limiter: Arc::default() });
+            images.insert(number, name(image));
+        }
+        let server = Server::start(daemon::cores(1), config).map_err(|error| error.to_string())?;
+        let gateway = Gateway::start(units, images, server.core().hub().first());
+        Ok(Running { gateway: Arc::new(gateway.map_err(|error| error.to_string())?), server })
+    }
+
+    /// Ends it as `kill -9` does.
+    pub(super) async fn kill(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        sim::pause(self.machine(), Duration::ZERO);
+        self.cluster.kill(self.machine());
+        sim::aside(move || drop(running)).await;
+    }
+
+    /// Ends it as SIGTERM does: others take its units first.
+    pub(super) async fn leave(&mut self) {
+        let Some(Running { server, gateway }) = self.running.take() else { return };
+        sim::aside(move || {
+            gateway.leave();
+            // What is left in flight has no medium to be flushed to.
+            drop(server.stop(Duration::from_secs(1)));
+        })
+        .await;
+        self.cluster.kill(self.machine());
+    }
+
+    /// Asks for a change of the group, and does not wait.
+    pub(super) fn ask(&self, request: Request) {
+        let Some(gateway) = self.running.as_ref().map(|running| running.gateway.clone()) else { return };
+        runtime::spawn(async move {
+            // It may be refused, or take too long while something is broken.
+            let _ = sim::aside(move || gateway.ask(request)).await;
+        });
+    }
+}
+
+/// Moves each unit in a group in which nothing breaks any more.
+pub(super) async fn move_all(nodes: &[Node], rng: &mut Rng) -> Result<(), String> {
+    for unit in 1..=IMAGES.len() as u32 {
+        let (asked, to) = (&nodes[rng.index(NODES)], 1 + rng.index(NODES) as u16);
+        let Some(gateway) = asked.running.as_ref().map(|running| running.gateway.clone()) else {
+            return Err("a gateway does not run at the end".to_owned());
+        };
+        let until = runtime::clock() + MOVE;
+        loop {
+            let gateway = gateway.clone();
+            match sim::aside(move || gateway.move_unit(unit, to)).await {
+                Ok(()) => break,
+                Err(why) if runtime::clock() >= until => {
+                    return Err(format!("unit {unit} is not moved to gateway {to} after {MOVE:?}: {why}"));
+                }
+                // One that was out of the group a moment ago is not in it yet.
+                Err(_) => runtime::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+    Ok(())
+}
