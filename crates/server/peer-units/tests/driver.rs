@@ -484,15 +484,36 @@ fn a_gateway_that_is_taken_out_loses_its_nexuses_and_begins_anew() {
         rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
         runtime::sleep(Duration::from_millis(300)).await;
         assert!(!write.is_finished() && !disk.nexuses().is_empty(), "its write is at the medium");
-        // Its next life: nobody says what became of the write.
+        // Its next life is let in when the write has ended. Nobody says what became of it.
         rig.owners[0].members.store(true, Ordering::SeqCst);
         rig.peers.renew(Life { instance: rig::FORWARDER + 1, secret: (1, secret(7)), versions: 1..=1 });
-        assert_eq!(write.await.unwrap().outcome.sense.unwrap().key, SenseKey::AbortedCommand);
+        runtime::sleep(Duration::from_secs(3)).await;
+        assert!(!write.is_finished(), "its write is at the medium");
         rig.faults.clear();
+        assert_eq!(write.await.unwrap().outcome.sense.unwrap().key, SenseKey::AbortedCommand);
         it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
         // The nexus of the life before is gone, and its RESERVE(6) with it.
         soon(|| disk.nexuses().attached().len() == 1).await;
         rig.owners[0].session(3).ready().await.write(0, &[3; 512]).await.good();
+    });
+}
+
+#[test]
+fn a_gateway_that_has_left_gives_no_answer_to_what_may_be_executed() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        delay(&rig, Operations::WRITE);
+        let (wire, write) = it.start(&cdb10(0x2a, 0, 1), &[5; 512], 0, false);
+        soon(|| rig.faults.waiting() == 1).await;
+        rig.owners[0].members.store(false, Ordering::SeqCst);
+        rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
+        rig.peers.leave();
+        runtime::sleep(Duration::from_secs(2)).await;
+        assert!(!write.is_finished());
+        // It ends with its connection.
+        wire.abort();
+        write.await.unwrap();
+        rig.faults.clear();
     });
 }
 
