@@ -48,7 +48,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// Targets of log lines: the crates that log.
-const TARGETS: [&str; 20] = [
+const TARGETS: [&str; 21] = [
     "stag",
     "admin_http",
     "backing",
@@ -56,6 +56,7 @@ const TARGETS: [&str; 20] = [
     "device",
     "disk",
     "folder",
+    "gateway",
     "iscsi_client",
     "iscsi_store",
     "iscsi_server",

@@ -19,8 +19,20 @@ const INITIATORS: Machine = Machine(0);
 /// How long something breaks.
 const FAULTS: Duration = Duration::from_secs(60);
 
+/// Which faults there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    Any,
+    /// A gateway hears nothing of its initiators for longer than they wait for it, and all else
+    /// works.
+    DeafGateways,
+    /// What a gateway sends to the cluster comes late, after others have taken its units.
+    LateGateways,
+}
+
 /// Breaks things for a while, and mends all. Returns how many gateways were killed.
 pub(super) async fn cause(
+    which: Which,
     nodes: &mut [Node],
     cluster: &Cluster,
     judge: &Mutex<Judge>,
@@ -43,6 +55,23 @@ pub(super) async fn cause(
             }
         }
         let at = rng.index(NODES);
+        let one_kind = match which {
+            Which::Any => None,
+            Which::DeafGateways => {
+                let long = Duration::from_millis(rng.between(12_000, 20_000));
+                sim::cut(INITIATORS, nodes[at].machine(), long);
+                Some(long)
+            }
+            Which::LateGateways => {
+                let long = Duration::from_millis(rng.between(3_000, 9_000));
+                cluster.cut(nodes[at].machine(), true, long);
+                Some(long)
+            }
+        };
+        if let Some(long) = one_kind {
+            runtime::sleep(long + Duration::from_secs(2)).await;
+            continue;
+        }
         let left = end.saturating_duration_since(runtime::clock());
         killed += one(nodes, at, cluster, left, verdict, rng).await;
         runtime::sleep(Duration::from_millis(rng.between(100, pause))).await;

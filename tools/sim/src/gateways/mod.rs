@@ -24,6 +24,7 @@ use runtime::sim::{self, Network};
 use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
 use crate::verdict::Verdict;
+use faults::Which;
 use initiator::Initiator;
 use judge::Judge;
 use node::Node;
@@ -106,7 +107,12 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
         .map(|number| Initiator::new(number, judge.clone(), verdict.clone(), &mut rng))
         .collect();
     let running: Vec<_> = initiators.iter().map(|it| runtime::spawn(it.clone().work())).collect();
-    let restarts = live(&mut nodes, &initiators, &cluster, &judge, &verdict, &mut rng).await;
+    let which = match (mistake, rng.below(20)) {
+        (Some(Mistake::NotFresh), _) | (_, 0) => Which::DeafGateways,
+        (Some(Mistake::NoBarrier), _) | (_, 1) => Which::LateGateways,
+        _ => Which::Any,
+    };
+    let restarts = live(which, &mut nodes, &initiators, &cluster, &judge, &verdict, &mut rng).await;
     initiators.iter().for_each(|it| it.stop());
     for task in running {
         task.await.map_err(|error| format!("an initiator: {error:?}"))?;
@@ -133,6 +139,7 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
 
 /// Lets things break, and work again. Returns how many gateways were killed.
 async fn live(
+    which: Which,
     nodes: &mut [Node],
     initiators: &[Rc<Initiator>],
     cluster: &Cluster,
@@ -140,7 +147,7 @@ async fn live(
     verdict: &Verdict,
     rng: &mut Rng,
 ) -> Result<u64, String> {
-    let restarts = faults::cause(nodes, cluster, judge, verdict, rng).await?;
+    let restarts = faults::cause(which, nodes, cluster, judge, verdict, rng).await?;
     verdict.note(format_args!("all faults are over"));
     let healed = runtime::clock();
     while runtime::clock() < healed + RECOVERY && !initiators.iter().all(|it| it.has_answers_since(healed)) {

@@ -341,12 +341,9 @@ impl Image {
         let mut found = Vec::with_capacity(len);
         let operations: Vec<_> = pieces(at, len)
             .map(|(at, len)| {
-                let name = self.0.name.clone();
-                self.0.client.ask(Place::Osd(osd(&self.0.name, Some(at / OBJECT))), move |state| {
-                    let bytes = state.images.get(&name).map(|image| &image.bytes[..]).unwrap_or_default();
-                    let end = (at as usize + len).min(bytes.len());
-                    Ok(bytes.get(at as usize..end).unwrap_or_default().to_vec())
-                })
+                let (name, from) = (self.0.name.clone(), self.0.client.0.address.clone());
+                let place = Place::Osd(osd(&name, Some(at / OBJECT)));
+                self.0.client.ask(place, move |state| state.reads(&name, &from, at, len))
             })
             .collect();
         let all = async {

@@ -40,8 +40,8 @@ pub struct Landing<'a> {
     pub from: &'a str,
     /// The client is on the blocklist, and this OSD does not know.
     pub is_listed: bool,
-    /// The client that has the image's lock.
-    pub lock: Option<&'a str>,
+    /// The client that has read or written this object last.
+    pub after: Option<&'a str>,
     pub at: u64,
     pub data: &'a [u8],
 }
@@ -98,6 +98,8 @@ pub(super) struct Stored {
 
 pub(super) struct ImageState {
     pub bytes: Vec<u8>,
+    /// Who has read or written an object last.
+    users: BTreeMap<u64, String>,
     pub lock: Option<String>,
     pub metadata: BTreeMap<String, String>,
 }
@@ -141,7 +143,12 @@ impl Cluster {
     pub fn start(images: &[(&str, usize)]) -> std::io::Result<Self> {
         let conf = PathBuf::from(format!("model-{}.conf", NUMBERS.fetch_add(1, Ordering::Relaxed)));
         let (tell, told) = channel();
-        let zeros = |size: usize| ImageState { bytes: vec![0; size], lock: None, metadata: BTreeMap::new() };
+        let zeros = |size: usize| ImageState {
+            bytes: vec![0; size],
+            users: BTreeMap::new(),
+            lock: None,
+            metadata: BTreeMap::new(),
+        };
         let images = images.iter().map(|(name, size)| ((*name).to_owned(), zeros(*size)));
         let now = runtime::clock();
         let state = State {
@@ -449,14 +456,23 @@ impl State {
         }
     }
 
+    /// What a client reads of an object.
+    pub(super) fn reads(&mut self, image: &str, from: &str, at: u64, len: usize) -> Result<Vec<u8>, i32> {
+        let state = self.images.get_mut(image).ok_or(libc::ENOENT)?;
+        state.users.insert(at / OBJECT, from.to_owned());
+        let end = (at as usize + len).min(state.bytes.len());
+        Ok(state.bytes.get(at as usize..end).unwrap_or_default().to_vec())
+    }
+
     /// A write takes effect.
     pub(super) fn lands(&mut self, image: &str, from: &str, at: u64, data: &[u8]) -> Result<(), i32> {
         let is_listed = self.blocklist.contains_key(from);
         let state = self.images.get_mut(image).ok_or(libc::ENOENT)?;
         let place = state.bytes.get_mut(at as usize..).and_then(|rest| rest.get_mut(..data.len()));
         place.ok_or(libc::EINVAL)?.copy_from_slice(data);
+        let before = state.users.insert(at / OBJECT, from.to_owned());
         if let Some(observer) = &mut self.observer {
-            observer(&Landing { image, from, is_listed, lock: state.lock.as_deref(), at, data });
+            observer(&Landing { image, from, is_listed, after: before.as_deref(), at, data });
         }
         Ok(())
     }

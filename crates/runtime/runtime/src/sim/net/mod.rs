@@ -258,7 +258,8 @@ impl Net {
     }
 
     pub(super) fn socket(&mut self, core: usize) -> io::Result<RawFd> {
-        let ip = Ipv4Addr::new(10, 0, 0, 1 + core as u8);
+        let [high, low] = (core as u16 + 1).to_be_bytes();
+        let ip = Ipv4Addr::new(10, high, 0, low);
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let id = self.add(machine::current(), SocketAddr::new(ip.into(), 0), nowhere);
         self.descriptor(id)
