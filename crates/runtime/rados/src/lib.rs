@@ -14,8 +14,8 @@
 //! - `luks`: decryption of an image. `operation`: I/O. `bound`: how many bytes of it may be in
 //!   flight. `run`: what an image has.
 //!
-//! `either` is what other crates see of these. In a simulated world (feature `sim`) it is a model of a
-//! cluster instead, `model`.
+//! `either` is what other crates see of these. In a simulated world (feature `sim`) it is a model
+//! of a cluster instead, `model`.
 //!
 //! A missing library is an error that names the package; a missing function of a newer Ceph is a
 //! missing ability.

@@ -11,8 +11,8 @@
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices. [`files`]: their names. [`FileHandle`]: files without
 //!   names. [`act_as`]: calls for another user.
-//! - [`thread()`], [`BlockingStream`], [`channel`], [`nap`]: threads that are not cores, and what they
-//!   wait with.
+//! - [`thread()`], [`BlockingStream`], [`channel`], [`nap`]: threads that are not cores, and what
+//!   they wait with.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have.
 //!   [`Signals`]. [`Readable`]: descriptors that belong to another library. [`Foreign`]: operations

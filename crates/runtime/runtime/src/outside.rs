@@ -1,5 +1,5 @@
-//! [`thread()`], [`channel`] and [`nap`], for threads that are not cores. In a simulated world they wait
-//! in virtual time.
+//! [`thread()`], [`channel`] and [`nap`], for threads that are not cores. In a simulated world they
+//! wait in virtual time.
 
 use std::io;
 use std::sync::{Arc, mpsc};

@@ -295,8 +295,8 @@ fn malformed_auth_sys(lab: &Lab) -> Verdict {
     denied(lab, Flavor::Sys.code(), half, &[AuthStat::BadCred])
 }
 
-/// Sends the same call twice: the statuses of the two replies. A server drops a repeated call that
-/// comes before it has quite done with the first, as NFS-Ganesha may: it is sent again, as a client does.
+/// Sends the same call twice: the statuses of the two replies. A server may drop a repeated call
+/// that comes before it has quite done with the first, as NFS-Ganesha does. Clients send it again.
 fn twice(three: &mut Three, procedure: Procedure, arguments: &[u8]) -> Verdict<(u32, u32)> {
     let bytes = three.conn.usual((v3::PROGRAM, v3::VERSION, procedure.code()), arguments);
     let mut status = || -> Verdict<u32> {
