@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::holding::Ended;
-use crate::id::{CommandId, Epoch, GatewayId, InstanceId, Time, UnitId, Version};
+use crate::id::{Epoch, GatewayId, InstanceId, Time, UnitId, Version};
 use crate::record::{Record, Refusal};
 
 /// What the driver does.
@@ -80,38 +79,6 @@ pub enum Effect {
         request: u64,
         /// The record has it now, or cannot.
         outcome: Result<(), Refusal>,
-    },
-    /// Pings the initiator of a command, which waits for [`crate::Gateway::there`].
-    Ask {
-        /// The command.
-        command: CommandId,
-    },
-    /// Begins the command here.
-    Run {
-        /// The command.
-        command: CommandId,
-    },
-    /// Sends the command to its owner over the peer link.
-    Forward {
-        /// The command.
-        command: CommandId,
-        /// The owner.
-        to: InstanceId,
-    },
-    /// Asks the owner to give the command up if it has not begun. The owner answers with the
-    /// outcome, or that it never will begin it.
-    Cancel {
-        /// The command.
-        command: CommandId,
-        /// The owner.
-        to: InstanceId,
-    },
-    /// Ends the command without an outcome of its owner.
-    End {
-        /// The command.
-        command: CommandId,
-        /// What is known of it.
-        ended: Ended,
     },
     /// This life of the gateway is over. The driver drops its RADOS client, all connections and all
     /// commands, and begins a new life with another instance.

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::effect::{Effect, Event, Locked, Request, Snapshot, Stop};
 use crate::fencing::Fencing;
-use crate::holding::{Holding, Kind, Origin, Route};
-use crate::id::{CommandId, Epoch, GatewayId, InstanceId, Time, UnitId, Version};
+use crate::id::{Epoch, GatewayId, InstanceId, Time, UnitId, Version};
 use crate::lease::Lease;
 #[cfg(test)]
 use crate::mistake::Mistake;
@@ -38,7 +37,6 @@ pub struct Gateway {
     map: Map,
     phases: BTreeMap<UnitId, Phase>,
     requests: VecDeque<(u64, Request)>,
-    holding: Holding,
     effects: VecDeque<Effect>,
     #[cfg(test)]
     mistake: Mistake,
@@ -100,7 +98,6 @@ impl Gateway {
             map: Map { epoch: Epoch(0), awaited: false },
             phases: BTreeMap::new(),
             requests: VecDeque::new(),
-            holding: Holding::default(),
             effects: VecDeque::new(),
             timers,
             #[cfg(test)]
@@ -114,7 +111,6 @@ impl Gateway {
     #[cfg(test)]
     pub fn make(&mut self, mistake: Mistake) {
         self.mistake = mistake;
-        self.holding.mistake = mistake;
     }
 
     /// What the driver has to do next.
@@ -134,12 +130,7 @@ impl Gateway {
         };
         // What was due and could not be done waits for an event.
         let phases = self.phases.values().filter_map(|phase| phase.due(self.timers.drain));
-        phases
-            .chain(self.fencing.due())
-            .filter(|at| *at > now)
-            .chain(look)
-            .chain(self.holding.due(now, &self.timers))
-            .min()
+        phases.chain(self.fencing.due()).filter(|at| *at > now).chain(look).min()
     }
 
     /// Time has passed.
@@ -191,44 +182,6 @@ impl Gateway {
             Event::Request { request, asked } => self.requests.push_back((request, asked)),
         }
         self.go_on(now);
-    }
-
-    /// A command has arrived. `heard` is when the latest completed round trip with its sender
-    /// began, by this gateway's clock. [`Gateway::executes`] and a fresh `heard` let a driver skip
-    /// this.
-    pub fn submit(
-        &mut self,
-        now: Time,
-        id: CommandId,
-        unit: UnitId,
-        kind: Kind,
-        origin: Origin,
-        heard: Time,
-    ) {
-        self.holding.submit(now, id, unit, kind, origin, heard);
-        self.route(now);
-    }
-
-    /// The initiator of a command has answered a ping that was sent at `heard`.
-    pub fn there(&mut self, now: Time, id: CommandId, heard: Time) {
-        self.holding.there(now, id, heard);
-        self.route(now);
-    }
-
-    /// The outcome of a forwarded command has come from its owner.
-    pub fn answered(&mut self, id: CommandId) {
-        self.holding.answered(id);
-    }
-
-    /// The owner `from` has said that it never will begin the command.
-    pub fn refused(&mut self, now: Time, id: CommandId, from: InstanceId) {
-        self.effects.extend(self.holding.refused(now, id, from, &self.timers));
-        self.route(now);
-    }
-
-    /// A command is aborted, or its initiator's connection is gone.
-    pub fn abort(&mut self, id: CommandId) {
-        self.effects.extend(self.holding.abort(id));
     }
 
     /// Whether a begun command may touch the unit at `now`, and its outcome come from memory.
@@ -382,7 +335,6 @@ impl Gateway {
         self.fence(now);
         self.move_units(now);
         self.propose(now);
-        self.route(now);
     }
 
     /// Blocklists the instances that the record says are being fenced.
@@ -551,27 +503,6 @@ impl Gateway {
             Request::Remove(unit) => record.remove(unit).map(|()| true),
             Request::Leave => Ok(record.leave(self.id)),
         }
-    }
-
-    /// Sends commands on.
-    fn route(&mut self, now: Time) {
-        if self.holding.is_empty() || self.life == Life::Over {
-            return;
-        }
-        let executes = self.life == Life::Member && self.lease.holds(now);
-        let (record, phases) = (&self.record, &self.phases);
-        let route = |unit| match record.places.get(&unit) {
-            Some(Place::Owned { by }) if *by == self.id => {
-                let admits = executes && phases.get(&unit).is_some_and(|phase| phase.admits());
-                if admits { Route::Here } else { Route::SoonHere }
-            }
-            Some(Place::Owned { by }) if executes => {
-                record.members.get(by).map_or(Route::Nowhere, |owner| Route::Owner(owner.instance))
-            }
-            _ => Route::Nowhere,
-        };
-        let alive = |instance| record.member(instance).is_some();
-        self.holding.advance(now, &self.timers, route, alive, &mut self.effects);
     }
 }
 

@@ -37,7 +37,3 @@ id!(
     /// Not RADOS's version of the object, which each heartbeat changes.
     Version(u64)
 );
-id!(
-    /// A command that initiators sent to this gateway.
-    CommandId(u64)
-);

@@ -12,7 +12,6 @@
 //! - [`silence`]: which other gateway has stopped, by the observer's own clock.
 //! - [`fencing`]: taking an instance out: who blocklists it, and when.
 //! - [`ownership`]: the steps by which one gateway takes a unit, serves it and hands it over.
-//! - [`holding`]: where commands go, which wait, which are sent again and which end.
 //! - [`gateway`]: the machine that joins these.
 //! - [`view`]: what `stag gateways` shows.
 //!
@@ -26,7 +25,6 @@ pub mod codec;
 pub mod effect;
 pub mod fencing;
 pub mod gateway;
-pub mod holding;
 pub mod id;
 pub mod lease;
 #[cfg(test)]
@@ -41,8 +39,7 @@ pub mod view;
 
 pub use effect::{Effect, Event, Locked, Request, Snapshot, Stop};
 pub use gateway::Gateway;
-pub use holding::{Ended, Kind};
-pub use id::{CommandId, Epoch, GatewayId, InstanceId, Time, UnitId, Version};
+pub use id::{Epoch, GatewayId, InstanceId, Time, UnitId, Version};
 pub use record::{Member, Place, Record, Refusal};
 pub use timers::Timers;
 pub use view::View;

@@ -17,12 +17,4 @@ pub enum Mistake {
     NoBlocklist,
     /// The observer waits until the other one's lease must have ended, and takes no fence.
     LeaseWithoutGuard,
-    /// A WRITE that a lost owner may have executed is executed again by the next one.
-    ResendWrites,
-    /// A command goes on without a look whether its initiator is still there.
-    StaleCommands,
-    /// An owner begins a forwarded command however old its token is.
-    StaleTokens,
-    /// A command ends after its time although its owner may still execute it.
-    EndsUnasked,
 }

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::holding::Ended;
 use crate::id::{InstanceId, UnitId};
 
 pub type Block = (UnitId, usize);
@@ -16,7 +15,7 @@ pub struct Checker {
     ops: BTreeMap<u64, Operation>,
     owners: BTreeMap<UnitId, InstanceId>,
     pub acknowledged: u64,
-    pub ended: u64,
+    pub refused: u64,
     pub given_up: u64,
     pub longest: Duration,
 }
@@ -41,8 +40,8 @@ struct Operation {
 enum Fate {
     Pending,
     Acknowledged,
-    /// Its gateway ended it.
-    Ended(Ended),
+    /// Its gateway has refused it.
+    Refused,
     GivenUp(Duration),
 }
 
@@ -58,15 +57,8 @@ impl Checker {
         self.owners.insert(unit, instance);
     }
 
-    /// A write takes effect. `listed` says whether its instance is blocklisted.
-    pub fn lands(
-        &mut self,
-        now: Duration,
-        from: InstanceId,
-        listed: bool,
-        block: Block,
-        value: u64,
-    ) -> Check {
+    /// A write takes effect.
+    pub fn lands(&mut self, now: Duration, from: InstanceId, block: Block, value: u64) -> Check {
         let history = self.blocks.entry(block).or_default();
         let Some(op) = self.ops.get_mut(&value) else { return Err(format!("{value} was never written")) };
         if op.landed && history.landings.last().is_some_and(|(_, last)| *last != value) {
@@ -76,8 +68,7 @@ impl Checker {
             Fate::Pending => {}
             Fate::Acknowledged if op.landed => {}
             Fate::Acknowledged => return Err(format!("write {value} landed after its acknowledgement")),
-            Fate::Ended(Ended::Unknown) if listed => {}
-            Fate::Ended(ended) => return Err(format!("write {value} landed after its end, {ended:?}")),
+            Fate::Refused => return Err(format!("write {value} landed, and was refused")),
             Fate::GivenUp(at) if history.written <= at => {}
             Fate::GivenUp(at) => {
                 return Err(format!(
@@ -125,15 +116,13 @@ impl Checker {
         ))
     }
 
-    pub fn ends(&mut self, op: u64, ended: Ended) -> Check {
+    pub fn refused(&mut self, op: u64) -> Check {
         let Some(operation) = self.ops.get_mut(&op) else { return Err(format!("{op} never began")) };
-        if operation.fate == Fate::Pending {
-            if ended == Ended::NotBegun && operation.landed {
-                return Err(format!("write {op} landed, and ends as one that never began"));
-            }
-            operation.fate = Fate::Ended(ended);
-            self.ended += 1;
+        if operation.landed {
+            return Err(format!("write {op} landed, and is refused"));
         }
+        operation.fate = Fate::Refused;
+        self.refused += 1;
         Ok(())
     }
 

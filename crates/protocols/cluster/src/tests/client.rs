@@ -114,7 +114,15 @@ impl Client {
                         checker.acknowledges(queue.now, op, value)?;
                         self.answered = queue.now;
                     }
-                    Outcome::Ended(ended) => checker.ends(op, ended)?,
+                    Outcome::Refused => {
+                        checker.refused(op)?;
+                        // A new path has to be pinged before it takes commands.
+                        if queue.chance.percent(40) {
+                            self.moves(queue);
+                        }
+                        self.sleeps(queue, LOOK);
+                        return Ok(());
+                    }
                 }
                 let think = queue.chance.micros(200, 60_000);
                 self.sleeps(queue, think);
@@ -145,6 +153,11 @@ impl Client {
         if let Some(op) = self.pending.take() {
             checker.gives_up(queue.now, op);
         }
+        self.moves(queue);
+    }
+
+    /// Goes to another gateway.
+    fn moves(&mut self, queue: &mut Queue) {
         self.send(queue, FromClient::Closed);
         self.node = (self.node + 1 + queue.chance.below(NODES - 1)) % NODES;
         self.connect(queue);

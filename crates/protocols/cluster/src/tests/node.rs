@@ -1,36 +1,32 @@
-//! The driver of one gateway: what `stag` does around the machine.
+//! The driver of one gateway: what `ceph::group` and a server do around the machine.
 //!
-//! It has a clock of its own, a RADOS client, connections of initiators, and the peer link.
-//! Commands of one block begin in the order in which the machine runs them, one at a time.
-//!
-//! The peer link's rules: a forwarded command carries the newest token of its owner, which is the
-//! owner's own time. So the owner knows by its own clock how old the command can be. Each
-//! forwarding has a number of its own. The owner remembers it: what it has refused once it never
-//! begins.
+//! It has a clock of its own, a RADOS client, and connections of initiators. It executes a command
+//! whose initiator was there a moment ago, if it owns the unit, and refuses it else. Commands of one
+//! block begin one at a time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::chance::Chance;
 use super::checker::Block;
 use super::client::{Action, Command, FromClient, ToClient};
 use super::rados::{BLOCKS, Op, Reply};
-use super::world::{Happening, NODES, Queue};
+use super::world::{Happening, Queue};
 use crate::effect::{Effect, Event};
 use crate::gateway::Gateway;
-use crate::holding::{Ended, Kind, Origin};
-use crate::id::{CommandId, Epoch, GatewayId, InstanceId, Time, UnitId};
+use crate::id::{Epoch, GatewayId, InstanceId, Time, UnitId};
 use crate::mistake::Mistake;
 use crate::record::{Member, Standing};
 use crate::timers::Timers;
 
-/// Pings of initiators, tokens to peers, and what is sent again.
+/// Between two pings of initiators.
 const LINK: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     Value(u64),
-    Ended(Ended),
+    /// It never begins.
+    Refused,
 }
 
 /// What an operation's answer is for.
@@ -53,52 +49,10 @@ pub enum Ask {
     Map,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub enum Message {
-    /// The sender's time: it comes back with commands.
-    Token(Time),
-    Command {
-        wire: u64,
-        command: Command,
-        token: Time,
-    },
-    Cancel {
-        wire: u64,
-    },
-    Outcome {
-        wire: u64,
-        value: u64,
-    },
-    Refused {
-        wire: u64,
-    },
-}
-
-#[derive(Clone, Copy)]
-enum Source {
-    Client { client: usize, connection: u64 },
-    Peer { node: usize, instance: InstanceId, wire: u64 },
-}
-
 struct Local {
     command: Command,
-    source: Source,
-    sent: Option<Sent>,
-}
-
-#[derive(Clone, Copy)]
-struct Sent {
-    to: InstanceId,
-    wire: u64,
-    cancelled: bool,
-}
-
-/// What an owner knows of a forwarding.
-#[derive(Clone, Copy)]
-enum Known {
-    Here(u64),
-    Done(u64),
-    Refused,
+    client: usize,
+    connection: u64,
 }
 
 struct Connection {
@@ -124,11 +78,8 @@ pub struct Node {
     /// The latest connection of each initiator with a former life.
     before: BTreeMap<usize, u64>,
     locals: BTreeMap<u64, Local>,
-    asking: BTreeSet<u64>,
     running: BTreeMap<Block, VecDeque<u64>>,
     draining: Vec<(UnitId, Time)>,
-    known: BTreeMap<(InstanceId, u64), Known>,
-    tokens: BTreeMap<InstanceId, (usize, Time)>,
     memory: BTreeMap<UnitId, [u64; BLOCKS]>,
 }
 
@@ -152,11 +103,8 @@ impl Node {
             connections: BTreeMap::new(),
             before: BTreeMap::new(),
             locals: BTreeMap::new(),
-            asking: BTreeSet::new(),
             running: BTreeMap::new(),
             draining: Vec::new(),
-            known: BTreeMap::new(),
-            tokens: BTreeMap::new(),
             memory: BTreeMap::new(),
         }
     }
@@ -204,11 +152,8 @@ impl Node {
             self.tell(queue, client, connection.number, ToClient::Reset);
         }
         self.locals.clear();
-        self.asking.clear();
         self.running.clear();
         self.draining.clear();
-        self.known.clear();
-        self.tokens.clear();
         self.memory.clear();
         queue.after(until, Happening::Start { node: self.index });
     }
@@ -293,18 +238,10 @@ impl Node {
         let Some(machine) = self.machine.as_mut().filter(|_| self.instance == from) else { return };
         let now = self.offset + Duration::from_nanos(queue.now.as_micros() as u64 * self.rate / 1_000);
         machine.tick(now);
-        for node in (0..NODES).filter(|node| *node != self.index) {
-            self.whisper(queue, node, None, Message::Token(now));
-        }
         let clients: Vec<(usize, u64)> =
             self.connections.iter().map(|(client, c)| (*client, c.number)).collect();
         for (client, number) in clients {
             self.tell(queue, client, number, ToClient::Ping(now));
-        }
-        let sent: Vec<(u64, Sent)> =
-            self.locals.iter().filter_map(|(id, l)| l.sent.map(|sent| (*id, sent))).collect();
-        for (id, sent) in sent {
-            self.forward(queue, id, sent);
         }
         if queue.chance.percent(5) {
             self.send(queue, Op::Watch, Then::Watch);
@@ -325,8 +262,7 @@ impl Node {
         if known.is_some_and(|known| known > number) {
             return;
         }
-        if known != Some(number) || matches!(message, FromClient::Closed) {
-            self.closes(client);
+        if known != Some(number) {
             self.connections.insert(client, Connection { number, heard: Time::ZERO });
         }
         match message {
@@ -336,120 +272,30 @@ impl Node {
             FromClient::Pong(sent) => {
                 let Some(connection) = self.connections.get_mut(&client) else { return };
                 connection.heard = connection.heard.max(sent);
-                let heard = connection.heard;
-                let asking: Vec<u64> = self.asking.iter().copied().collect();
-                for id in asking {
-                    let of = self.locals.get(&id).is_some_and(
-                        |local| matches!(local.source, Source::Client { client: of, .. } if of == client),
-                    );
-                    if of {
-                        self.asking.remove(&id);
-                        if let Some(machine) = &mut self.machine {
-                            machine.there(now, CommandId(id), heard);
-                        }
-                    }
-                }
             }
             FromClient::Command(command) => {
                 let heard = self.connections.get(&client).map_or(Time::ZERO, |connection| connection.heard);
-                let source = Source::Client { client, connection: number };
-                self.submit(queue, command, source, Origin::Initiator, heard);
-            }
-        }
-        self.goes_on(queue);
-    }
-
-    /// Another gateway's message.
-    pub fn peer(
-        &mut self,
-        queue: &mut Queue,
-        (node, instance): (usize, InstanceId),
-        to: InstanceId,
-        message: Message,
-    ) {
-        let Some(machine) = &mut self.machine else { return };
-        let now = self.offset + Duration::from_nanos(queue.now.as_micros() as u64 * self.rate / 1_000);
-        machine.tick(now);
-        // Of an instance that is no member nothing is taken. Tokens come before anybody knows.
-        if let Message::Token(token) = message {
-            let entry = self.tokens.entry(instance).or_insert((node, token));
-            entry.1 = entry.1.max(token);
-            return self.goes_on(queue);
-        }
-        if to != self.instance || !machine.knows(instance) {
-            return self.goes_on(queue);
-        }
-        match message {
-            Message::Token(_) => {}
-            Message::Command { wire, command, token } => match self.known.get(&(instance, wire)).copied() {
-                None => {
-                    let source = Source::Peer { node, instance, wire };
-                    let id = self.submit(queue, command, source, Origin::Peer, token);
-                    self.known.insert((instance, wire), Known::Here(id));
-                }
-                Some(known) => self.repeat(queue, node, instance, wire, known),
-            },
-            Message::Cancel { wire } => {
-                let known = *self.known.entry((instance, wire)).or_insert(Known::Refused);
-                match known {
-                    Known::Here(id) => machine.abort(CommandId(id)),
-                    known => self.repeat(queue, node, instance, wire, known),
-                }
-            }
-            Message::Outcome { wire, value } => {
-                if let Some(id) = of_wire(&self.locals, wire) {
-                    machine.answered(CommandId(id));
-                    self.finish(queue, id, Outcome::Value(value));
-                }
-            }
-            Message::Refused { wire } => {
-                if let Some(id) = of_wire(&self.locals, wire) {
-                    if let Some(local) = self.locals.get_mut(&id) {
-                        local.sent = None;
-                    }
-                    machine.refused(now, CommandId(id), instance);
+                let admits = self.machine.as_ref().and_then(|machine| machine.admits_until(command.unit));
+                let is_fresh = now.saturating_sub(heard) <= Timers::default().fresh;
+                if is_fresh && admits.is_some_and(|end| now < end) {
+                    self.begins(queue, command, client, number);
+                } else {
+                    let message = ToClient::Answer { op: command.op, outcome: Outcome::Refused };
+                    self.tell(queue, client, number, message);
                 }
             }
         }
         self.goes_on(queue);
     }
 
-    fn repeat(&mut self, queue: &mut Queue, node: usize, instance: InstanceId, wire: u64, known: Known) {
-        match known {
-            Known::Here(_) => {}
-            Known::Done(value) => self.whisper(queue, node, Some(instance), Message::Outcome { wire, value }),
-            Known::Refused => self.whisper(queue, node, Some(instance), Message::Refused { wire }),
-        }
-    }
-
-    fn submit(
-        &mut self,
-        queue: &mut Queue,
-        command: Command,
-        source: Source,
-        origin: Origin,
-        heard: Time,
-    ) -> u64 {
+    fn begins(&mut self, queue: &mut Queue, command: Command, client: usize, connection: u64) {
         let id = queue.number();
-        let now = self.local(queue.now);
-        self.locals.insert(id, Local { command, source, sent: None });
-        let kind = match command.action {
-            Action::Write => Kind::Write,
-            Action::Fetch => Kind::Read,
-            Action::Inquire => Kind::Other,
-        };
-        if let Some(machine) = &mut self.machine {
-            machine.submit(now, CommandId(id), command.unit, kind, origin, heard);
-        }
-        id
-    }
-
-    /// An initiator's connection is gone.
-    fn closes(&mut self, client: usize) {
-        let of = |local: &Local| matches!(local.source, Source::Client { client: of, .. } if of == client);
-        let ids: Vec<u64> = self.locals.iter().filter(|(_, local)| of(local)).map(|(id, _)| *id).collect();
-        if let Some(machine) = &mut self.machine {
-            ids.into_iter().for_each(|id| machine.abort(CommandId(id)));
+        self.locals.insert(id, Local { command, client, connection });
+        let block = (command.unit, command.block);
+        let waiting = self.running.entry(block).or_default();
+        waiting.push_back(id);
+        if waiting.len() == 1 {
+            self.issue(queue, block);
         }
     }
 
@@ -490,43 +336,6 @@ impl Node {
                 self.drained(queue.now);
             }
             Effect::Requested { .. } => {}
-            Effect::Ask { command } => {
-                if let Some(Source::Client { client, connection }) =
-                    self.locals.get(&command.0).map(|l| l.source)
-                {
-                    self.asking.insert(command.0);
-                    let now = self.local(queue.now);
-                    self.tell(queue, client, connection, ToClient::Ping(now));
-                }
-            }
-            Effect::Run { command } => {
-                let Some(local) = self.locals.get(&command.0) else { return };
-                let block = (local.command.unit, local.command.block);
-                let waiting = self.running.entry(block).or_default();
-                waiting.push_back(command.0);
-                if waiting.len() == 1 {
-                    self.issue(queue, block);
-                }
-            }
-            Effect::Forward { command, to } => {
-                let sent = Sent { to, wire: queue.number(), cancelled: false };
-                if let Some(local) = self.locals.get_mut(&command.0) {
-                    local.sent = Some(sent);
-                }
-                self.forward(queue, command.0, sent);
-            }
-            Effect::Cancel { command, .. } => {
-                let Some(local) = self.locals.get_mut(&command.0) else { return };
-                if let Some(sent) = &mut local.sent {
-                    sent.cancelled = true;
-                    let sent = *sent;
-                    self.forward(queue, command.0, sent);
-                }
-            }
-            Effect::End { command, ended } => {
-                self.asking.remove(&command.0);
-                self.finish(queue, command.0, Outcome::Ended(ended));
-            }
             Effect::Stop(_) => {
                 let until = queue.chance.millis(100, 2_000);
                 self.dies(queue, until);
@@ -547,11 +356,8 @@ impl Node {
                 Action::Fetch => return self.send(queue, Op::Fetch(unit), Then::Data(id)),
                 Action::Inquire => {
                     let value = self.memory.get(&unit).map_or(0, |values| values[index]);
-                    let outcome = if self.executes(unit, queue.now) {
-                        Outcome::Value(value)
-                    } else {
-                        Outcome::Ended(Ended::NotBegun)
-                    };
+                    let outcome =
+                        if self.executes(unit, queue.now) { Outcome::Value(value) } else { Outcome::Refused };
                     self.finish(queue, id, outcome);
                     self.pop(block);
                 }
@@ -598,36 +404,8 @@ impl Node {
 
     fn finish(&mut self, queue: &mut Queue, id: u64, outcome: Outcome) {
         let Some(local) = self.locals.remove(&id) else { return };
-        match local.source {
-            Source::Client { client, connection } => {
-                self.tell(queue, client, connection, ToClient::Answer { op: local.command.op, outcome });
-            }
-            Source::Peer { node, instance, wire } => {
-                let known = match outcome {
-                    Outcome::Value(value) => Known::Done(value),
-                    Outcome::Ended(_) => Known::Refused,
-                };
-                self.known.insert((instance, wire), known);
-                self.repeat(queue, node, instance, wire, known);
-            }
-        }
-    }
-
-    fn forward(&mut self, queue: &mut Queue, id: u64, sent: Sent) {
-        let Some(local) = self.locals.get(&id) else { return };
-        let Some((node, token)) = self.tokens.get(&sent.to).copied() else { return };
-        let message = if sent.cancelled {
-            Message::Cancel { wire: sent.wire }
-        } else {
-            Message::Command { wire: sent.wire, command: local.command, token }
-        };
-        self.whisper(queue, node, Some(sent.to), message);
-    }
-
-    fn whisper(&self, queue: &mut Queue, node: usize, to: Option<InstanceId>, message: Message) {
-        let delay = queue.way();
-        let to = to.unwrap_or_default();
-        queue.after(delay, Happening::Peer { sender: (self.index, self.instance), node, to, message });
+        let message = ToClient::Answer { op: local.command.op, outcome };
+        self.tell(queue, local.client, local.connection, message);
     }
 
     fn tell(&self, queue: &mut Queue, client: usize, connection: u64, message: ToClient) {
@@ -645,9 +423,4 @@ impl Node {
         let delay = queue.chance.millis(50, 1_000);
         queue.after(delay, Happening::Monitor { node: self.index, from: self.instance, ask });
     }
-}
-
-fn of_wire(locals: &BTreeMap<u64, Local>, wire: u64) -> Option<u64> {
-    let is = |local: &Local| local.sent.is_some_and(|sent| sent.wire == wire);
-    locals.iter().find(|(_, local)| is(local)).map(|(id, _)| *id)
 }

@@ -74,10 +74,6 @@ impl Rados {
         *self.blocklist.entry(instance).or_insert(self.epoch)
     }
 
-    pub fn is_listed(&self, instance: InstanceId) -> bool {
-        self.blocklist.contains_key(&instance)
-    }
-
     pub fn record(&self) -> &Record {
         &self.record
     }

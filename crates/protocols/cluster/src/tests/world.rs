@@ -8,7 +8,7 @@ use super::chance::Chance;
 use super::checker::Checker;
 use super::client::{Client, FromClient, ToClient};
 use super::faults;
-use super::node::{Ask, Message, Node, Then};
+use super::node::{Ask, Node, Then};
 use super::rados::{OSDS, Op, Rados, Reply};
 use crate::effect::{Event, Request};
 use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
@@ -81,12 +81,6 @@ pub enum Happening {
     Link {
         node: usize,
         from: InstanceId,
-    },
-    Peer {
-        sender: (usize, InstanceId),
-        node: usize,
-        to: InstanceId,
-        message: Message,
     },
     /// `accepted`: the gateway's kernel has it, and the gateway does not yet.
     ToNode {
@@ -192,7 +186,7 @@ impl Queue {
 pub struct Stats {
     pub steps: u64,
     pub acknowledged: u64,
-    pub ended: u64,
+    pub refused: u64,
     pub given_up: u64,
     pub fences: u64,
     pub moves: u64,
@@ -205,7 +199,7 @@ impl Stats {
     pub fn add(&mut self, other: &Stats) {
         self.steps += other.steps;
         self.acknowledged += other.acknowledged;
-        self.ended += other.ended;
+        self.refused += other.refused;
         self.given_up += other.given_up;
         self.fences += other.fences;
         self.moves += other.moves;
@@ -252,7 +246,7 @@ impl World {
         };
         world.lives().map_err(|wrong| format!("{:?}: {wrong}", world.queue.now))?;
         world.stats.acknowledged = world.checker.acknowledged;
-        world.stats.ended = world.checker.ended;
+        world.stats.refused = world.checker.refused;
         world.stats.given_up = world.checker.given_up;
         world.stats.fences = world.rados.record().fences.len() as u64;
         world.stats.lives = world.nodes.iter().map(|node| node.lives).sum();
@@ -352,7 +346,6 @@ impl World {
             | Happening::Answer { node, .. }
             | Happening::ClientMap { node, .. }
             | Happening::Notified { node, .. } => (End::Rados, End::Node(*node)),
-            Happening::Peer { sender, node, .. } => (End::Node(sender.0), End::Node(*node)),
             Happening::ToNode { client, node, accepted: false, .. } => {
                 (End::Client(*client), End::Node(*node))
             }
@@ -393,7 +386,7 @@ impl World {
             Happening::Osd { node, from, epoch, op, then } => {
                 let (reply, epoch) = rados.arrives(queue.now, from, epoch, &op);
                 if let (Op::Write { unit, block, value }, Reply::Done) = (&op, &reply) {
-                    checker.lands(queue.now, from, rados.is_listed(from), (*unit, *block), *value)?;
+                    checker.lands(queue.now, from, (*unit, *block), *value)?;
                 }
                 if let (Op::Open(unit), Reply::Values(_)) = (&op, &reply) {
                     checker.opens(*unit, from);
@@ -429,13 +422,6 @@ impl World {
                         let delay = queue.way();
                         queue.after(delay, Happening::Notified { node: node.index, from: node.instance });
                     }
-                }
-            }
-            Happening::Peer { sender, node, to, message } => {
-                // The end of a process resets its connections: what was not received is gone.
-                let lives = nodes[sender.0].machine.is_some() && nodes[sender.0].instance == sender.1;
-                if lives {
-                    nodes[node].peer(queue, sender, to, message);
                 }
             }
             Happening::ToNode { client, node, connection, message, accepted } => {

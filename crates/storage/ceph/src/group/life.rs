@@ -362,13 +362,6 @@ impl Life {
                     answer(outcome.map_err(NotDone::Refused));
                 }
             }
-            Effect::Ask { .. }
-            | Effect::Run { .. }
-            | Effect::Forward { .. }
-            | Effect::Cancel { .. }
-            | Effect::End { .. } => {
-                invariant::broken!("no command was handed to the machine");
-            }
             Effect::Stop(_) => {}
         }
     }
