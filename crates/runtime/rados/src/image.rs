@@ -435,9 +435,8 @@ impl Successor {
     ///
     /// # Errors
     /// As there.
-    pub fn open(self, changed: Changed) -> Result<crate::Image, Error> {
-        let open = move || Opened::open(self.connection, &self.source, changed, true);
-        open_within(open).map(crate::Image::Ceph)
+    pub fn open(self, changed: Changed) -> Result<Image, Error> {
+        open_within(move || Opened::open(self.connection, &self.source, changed, true))
     }
 }
 

@@ -287,7 +287,7 @@ fn replace(live: &Weak<Live>, before: &str) -> Option<()> {
         match Successor::to(before, &source) {
             Ok(successor) => {
                 live.upgrade()?.enter(Phase::Opening);
-                break successor.open(changed.clone());
+                break successor.open(changed.clone()).map(Image::Ceph);
             }
             // Nothing may be answered before.
             Err(error) => live.upgrade()?.health.failed(format!("its last instance is not fenced: {error}")),

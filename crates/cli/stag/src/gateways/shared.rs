@@ -1,18 +1,16 @@
-//! The units that all gateways of the group serve, as they are configured here: their images, their
-//! identity, and how their disks are opened.
+//! The units that all gateways of the group serve, as they are configured here: their images and
+//! their identity.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backing::spec::{CacheMode, Opened};
-use backing::{BlockStore, Health};
-use ceph::group::{Serving, seeds};
-use ceph::{ImageName, Login, RbdStore};
+use backing::Health;
+use ceph::group::seeds;
+use ceph::{ImageName, Login};
 use device::Identity;
-use disk::unit::Registry;
-use gateway::{Gateway, Owned, Units};
+use gateway::{Gateway, Open, Units};
 use iscsi::discovery::TargetAddress;
 use peer_units::GroupUnit;
 use server_core::Post;
@@ -21,7 +19,6 @@ use crate::config::gateways::unit_number;
 use crate::config::{Config, Gateways};
 use crate::identity::{self, Settled};
 use crate::unit::{Backing, UnitSpec};
-use crate::units::disk_over;
 
 /// The group's units at this gateway.
 pub struct Shared {
@@ -78,12 +75,17 @@ impl Shared {
         Gateway::start(self.units.clone(), self.images(), post)
     }
 
+    /// How long an operation on an image may take.
+    pub fn op_timeout(&self) -> Duration {
+        op_timeout(&self.config)
+    }
+
     /// The images, by the numbers of their units.
     pub fn images(&self) -> BTreeMap<u32, ImageName> {
         self.images.iter().map(|(number, (name, _))| (*number, name.clone())).collect()
     }
 
-    /// Opens a unit, of which this gateway need not be the owner.
+    /// Opens a unit, of which this gateway need not be the owner. `open` makes its disk when it is.
     ///
     /// # Errors
     /// The group does not know the image.
@@ -91,7 +93,7 @@ impl Shared {
         &self,
         name: &ImageName,
         spec: &UnitSpec,
-        registry: &Registry,
+        open: Open,
     ) -> Result<(Arc<SharedUnit>, Settled), String> {
         let number = unit_number(name);
         let Some((_, seed)) = self.images.get(&number) else {
@@ -99,10 +101,7 @@ impl Shared {
         };
         let settled = identity::of_seed(seed, None);
         let names = identity::names(&spec.options, Identity::of("Disk").named(settled.names.clone()));
-        let (of_unit, registry, limit) = (spec.clone(), registry.clone(), op_timeout(&self.config));
-        let open =
-            move |serving: &Serving, health: &Arc<Health>| disk(serving, health, &of_unit, &registry, limit);
-        let added = self.units.add(number, name.clone(), Box::new(open))?;
+        let added = self.units.add(number, name.clone(), open)?;
         let (unit, health) = (added.unit.clone(), added.health.clone());
         Ok((Arc::new(SharedUnit { unit, health, identity: names }), settled))
     }
@@ -128,25 +127,4 @@ fn op_timeout(config: &Gateways) -> Duration {
 /// How the group reaches the cluster.
 fn login(config: &Gateways) -> Login {
     Login { user: config.ceph_user.clone(), conf: config.ceph_conf.clone() }
-}
-
-/// Makes the disk over the image that is this gateway's now. Blocks.
-fn disk(
-    serving: &Serving,
-    health: &Arc<Health>,
-    spec: &UnitSpec,
-    registry: &Registry,
-    op_timeout: Duration,
-) -> Result<Owned, String> {
-    let store = RbdStore::of_group(serving, op_timeout, health.clone());
-    let store = Arc::new(store.map_err(|error| error.to_string())?);
-    let settled = identity::of_image(&store);
-    let opened = Opened {
-        store: store.clone(),
-        block_size: spec.options.block_bytes(),
-        // A write is on all replicas before it is answered: nothing is left to flush.
-        cache: CacheMode::WriteThrough,
-        geometry: store.geometry(),
-    };
-    Ok(Owned { disk: disk_over(opened, spec, &settled, registry)?.unit, store })
 }

@@ -49,7 +49,8 @@ fn open_kind(spec: &UnitSpec, place: &Place, around: &Around<'_>) -> Result<Open
         Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, around)?,
         Backing::Rbd(name) => match around.shared.filter(|_| spec.may_be_shared()) {
             Some(group) => {
-                let (unit, settled) = group.open(name, spec, around.registry)?;
+                let open = opens_when_owned(spec, around.registry, group.op_timeout());
+                let (unit, settled) = group.open(name, spec, open)?;
                 (OpenKind::Shared(unit), settled)
             }
             None => open_image(name, spec, around.registry)?,
@@ -182,11 +183,29 @@ fn serve_elsewhere(
     Ok((OpenKind::Disk(disk_over(opened, spec, &settled, around.registry)?), settled))
 }
 
+/// Makes the disk over an image of the group, whenever that is this gateway's.
+fn opens_when_owned(spec: &UnitSpec, registry: &Registry, op_timeout: Duration) -> gateway::Open {
+    let (spec, registry) = (spec.clone(), registry.clone());
+    Box::new(move |serving, health| {
+        let store = RbdStore::of_group(serving, op_timeout, health.clone());
+        let store = Arc::new(store.map_err(|error| error.to_string())?);
+        let settled = identity::of_image(&store);
+        let opened = Opened {
+            store: store.clone(),
+            block_size: spec.options.block_bytes(),
+            // A write is on all replicas before it is answered: nothing is left to flush.
+            cache: CacheMode::WriteThrough,
+            geometry: store.geometry(),
+        };
+        Ok(gateway::Owned { disk: disk_over(opened, &spec, &settled, &registry)?.unit, store })
+    })
+}
+
 /// A disk over a medium behind a network.
 ///
 /// # Errors
 /// It cannot be served.
-pub fn disk_over(
+fn disk_over(
     opened: Opened,
     spec: &UnitSpec,
     settled: &Settled,

@@ -27,7 +27,6 @@ use crate::identity::{self, Carried, Choice};
 use crate::state::hex;
 use crate::unit::{Backing, Options, UnitSpec};
 
-pub use make::disk_over;
 pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, place};
 
 /// Interval of attempts to open units again.

@@ -2,10 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::time::Duration;
-
-use super::net::nanoseconds;
-use super::{State, with};
 
 /// A machine. A thread is on that of the thread that started it, at first on number 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +20,16 @@ pub(super) struct Machines {
 }
 
 impl Machines {
+    /// A machine's threads do not run until then.
+    pub(super) fn pause(&mut self, machine: Machine, until: u64) {
+        self.pauses.insert(machine, until);
+    }
+
+    /// Nothing arrives until then.
+    pub(super) fn part(&mut self, from: Machine, to: Machine, until: u64) {
+        self.cuts.insert((from, to), until);
+    }
+
     /// Until when a machine's threads do not run.
     pub(super) fn paused(&self, machine: Machine) -> u64 {
         self.pauses.get(&machine).copied().unwrap_or(0)
@@ -49,26 +55,4 @@ pub fn on_machine<T>(machine: Machine, f: impl FnOnce() -> T) -> T {
     let result = f();
     CURRENT.set(before);
     result
-}
-
-fn until(state: &State, duration: Duration) -> u64 {
-    state.now + nanoseconds(duration)
-}
-
-/// Stops all threads of a machine for a while, as SIGSTOP does. Its kernel goes on. A duration of
-/// zero ends a pause.
-pub fn pause(machine: Machine, duration: Duration) {
-    with(|state, _| {
-        let until = until(state, duration);
-        state.machines.pauses.insert(machine, until);
-    });
-}
-
-/// Holds what one machine sends to another one back for a while: it arrives at the end, as after
-/// retransmissions. A duration of zero ends a cut for what is sent later.
-pub fn cut(from: Machine, to: Machine, duration: Duration) {
-    with(|state, _| {
-        let until = until(state, duration);
-        state.machines.cuts.insert((from, to), until);
-    });
 }

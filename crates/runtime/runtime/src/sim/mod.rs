@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use chance::Chance;
-pub use machine::{Machine, cut, on_machine, pause};
+pub use machine::{Machine, on_machine};
 pub use net::{
-    Link, Middlebox, Network, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall,
+    Link, Middlebox, Network, cut, deafen, flip_a_bit, links, pause, reset, set_middlebox, set_network, stall,
 };
 pub(crate) use socket::Socket;
 use turns::Turns;

@@ -1,9 +1,10 @@
-//! Faults for a run to cause: connections that are reset, stall or damage a bit, and a middlebox
-//! between the ends.
+//! Faults for a run to cause: connections that are reset, stall or damage a bit, machines that are
+//! paused or cut from each other, and a middlebox between the ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::super::machine::Machine;
 use super::super::with;
 use super::{Network, Socket, nanoseconds};
 
@@ -64,6 +65,18 @@ pub fn flip_a_bit(link: Link, to_server: bool) {
             state.net.sockets[end].damage = true;
         }
     });
+}
+
+/// Stops all threads of a machine for a while, as SIGSTOP does. Its kernel goes on. A duration of
+/// zero ends a pause.
+pub fn pause(machine: Machine, duration: Duration) {
+    with(|state, _| state.machines.pause(machine, state.now + nanoseconds(duration)));
+}
+
+/// Holds what one machine sends to another one back for a while: it arrives at the end, as after
+/// retransmissions. A duration of zero ends a cut for what is sent later.
+pub fn cut(from: Machine, to: Machine, duration: Duration) {
+    with(|state, _| state.machines.part(from, to, state.now + nanoseconds(duration)));
 }
 
 /// Changes the properties of all links.

@@ -18,7 +18,9 @@ use super::State;
 use super::machine::{self, Machine};
 use crate::op::sqe::{Kind, MORE, Offered, Sqe};
 use crate::op::{Completion, WOKEN};
-pub use faults::{Link, Middlebox, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall};
+pub use faults::{
+    Link, Middlebox, cut, deafen, flip_a_bit, links, pause, reset, set_middlebox, set_network, stall,
+};
 
 /// The properties of all links. A change holds for segments sent after it.
 #[derive(Clone, Debug)]
