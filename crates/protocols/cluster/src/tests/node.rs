@@ -1,8 +1,8 @@
 //! The driver of one gateway: what `ceph::group` and a server do around the machine.
 //!
 //! It has a clock of its own, a RADOS client, and connections of initiators. It executes a command
-//! whose initiator was there a moment ago, if it owns the unit, and refuses it else. Commands of one
-//! block begin one at a time.
+//! whose initiator was there a moment ago, if it owns the unit, and refuses it else. Commands of
+//! one block begin one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
