@@ -16,8 +16,6 @@ pub(super) type Block = (usize, usize);
 pub(super) struct Judge {
     blocks: BTreeMap<Block, History>,
     commands: BTreeMap<u64, Command>,
-    /// Who has opened a unit last, to execute its commands: the client's address.
-    owners: BTreeMap<usize, String>,
     wrong: Option<String>,
     /// Commands that ended with GOOD, otherwise, or without an answer.
     pub good: u64,
@@ -105,12 +103,6 @@ impl Judge {
         self.commands.insert(number, Command { block, kind, begun, landed_on: None, fate: Fate::Pending });
     }
 
-    /// A gateway is about to execute the commands of a unit: only what the cluster has not yet
-    /// refused of a fenced one may still land, at OSDs that this one has not used.
-    pub(super) fn opens(&mut self, unit: usize, address: &str) {
-        self.owners.insert(unit, address.to_owned());
-    }
-
     pub(super) fn lands(&mut self, landing: &Landing<'_>) {
         let result = self.landed(landing);
         self.check(result);
@@ -141,7 +133,7 @@ impl Judge {
         if command.landed_on.is_some() || command.block != block {
             return Err(format!("{told} landed again, or elsewhere"));
         }
-        let owner = self.owners.get(&unit).map(String::as_str);
+        let owner = landing.owner;
         // The cluster may not have refused a fenced one yet, where the next owner has not been.
         let may_be_late = landing.is_listed && landing.after != owner;
         if owner != Some(landing.from) && !may_be_late {

@@ -99,7 +99,7 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
     let verdict = Rc::new(Verdict::new(loud));
     let mut nodes = Vec::new();
     for number in 1..=NODES {
-        let mut node = Node::new(number as u8, cluster.clone(), fresh, judge.clone());
+        let mut node = Node::new(number as u8, cluster.clone(), fresh);
         node.start()?;
         nodes.push(node);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ceph::group::Serving;
@@ -17,8 +17,7 @@ use peer_link::Secret;
 use rados::model::Cluster;
 use runtime::sim::{self, Machine, on_machine};
 
-use super::judge::Judge;
-use super::{IMAGES, NODES, lock};
+use super::{IMAGES, NODES};
 use crate::daemon;
 use crate::plan::Plan;
 use crate::random::Rng;
@@ -33,7 +32,6 @@ pub(super) struct Node {
     cluster: Rc<Cluster>,
     /// How long ago the initiator of a command may have been there.
     fresh: Duration,
-    judge: Arc<Mutex<Judge>>,
     running: Option<Running>,
 }
 
@@ -56,8 +54,8 @@ fn name(image: &str) -> ImageName {
 }
 
 impl Node {
-    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration, judge: Arc<Mutex<Judge>>) -> Self {
-        Self { number, cluster, fresh, judge, running: None }
+    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration) -> Self {
+        Self { number, cluster, fresh, running: None }
     }
 
     pub(super) fn machine(&self) -> Machine {
@@ -98,9 +96,8 @@ impl Node {
         config.portals[0].group = self.number.into();
         let mut images = BTreeMap::new();
         for (lun, image) in IMAGES.into_iter().enumerate() {
-            let (number, judge) = (lun as u32 + 1, self.judge.clone());
+            let number = lun as u32 + 1;
             let open = move |serving: &Serving, health: &Arc<backing::Health>| {
-                lock(&judge).opens(lun, serving.image().address());
                 let store = RbdStore::of_group(serving, OP_TIMEOUT, health.clone());
                 let store = Arc::new(store.map_err(|error| error.to_string())?);
                 let options =

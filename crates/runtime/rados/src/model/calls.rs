@@ -401,8 +401,8 @@ impl Image {
     }
 
     pub(crate) fn metadata(&self, key: &str, max: usize) -> Result<Option<String>, Error> {
-        let key = key.to_owned();
-        let value = self.wait("reading metadata", move |image| image.metadata.get(&key).cloned())?;
+        let (key, from) = (key.to_owned(), self.0.client.0.address.clone());
+        let value = self.wait("reading metadata", move |image| image.look_up(&from, &key))?;
         match value {
             Some(value) if value.len() > max => Err(error("reading metadata", libc::ERANGE)),
             value => Ok(value),

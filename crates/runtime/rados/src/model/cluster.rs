@@ -42,6 +42,9 @@ pub struct Landing<'a> {
     pub is_listed: bool,
     /// The client that has read or written this object last.
     pub after: Option<&'a str>,
+    /// The client that has read the image's metadata last while it had the lock: it executes the
+    /// image's commands, or is about to.
+    pub owner: Option<&'a str>,
     pub at: u64,
     pub data: &'a [u8],
 }
@@ -101,6 +104,7 @@ pub(super) struct ImageState {
     /// Who has read or written an object last.
     users: BTreeMap<u64, String>,
     pub lock: Option<String>,
+    owner: Option<String>,
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -147,6 +151,7 @@ impl Cluster {
             bytes: vec![0; size],
             users: BTreeMap::new(),
             lock: None,
+            owner: None,
             metadata: BTreeMap::new(),
         };
         let images = images.iter().map(|(name, size)| ((*name).to_owned(), zeros(*size)));
@@ -281,6 +286,16 @@ pub(super) fn find(conf: Option<&Path>) -> Option<Sender<Message>> {
 pub(super) fn osd(image: &str, object: Option<u64>) -> usize {
     let name: u64 = image.bytes().map(u64::from).sum();
     (name + object.map_or(0, |object| object + 1)) as usize % OSDS
+}
+
+impl ImageState {
+    /// A client reads a key of the metadata.
+    pub(super) fn look_up(&mut self, from: &str, key: &str) -> Option<String> {
+        if self.lock.as_deref() == Some(from) {
+            self.owner = Some(from.to_owned());
+        }
+        self.metadata.get(key).cloned()
+    }
 }
 
 impl State {
@@ -472,7 +487,8 @@ impl State {
         place.ok_or(libc::EINVAL)?.copy_from_slice(data);
         let before = state.users.insert(at / OBJECT, from.to_owned());
         if let Some(observer) = &mut self.observer {
-            observer(&Landing { image, from, is_listed, after: before.as_deref(), at, data });
+            let (after, owner) = (before.as_deref(), state.owner.as_deref());
+            observer(&Landing { image, from, is_listed, after, owner, at, data });
         }
         Ok(())
     }
