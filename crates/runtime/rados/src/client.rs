@@ -1,5 +1,5 @@
 //! One client of a cluster that images and objects share: one address, one OSD map. Everything here
-//! blocks.
+//! blocks. `either` documents the calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,6 @@ const CONNECT: Duration = Duration::from_secs(60);
 pub struct Client(pub(crate) Arc<Connection>);
 
 impl Client {
-    /// Connects. Operations end with ETIMEDOUT some time after `op_timeout`, and may still be
-    /// carried out; without one they wait for ever.
-    ///
-    /// # Errors
-    /// An [`Error`].
     pub fn connect(login: &Login, op_timeout: Option<Duration>) -> Result<Self, Error> {
         let (library, login) = (library()?, login.clone());
         let connect = move || Connection::open(library, &login, op_timeout);
@@ -31,19 +26,10 @@ impl Client {
             .map(|connection| Self(Arc::new(connection)))
     }
 
-    /// The address by which the cluster knows this client, and no other.
-    ///
-    /// # Errors
-    /// An [`Error`].
     pub fn address(&self) -> Result<String, Error> {
         self.0.address()
     }
 
-    /// Keeps the clients at these addresses from the cluster. Gives an epoch of the OSD map from
-    /// which on OSDs refuse all of them.
-    ///
-    /// # Errors
-    /// An [`Error`]: some of them may still write.
     pub fn blocklist(&self, addresses: &[String], lasts: Duration) -> Result<u32, Error> {
         let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
         // At once: each waits for a proposal of the monitors, up to a second.
@@ -58,21 +44,12 @@ impl Client {
         self.0.epoch()
     }
 
-    /// Waits for the newest OSD map. Gives an epoch that this client's map has reached: OSDs get a
-    /// map at least as new before they carry out its next operation.
-    ///
-    /// # Errors
-    /// An [`Error`].
     pub fn latest_map(&self) -> Result<u32, Error> {
         // In this order: what is waited for is as new as what was told.
         let epoch = self.0.epoch()?;
         self.0.await_map().map(|()| epoch)
     }
 
-    /// An object of a pool, whether or not it is there.
-    ///
-    /// # Errors
-    /// An [`Error`].
     pub fn object(&self, pool: &str, namespace: Option<&str>, name: &str) -> Result<Object, Error> {
         Object::new(Pool::open(self.0.clone(), pool, namespace)?, name)
     }

@@ -1,4 +1,5 @@
-//! What other crates call: Ceph's libraries, or a model of a cluster in a simulated world.
+//! The types that other crates use: each is one of Ceph's libraries, or of the modelled cluster
+//! in a simulated world.
 
 use std::future::Future;
 use std::io;

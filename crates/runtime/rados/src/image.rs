@@ -1,4 +1,5 @@
 //! An open RBD image: its exclusive lock from opening to closing, its metadata, and its I/O.
+//! `either` documents the calls.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::future::Future;
@@ -114,12 +115,6 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Image {
-    /// Opens an image and, unless it is read-only, takes its exclusive lock. Blocks. A lock whose
-    /// owner is dead is broken, and the owner kept from the cluster; a living owner keeps it.
-    ///
-    /// # Errors
-    /// An [`Error`]. [`Error::Held`] comes after the time that it takes to see that an owner is
-    /// dead.
     pub fn open(source: &Source, changed: Changed) -> Result<Self, Error> {
         let (library, source) = (library()?, source.clone());
         open_within(move || {
@@ -128,45 +123,23 @@ impl Image {
         })
     }
 
-    /// Opens an image by a client that others share, and takes no lock. Blocks.
-    ///
-    /// # Errors
-    /// An [`Error`].
     pub fn open_unlocked(client: &Client, source: &Source, changed: Changed) -> Result<Self, Error> {
         let (connection, source) = (client.0.clone(), source.clone());
         open_within(move || Opened::open(connection, &source, changed, false))
     }
 
-    /// The address of the client that has the exclusive lock. Blocks.
-    ///
-    /// # Errors
-    /// Those of librbd.
     pub fn lock_owner(&self) -> Result<Option<String>, Error> {
         self.0.handle.owner()
     }
 
-    /// Takes the exclusive lock, which librbd then gives to nobody who asks. Returns false if
-    /// another client has it. Blocks.
-    ///
-    /// # Errors
-    /// Those of librbd.
     pub fn lock(&self) -> Result<bool, Error> {
         self.0.handle.lock()
     }
 
-    /// Breaks the exclusive lock if the client at this address has it, and keeps that client from
-    /// the cluster. Blocks.
-    ///
-    /// # Errors
-    /// Those of librbd.
     pub fn break_lock(&self, owner: &str) -> Result<(), Error> {
         self.0.handle.break_lock(owner)
     }
 
-    /// Gives the exclusive lock back, after the operations in flight. Blocks.
-    ///
-    /// # Errors
-    /// Those of librbd.
     pub fn release_lock(&self) -> Result<(), Error> {
         self.0.handle.release_lock()
     }
@@ -175,15 +148,10 @@ impl Image {
         &self.0.about
     }
 
-    /// The address by which the cluster knows this instance, and no other.
     pub fn address(&self) -> &str {
         &self.0.address
     }
 
-    /// Reads at `at` into all of `memory`. Gives the number of bytes that there were.
-    ///
-    /// # Errors
-    /// Those of librbd, and of [`Source::op_timeout`].
     pub async fn read(
         &self,
         at: u64,
@@ -202,10 +170,6 @@ impl Image {
         .await
     }
 
-    /// Writes `memory` at `at`. It is on all replicas when this ends.
-    ///
-    /// # Errors
-    /// Those of librbd, and of [`Source::op_timeout`]: the write may have been done in part.
     pub async fn write(&self, at: u64, memory: SmallVec<[Bytes; 2]>) -> io::Result<()> {
         let bytes = memory.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         let (library, image) = self.parts();
@@ -224,11 +188,6 @@ impl Image {
         .map(drop)
     }
 
-    /// Makes `len` bytes at `at` zeros. Whole objects give their space back, unless they shall
-    /// `take_room`. (A discard would leave the ends of a range as they are.)
-    ///
-    /// # Errors
-    /// Those of librbd, and of [`Source::op_timeout`]: it may have been done in part.
     pub async fn write_zeros(&self, at: u64, len: u64, take_room: bool) -> io::Result<()> {
         let (library, image) = self.parts();
         let flags = if take_room { THICK } else { 0 };
@@ -244,10 +203,6 @@ impl Image {
         .map(drop)
     }
 
-    /// Waits for the writes in flight.
-    ///
-    /// # Errors
-    /// Those of librbd, and of [`Source::op_timeout`].
     pub async fn flush(&self) -> io::Result<()> {
         let (library, image) = self.parts();
         let permit = self.permit(LEAST).await?;
@@ -259,10 +214,6 @@ impl Image {
         .map(drop)
     }
 
-    /// The image's size in bytes. Blocks if it has changed.
-    ///
-    /// # Errors
-    /// Those of librbd.
     pub fn size(&self) -> Result<u64, Error> {
         let ((library, image), mut size) = (self.parts(), 0);
         // SAFETY: it fills the number.
@@ -270,11 +221,6 @@ impl Image {
         Error::check(code, || "the image's size cannot be read".into()).map(|_| size)
     }
 
-    /// How many of the `len` bytes at `at` lie in objects of which all are there, or none is; and
-    /// whether they are. An object that is there may be zeros in part.
-    ///
-    /// # Errors
-    /// Those of librbd, and of [`Source::op_timeout`].
     pub async fn run_of_objects(&self, at: u64, len: u64) -> io::Result<(u64, bool)> {
         // Without a thread, if it never knows.
         if !self.0.about.fast_diff {
@@ -296,10 +242,6 @@ impl Image {
         }
     }
 
-    /// The bytes of the objects that there are; `None` if the image does not know. Blocks.
-    ///
-    /// # Errors
-    /// Those of librbd.
     pub fn used(&self) -> Result<Option<u64>, Error> {
         let error = |errno| Error::Call { what: "the image's objects cannot be counted".into(), errno };
         if !self.knows_objects().map_err(error)? {
@@ -315,7 +257,6 @@ impl Image {
         if code < 0 { Err(error(code.saturating_neg())) } else { Ok(Some(used)) }
     }
 
-    /// The pool of the image's data.
     pub fn data_pool(&self) -> i64 {
         let (library, image) = self.parts();
         // SAFETY: the image is open.
@@ -325,10 +266,6 @@ impl Image {
         }
     }
 
-    /// What the monitors tell of the pools' space, as JSON. Blocks.
-    ///
-    /// # Errors
-    /// Those of librados.
     pub fn space_of_pools(&self) -> Result<String, Error> {
         let command = c"{\"prefix\": \"df\", \"detail\": \"detail\", \"format\": \"json\"}";
         self.0.handle.pool.connection.ask_monitors(command)
@@ -352,11 +289,6 @@ impl Image {
         }
     }
 
-    /// The value of a key of the image's metadata, at most `max` bytes; `None` if it has none.
-    /// Blocks.
-    ///
-    /// # Errors
-    /// Those of librbd; ERANGE if it is longer.
     pub fn metadata(&self, key: &str, max: usize) -> Result<Option<String>, Error> {
         let (this, c_key) = (self.clone(), c_string(key)?);
         let (code, value) = unpinned::run("reading the image's metadata", OPEN, move || {
@@ -376,8 +308,6 @@ impl Image {
         Ok(Some(text(&value)))
     }
 
-    /// Sets a key of the image's metadata. It is on all replicas when this ends. On a core it waits
-    /// without blocking.
     pub fn set_metadata(&self, key: &str, value: &str) -> impl Future<Output = io::Result<()>> + use<> {
         let (this, named) = (self.clone(), c_string(key).and_then(|key| Ok((key, c_string(value)?))));
         let limit = self.0.op_timeout;

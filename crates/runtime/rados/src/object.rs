@@ -1,5 +1,5 @@
 //! An object of a pool: its bytes and attributes, changed by compare-and-set, and watches of it.
-//! Everything here blocks, until the OSD answers.
+//! Everything here blocks, until the OSD answers. `either` documents the calls.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -69,10 +69,6 @@ impl Object {
         Error::check(code, || format!("the object {} cannot be {what}", name())).map(drop)
     }
 
-    /// The object's bytes and attributes as of one moment; `None` if there is none.
-    ///
-    /// # Errors
-    /// Those of librados; EFBIG if it has more bytes than `most`.
     pub fn read(&self, most: usize) -> Result<Option<Content>, Error> {
         let (library, pool) = (self.0.pool.library, self.0.pool.handle);
         let mut bytes = vec![0u8; most + 1];
@@ -160,10 +156,6 @@ impl Object {
         }
     }
 
-    /// Sets an attribute of an object that is there.
-    ///
-    /// # Errors
-    /// Those of librados; ENOENT if there is no object.
     pub fn set_attribute(&self, name: &str, value: &[u8]) -> Result<(), Error> {
         let (library, name) = (self.0.pool.library, c_string(name)?);
         let code = self.write(|operation| {
@@ -178,10 +170,6 @@ impl Object {
         self.check(code, "written")
     }
 
-    /// Changes the object. Returns false if it was not as expected: then nothing has changed.
-    ///
-    /// # Errors
-    /// Those of librados.
     pub fn change(&self, change: &Change<'_>) -> Result<bool, Error> {
         let library = self.0.pool.library;
         let code = self.write(|operation| {
@@ -217,11 +205,6 @@ impl Object {
         self.check(code, "written").map(|()| true)
     }
 
-    /// Watches the object. A watcher without a connection is forgotten after
-    /// osd_client_watch_timeout.
-    ///
-    /// # Errors
-    /// Those of librados; ENOENT if there is no object.
     pub fn watch(&self, told: Told) -> Result<Watch, Error> {
         let library = self.0.pool.library;
         let argument = Box::into_raw(Box::new(Watcher { object: self.clone(), told }));
@@ -248,10 +231,6 @@ impl Object {
         Ok(Watch { object: self.clone(), cookie, argument })
     }
 
-    /// Notifies the watchers, and waits until all have heard of it, or for `limit`.
-    ///
-    /// # Errors
-    /// Those of librados; ETIMEDOUT if some have not heard.
     pub fn notify(&self, limit: Duration) -> Result<(), Error> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let (pool, none) = (&self.0.pool, std::ptr::null_mut());
@@ -272,10 +251,6 @@ impl Object {
 }
 
 impl Watch {
-    /// Whether the watch still stands, as far as this client knows.
-    ///
-    /// # Errors
-    /// It is lost.
     pub fn check(&self) -> Result<(), Error> {
         let pool = &self.object.0.pool;
         // SAFETY: the watch has not ended.

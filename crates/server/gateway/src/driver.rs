@@ -1,5 +1,5 @@
-//! The thread that does what the group decides: which units this gateway executes, where commands
-//! for the others go, who may connect, and what initiators are told of paths.
+//! The thread that carries out the group's decisions: it opens and closes this gateway's units,
+//! routes commands for others, admits peers, and sets the access states of paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ use scsi::data::target_port_groups::AccessState;
 use super::host::{HostAt, Members};
 use super::units::{Owned, SharedUnit, Units};
 
-/// What the thread is told.
+/// A message to the thread.
 pub enum Told {
     Group(Report),
     /// A unit's disk is made, or cannot be, for the number of the order.
@@ -60,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// Until the last life is over.
+    /// Runs until the last life is over.
     pub fn run(mut self, told: &Receiver<Told>) {
         while let Ok(told) = told.recv() {
             match told {

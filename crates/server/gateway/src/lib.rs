@@ -29,29 +29,29 @@ use server_core::Post;
 
 pub use units::{Open, Owned, SharedUnit, Units};
 
-/// How long a change of the group is waited for.
+/// Timeout for a change of the group.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a daemon that ends waits for others to take its units.
+/// Timeout for handing over all units at the daemon's end.
 const LEAVE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the group has done something.
+/// Interval between two looks at the group's status.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What a gateway is. All but its number and secrets is the same in all gateways of the group.
+/// Configuration of a gateway. Only `number` and `secrets` may differ within a group.
 #[derive(Clone)]
 pub struct Config {
     /// This gateway, unique in the group.
     pub number: u16,
-    /// Where each gateway listens for the others.
+    /// Addresses of all gateways' peer links.
     pub links: BTreeMap<u16, SocketAddr>,
     /// By their numbers; the greatest is the newest.
     pub secrets: BTreeMap<u32, Secret>,
     pub login: Login,
-    /// Where the group's object is.
+    /// Pool of the group's object.
     pub pool: String,
     pub namespace: Option<String>,
-    /// The group's object.
+    /// Name of the group's object.
     pub object: String,
-    /// How long an operation on an image may take.
+    /// Timeout of an operation on an image.
     pub op_timeout: Duration,
     pub timers: Timers,
 }
@@ -112,7 +112,7 @@ impl Gateway {
         &self.images
     }
 
-    /// How the group is, as this gateway knows it.
+    /// The group's status, as this gateway knows it.
     #[must_use]
     pub fn status(&self) -> Status {
         self.group.status()

@@ -78,7 +78,7 @@ struct Shared {
     units: RefCell<BTreeMap<u32, Unit>>,
     /// By instance and channel.
     peers: RefCell<BTreeMap<(u64, u16), Rc<Peer>>>,
-    /// Forwarders that are out of the group, while their commands have not ended.
+    /// Forwarders that the group has taken out, until their commands have ended.
     ending: RefCell<Vec<Rc<Peer>>>,
     locals: RefCell<BTreeMap<Key, Weak<Local>>>,
     unproven: Cell<usize>,
@@ -140,17 +140,12 @@ impl Host {
     /// The group has taken an instance out: its connections and nexuses go, once its commands have
     /// ended. [`HostConfig::is_member`] must say so already.
     pub fn forget(&self, instance: u64) {
-        self.forget_all(|_, of| of == instance);
-    }
-
-    fn forget_all(&self, is_gone: impl Fn(u16, u64) -> bool) {
         let mut gone = Vec::new();
-        self.0.peers.borrow_mut().retain(|(instance, _), peer| {
-            let is_gone = is_gone(peer.gateway, *instance);
-            if is_gone {
+        self.0.peers.borrow_mut().retain(|(of, _), peer| {
+            if *of == instance {
                 gone.push(peer.clone());
             }
-            !is_gone
+            *of != instance
         });
         for peer in gone {
             self.0.ending.borrow_mut().push(peer.clone());
@@ -280,10 +275,8 @@ impl Host {
         if !(config.is_member)(claim.gateway, claim.instance) {
             return Err(Reason::NoMember);
         }
-        // Its new life may begin once nothing of its former ones is in flight: it tells its
-        // initiators so.
-        self.forget_all(|gateway, instance| gateway == claim.gateway && instance != claim.instance);
-        if self.0.ending.borrow().iter().any(|peer| peer.gateway == claim.gateway) {
+        // A connection of the new life tells a gateway that its former lives' commands have ended.
+        if self.0.has_former_life(claim) {
             return Err(Reason::Busy);
         }
         let peers = self.0.peers.borrow();
@@ -302,6 +295,14 @@ impl Host {
 }
 
 impl Shared {
+    /// Whether commands of another life of the same gateway may be in flight. The group has taken
+    /// that life out, so [`Host::forget`] follows if it has not come yet.
+    fn has_former_life(&self, claim: &Claim) -> bool {
+        let (peers, ending) = (self.peers.borrow(), self.ending.borrow());
+        peers.iter().any(|((of, _), peer)| *of != claim.instance && peer.gateway == claim.gateway)
+            || ending.iter().any(|peer| peer.gateway == claim.gateway)
+    }
+
     fn peers(&self) -> Vec<Rc<Peer>> {
         self.peers.borrow().values().cloned().collect()
     }

@@ -103,8 +103,7 @@ impl Peers {
         routes.lives += 1;
     }
 
-    /// This gateway has left the group for good: owners give no answer any more to what it has
-    /// forwarded.
+    /// This gateway has left the group for good: owners no longer answer its forwarded commands.
     pub fn leave(&self) {
         let mut routes = self.routes();
         routes.owners.clear();
@@ -127,7 +126,7 @@ impl Peers {
         routes.has_left || routes.lives != life || routes.fenced.contains(&instance)
     }
 
-    /// Whether storage refuses an instance.
+    /// Storage refuses the instance.
     pub(crate) fn is_fenced(&self, instance: u64) -> bool {
         self.routes().fenced.contains(&instance)
     }

@@ -1,5 +1,5 @@
-//! What breaks: machines pause and die, links are cut in one or both directions, parts of the
-//! cluster are slow or silent. Beside it an administrator moves units.
+//! The faults: machines pause and die, links are cut in one or both directions, parts of the
+//! cluster are slow or silent. Meanwhile an administrator moves units.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,18 +15,17 @@ use crate::random::Rng;
 use crate::verdict::Verdict;
 
 /// The machine of all initiators.
-const INITIATORS: Machine = Machine(0);
-/// How long something breaks.
+const CLIENTS: Machine = Machine(0);
+/// Duration of the faults.
 const FAULTS: Duration = Duration::from_secs(60);
 
 /// Which faults there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     Any,
-    /// A gateway hears nothing of its initiators for longer than they wait for it, and all else
-    /// works.
+    /// Initiators cannot reach a gateway for longer than they wait for it. All else works.
     DeafGateways,
-    /// What a gateway sends to the cluster comes late, after others have taken its units.
+    /// A gateway's operations reach the cluster late, after others have taken its units.
     LateGateways,
 }
 
@@ -41,7 +40,7 @@ pub(super) async fn cause(
 ) -> Result<u64, String> {
     let end = runtime::clock() + FAULTS;
     let mut killed = 0;
-    // Some groups are broken all the time, in others something lasts.
+    // Frequent faults in some worlds, long undisturbed ones in others.
     let pause = rng.pick(&[2_000, 8_000, 25_000]);
     runtime::sleep(Duration::from_secs(2)).await;
     while runtime::clock() < end {
@@ -55,31 +54,29 @@ pub(super) async fn cause(
             }
         }
         let at = rng.index(NODES);
-        let one_kind = match which {
-            Which::Any => None,
+        let wait = match which {
+            Which::Any => {
+                let left = end.saturating_duration_since(runtime::clock());
+                killed += one(nodes, at, cluster, left, verdict, rng).await;
+                rng.between(100, pause)
+            }
             Which::DeafGateways => {
-                let long = Duration::from_millis(rng.between(12_000, 20_000));
-                sim::cut(INITIATORS, nodes[at].machine(), long);
-                Some(long)
+                let long = rng.between(12_000, 20_000);
+                sim::cut(CLIENTS, nodes[at].machine(), Duration::from_millis(long));
+                long + 2_000
             }
             Which::LateGateways => {
-                let long = Duration::from_millis(rng.between(3_000, 9_000));
-                cluster.cut(nodes[at].machine(), true, long);
-                Some(long)
+                let long = rng.between(3_000, 9_000);
+                cluster.cut(nodes[at].machine(), true, Duration::from_millis(long));
+                long + 2_000
             }
         };
-        if let Some(long) = one_kind {
-            runtime::sleep(long + Duration::from_secs(2)).await;
-            continue;
-        }
-        let left = end.saturating_duration_since(runtime::clock());
-        killed += one(nodes, at, cluster, left, verdict, rng).await;
-        runtime::sleep(Duration::from_millis(rng.between(100, pause))).await;
+        runtime::sleep(Duration::from_millis(wait)).await;
     }
     cluster.heal();
-    for one in std::iter::once(INITIATORS).chain(nodes.iter().map(Node::machine)) {
+    for one in std::iter::once(CLIENTS).chain(nodes.iter().map(Node::machine)) {
         sim::pause(one, Duration::ZERO);
-        for other in std::iter::once(INITIATORS).chain(nodes.iter().map(Node::machine)) {
+        for other in std::iter::once(CLIENTS).chain(nodes.iter().map(Node::machine)) {
             sim::cut(one, other, Duration::ZERO);
         }
     }
@@ -124,7 +121,7 @@ async fn one(
         }
         11..14 => {
             let others = [nodes[(at + 1) % NODES].machine(), nodes[(at + 2) % NODES].machine()];
-            let other = if rng.chance(500) { INITIATORS } else { rng.pick(&others) };
+            let other = if rng.chance(500) { CLIENTS } else { rng.pick(&others) };
             let ways = rng.below(3);
             if ways != 1 {
                 sim::cut(machine, other, long);
@@ -136,7 +133,7 @@ async fn one(
         14 => {
             // From everything, or from all but the cluster.
             let others = nodes.iter().map(Node::machine).filter(|other| *other != machine);
-            for other in others.chain([INITIATORS]) {
+            for other in others.chain([CLIENTS]) {
                 sim::cut(machine, other, long);
                 sim::cut(other, machine, long);
             }

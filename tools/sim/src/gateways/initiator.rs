@@ -22,7 +22,7 @@ use crate::verdict::Verdict;
 /// A path that has been silent for so long is pinged, and lost after as long again. Together longer
 /// than twice `Timers::fresh`, as the design page asks of initiators.
 const SILENT: Duration = Duration::from_secs(3);
-/// How long a lost path keeps its commands (`replacement_timeout`).
+/// Delay before a lost path's command is given up (`replacement_timeout`).
 const REPLACED: Duration = Duration::from_secs(5);
 
 pub(super) struct Initiator {
@@ -68,7 +68,7 @@ impl Initiator {
         self.is_ending.set(true);
     }
 
-    /// Whether each unit has answered since then.
+    /// Each unit has answered since then.
     pub(super) fn has_answers_since(&self, then: Instant) -> bool {
         let answered = self.answered.borrow();
         (0..IMAGES.len()).all(|unit| answered.get(&unit).is_some_and(|at| *at > then))
@@ -78,7 +78,7 @@ impl Initiator {
         self.rng.borrow_mut().index(below)
     }
 
-    /// Until it is stopped.
+    /// Sends commands until it is stopped.
     pub(super) async fn work(self: Rc<Self>) {
         let mut path = 1 + self.number % NODES;
         while !self.is_ending.get() {

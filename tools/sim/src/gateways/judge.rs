@@ -1,6 +1,6 @@
-//! What must hold. The landings of writes at OSDs, in their order, are the witness: if each write
-//! lands once between its beginning and its answer, and each read returns what was there at a
-//! moment of its own, the history of every block is linearizable.
+//! The rules. The order in which writes take effect at OSDs (land) is the witness: if each write
+//! lands once between its start and its answer, and each read returns a value that the block had
+//! meanwhile, the history of every block is linearizable.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -25,18 +25,18 @@ pub(super) struct Judge {
 
 #[derive(Default)]
 struct History {
-    /// What was there from when on.
+    /// The block's values, with the times at which they landed.
     landings: Vec<(Instant, u64)>,
     /// When the latest-begun acknowledged write began.
     written: Option<Instant>,
 }
 
-/// What a command does to its block.
+/// The kind of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
     Write,
-    /// COMPARE AND WRITE, and what it expects.
+    /// COMPARE AND WRITE, with the expected value.
     Swap(u64),
 }
 
@@ -44,7 +44,7 @@ struct Command {
     block: Block,
     kind: Kind,
     begun: Instant,
-    /// What was there before it landed.
+    /// The block's value before the command landed.
     landed_on: Option<u64>,
     fate: Fate,
 }
@@ -231,7 +231,7 @@ impl Judge {
 }
 
 impl History {
-    /// What was there at `begun`, and all that has landed since.
+    /// The block's value at `begun`, and all values that have landed since.
     fn since(&self, begun: Instant) -> Vec<u64> {
         let first = self.landings.iter().rposition(|(at, _)| *at <= begun);
         let nothing = first.is_none().then_some(0);

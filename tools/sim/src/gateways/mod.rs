@@ -29,7 +29,7 @@ use initiator::Initiator;
 use judge::Judge;
 use node::Node;
 
-/// How many gateways, and initiators.
+/// Number of gateways, and of initiators.
 const NODES: usize = 3;
 const INITIATORS: usize = 3;
 /// The images of the units, in the order of their LUNs.
@@ -49,7 +49,7 @@ pub enum Mistake {
     NoFence,
     /// A new owner does not wait for the map that refuses the last one.
     NoBarrier,
-    /// Nobody looks how long ago the initiator of a command was there.
+    /// Gateways do not check when a command's initiator last answered a ping.
     NotFresh,
 }
 

@@ -22,7 +22,7 @@ use crate::daemon;
 use crate::plan::Plan;
 use crate::random::Rng;
 
-/// How long an operation on an image may take.
+/// Timeout of an operation on an image.
 const OP_TIMEOUT: Duration = Duration::from_secs(12);
 /// A move in a quiet group ends within this time.
 const MOVE: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const MOVE: Duration = Duration::from_secs(10);
 pub(super) struct Node {
     pub(super) number: u8,
     cluster: Rc<Cluster>,
-    /// How long ago the initiator of a command may have been there.
+    /// `Timers::fresh`.
     fresh: Duration,
     running: Option<Running>,
 }
@@ -40,11 +40,12 @@ struct Running {
     gateway: Arc<Gateway>,
 }
 
-/// Where a gateway's initiators, or other gateways, find it.
+/// A gateway's iSCSI portal.
 pub(super) fn portal(number: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 1, number], 3260))
 }
 
+/// The address of a gateway's peer link.
 fn link(number: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 1, number], 3261))
 }
@@ -129,7 +130,7 @@ impl Node {
         let Some(Running { server, gateway }) = self.running.take() else { return };
         sim::aside(move || {
             gateway.leave();
-            // What is left in flight has no medium to be flushed to.
+            // The gateway has no units any more: a flush that fails says nothing.
             drop(server.stop(Duration::from_secs(1)));
         })
         .await;
@@ -157,12 +158,12 @@ pub(super) async fn move_all(nodes: &[Node], rng: &mut Rng) -> Result<(), String
         loop {
             let gateway = gateway.clone();
             match sim::aside(move || gateway.move_unit(unit, to)).await {
-                Ok(()) => break,
-                Err(why) if runtime::clock() >= until => {
-                    return Err(format!("unit {unit} is not moved to gateway {to} after {MOVE:?}: {why}"));
+                Ok(()) if runtime::clock() < until => break,
+                late if runtime::clock() >= until => {
+                    return Err(format!("unit {unit} was not at gateway {to} after {MOVE:?}: {late:?}"));
                 }
                 // One that was out of the group a moment ago is not in it yet.
-                Err(_) => runtime::sleep(Duration::from_millis(100)).await,
+                _ => runtime::sleep(Duration::from_millis(100)).await,
             }
         }
     }

@@ -16,9 +16,9 @@ use crate::error::Error;
 use crate::image::{About, Source};
 use crate::object::{Change, Content, Told};
 
-/// How long monitors may take (`rados_mon_op_timeout`).
+/// Timeout for monitors (`rados_mon_op_timeout`).
 const MONITORS: Duration = Duration::from_secs(30);
-/// How long an operation that was given up may still take (`rados_osd_op_timeout`).
+/// Extra time before librados itself gives an operation up (`rados_osd_op_timeout`).
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
 /// The OSD of all objects that are no image's.
 const OBJECTS: Place = Place::Osd(0);

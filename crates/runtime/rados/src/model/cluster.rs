@@ -11,7 +11,7 @@ use runtime::{Receiver, RecvTimeoutError, Sender, channel};
 
 use crate::object::Told;
 
-/// How many OSDs there are. The group's object is on the first.
+/// Number of OSDs. The first one has the group's object.
 pub const OSDS: usize = 4;
 /// Bytes of one object of an image.
 pub(super) const OBJECT: u64 = 4096;
@@ -38,7 +38,7 @@ pub struct Landing<'a> {
     pub image: &'a str,
     /// The client that has sent it.
     pub from: &'a str,
-    /// The client is on the blocklist, and this OSD does not know.
+    /// The client is on the blocklist, and the OSD's map is too old to show that.
     pub is_listed: bool,
     /// The client that has read or written this object last.
     pub after: Option<&'a str>,
@@ -49,17 +49,17 @@ pub struct Landing<'a> {
     pub data: &'a [u8],
 }
 
-/// Is told of each write as it takes effect, on the cluster's thread; must not wait.
+/// Receives each write as it takes effect, on the cluster's thread. Must not wait.
 pub type Observer = Box<dyn FnMut(&Landing<'_>) + Send>;
 
-/// What the cluster's thread is told.
+/// A message to the cluster's thread.
 pub(super) enum Message {
     Request(Request),
     Act(Box<dyn FnOnce(&mut State) + Send>),
     End,
 }
 
-/// Who carries a request out.
+/// The recipient of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Osd(usize),
@@ -101,7 +101,7 @@ pub(super) struct Stored {
 
 pub(super) struct ImageState {
     pub bytes: Vec<u8>,
-    /// Who has read or written an object last.
+    /// The last client that read or wrote each object.
     users: BTreeMap<u64, String>,
     pub lock: Option<String>,
     owner: Option<String>,
@@ -130,12 +130,12 @@ pub(super) struct State {
     refuses: bool,
     tells_maps: bool,
     observer: Option<Observer>,
-    /// Until when some operations of OSDs take long.
+    /// End of the time in which some operations of OSDs take long.
     slow: Instant,
-    /// Until when an OSD, or the monitors, do nothing.
+    /// Ends of the pauses of each OSD and of the monitors.
     stopped: [Instant; OSDS],
     silent: Instant,
-    /// Until when nothing comes from a machine, and nothing gets to it.
+    /// Ends of cuts: of messages from a machine (`true`), or to it.
     cuts: BTreeMap<(Machine, bool), Instant>,
 }
 
@@ -191,7 +191,7 @@ impl Cluster {
         let _ = self.tell.send(Message::Act(Box::new(act)));
     }
 
-    /// Has each write told to `observer`.
+    /// Calls `observer` for each write.
     pub fn observe(&self, observer: Observer) {
         self.act(|state| state.observer = Some(observer));
     }
@@ -204,7 +204,9 @@ impl Cluster {
     /// An OSD does nothing for a while.
     pub fn stop_osd(&self, osd: usize, duration: Duration) {
         self.act(move |state| {
-            state.stopped.iter_mut().skip(osd).take(1).for_each(|until| *until = runtime::clock() + duration);
+            if let Some(until) = state.stopped.get_mut(osd) {
+                *until = runtime::clock() + duration;
+            }
         });
     }
 
@@ -213,7 +215,8 @@ impl Cluster {
         self.act(move |state| state.silent = runtime::clock() + duration);
     }
 
-    /// Holds back what a machine sends for a while, or what it is sent.
+    /// Delays the messages that a machine sends, or those that it receives, until `duration` is
+    /// over.
     pub fn cut(&self, machine: Machine, sends: bool, duration: Duration) {
         self.act(move |state| _ = state.cuts.insert((machine, sends), runtime::clock() + duration));
     }
@@ -233,17 +236,17 @@ impl Cluster {
         });
     }
 
-    /// Plants a mistake that must be found: OSDs refuse nobody.
+    /// Plants a mistake that must be found: OSDs ignore the blocklist.
     pub fn never_refuse(&self) {
         self.act(|state| state.refuses = false);
     }
 
-    /// Plants a mistake that must be found: nobody gets the newest map who waits for it.
+    /// Plants a mistake that must be found: clients that wait for the newest map do not get it.
     pub fn tell_no_maps(&self) {
         self.act(|state| state.tells_maps = false);
     }
 
-    /// A machine's processes are killed. What they have sent may have left the machine.
+    /// Kills the processes of a machine. Each operation in flight is lost or still carried out.
     pub fn kill(&self, machine: Machine) {
         self.act(move |state| state.kill(machine));
     }
@@ -257,7 +260,7 @@ impl Cluster {
         });
     }
 
-    /// What is in an image. Blocks.
+    /// The content of an image. Blocks.
     #[must_use]
     pub fn content(&self, image: &str) -> Vec<u8> {
         let ((say, hear), image) = (channel(), image.to_owned());
@@ -374,7 +377,7 @@ impl State {
         self.clients.values_mut().filter(|peer| peer.machine == machine).for_each(|peer| peer.is_dead = true);
         for (at, event) in std::mem::take(&mut self.queue) {
             match event {
-                // It has not left the machine.
+                // Lost with the machine.
                 Event::Arrives { request, .. }
                     if clients.contains(&request.from) && self.chance.within(0..2) == 0 =>
                 {
@@ -386,7 +389,7 @@ impl State {
         }
     }
 
-    /// What is due.
+    /// Carries out the events that are due.
     fn happens(&mut self) {
         while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= runtime::clock()) {
             match entry.remove() {
@@ -471,7 +474,7 @@ impl State {
         }
     }
 
-    /// What a client reads of an object.
+    /// Reads a range of one object for a client.
     pub(super) fn reads(&mut self, image: &str, from: &str, at: u64, len: usize) -> Result<Vec<u8>, i32> {
         let state = self.images.get_mut(image).ok_or(libc::ENOENT)?;
         state.users.insert(at / OBJECT, from.to_owned());

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 pub struct Machine(pub u8);
 
 thread_local! {
-    /// Where threads and sockets are made that this thread makes.
+    /// The machine of the threads and sockets that this thread makes.
     static CURRENT: Cell<Machine> = const { Cell::new(Machine(0)) };
 }
 
-/// What happens to machines, until when, in nanoseconds of virtual time.
+/// Ends of pauses and cuts, in nanoseconds of virtual time.
 #[derive(Default)]
 pub(super) struct Machines {
     pauses: BTreeMap<Machine, u64>,
@@ -20,22 +20,22 @@ pub(super) struct Machines {
 }
 
 impl Machines {
-    /// A machine's threads do not run until then.
+    /// Pauses a machine's threads until then.
     pub(super) fn pause(&mut self, machine: Machine, until: u64) {
         self.pauses.insert(machine, until);
     }
 
-    /// Nothing arrives until then.
+    /// Cuts one direction between two machines until then.
     pub(super) fn part(&mut self, from: Machine, to: Machine, until: u64) {
         self.cuts.insert((from, to), until);
     }
 
-    /// Until when a machine's threads do not run.
+    /// End of a machine's pause.
     pub(super) fn paused(&self, machine: Machine) -> u64 {
         self.pauses.get(&machine).copied().unwrap_or(0)
     }
 
-    /// Until when nothing arrives.
+    /// End of a cut.
     pub(super) fn cut(&self, from: Machine, to: Machine) -> u64 {
         self.cuts.get(&(from, to)).copied().unwrap_or(0)
     }

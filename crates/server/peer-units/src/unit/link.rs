@@ -43,7 +43,7 @@ pub(super) enum Over {
     /// It may have been executed, and is not any more: the owner is fenced, or has let the next
     /// life of this gateway in.
     Fenced,
-    /// This gateway has left the group: nobody tells it whether it is still executed.
+    /// This gateway has left the group. The owner may still execute it, and does not tell.
     Left,
 }
 
@@ -194,8 +194,8 @@ impl Link {
         }
     }
 
-    /// Waits until the owner executes nothing any more that this life has forwarded. False if that
-    /// will not be known.
+    /// Waits until the owner has ended all commands that this life has forwarded. Returns false if
+    /// this gateway will not learn that.
     async fn are_over(&self) -> bool {
         loop {
             if self.peers.is_fenced(self.at.instance) {

@@ -77,13 +77,13 @@ impl State {
         let free = &mut self.net.free[usize::from(socket.is_client)];
         *free = (*free).max(self.now) + carries;
         let at = (*free + takes).max(socket.last_arrival).max(socket.stalled_until);
-        // What a cut has held back is sent again then.
+        // TCP retransmits after a cut.
         let at = if cut > self.now { at.max(cut + takes) } else { at };
         socket.last_arrival = at;
         at
     }
 
-    /// Until when nothing arrives that an end sends to a machine.
+    /// End of the cut from a socket's machine to another machine.
     pub(super) fn cut(&self, from: usize, to: Machine) -> u64 {
         self.machines.cut(self.net.sockets[from].machine, to)
     }
