@@ -145,6 +145,36 @@ def one_owner(lab):
     cluster.rbd("rm", image)
 
 
+def taken(lab):
+    """`stag lock` names the client that Ceph names. With --break it is shut out, though it lives, and who has waited serves."""
+    proc.need("qemu-io")
+    cluster = ceph.cluster(lab)
+    image = cluster.image("taken", 16)
+    units = unit(cluster, image)
+    lock = [Stag.binary, "lock", f"{units.path},{units.options}"]
+    printed = proc.run(*lock)
+    expect("nobody has its lock" in printed, printed)
+    with lab.serve(units) as first, wire.session(first, timeout=60) as session, rival(lab, cluster, first, image) as (second, serves, end):
+        session.write(0, b"\1" * 4096)
+        had = owner(cluster, image)
+        printed = proc.run(*lock)
+        expect(f"{had} has its lock" in printed and owner(cluster, image) == had, f"of {had}: {printed}")
+        printed = proc.run(*lock, "--break")
+        expect(had in printed and "shut out" in printed, printed)
+        expect(had in str(cluster.command("osd", "blocklist", "ls")), f"the cluster refuses {had}")
+        serves()
+        expect(sense(session.run(WRITE, out=bytes(4096))) == NOT_READY_HERE, "a write of the first is refused")
+        qemu.io(second.url(), "read -P 1 0 4k", "write -P 2 0 4k")
+        end()
+        serves_again(session)
+    printed = proc.run(*lock, "--break")
+    expect("nobody has its lock" in printed, printed)
+    for wrong in ("mem:1M", f"rbd:{image}@snapshot"):
+        printed = proc.run(Stag.binary, "lock", wrong, ok=None)
+        expect(printed.code == 2 and "rbd:POOL/IMAGE" in printed, f"{wrong}: {printed}")
+    cluster.rbd("rm", image)
+
+
 def changed(lab):
     """Within the sandbox: an image comes and goes by `stag apply`, and a new daemon takes both over."""
     proc.need("qemu-io")
@@ -429,6 +459,7 @@ CASES = [
     ("snapshots are read-only units of their own", snapshots),
     ("an image keeps its identity, and another one has another", identity),
     ("a second daemon waits for the lock and never takes it", one_owner),
+    ("`stag lock` shows who has an image, and shuts it out", taken),
     ("images come and go by `stag apply`, and are taken over", changed),
     ("kill -9 keeps acknowledged writes and reservations, and the dead is fenced", killed),
     ("OSDs that stop are waited for, and nothing else waits", silent_osds),

@@ -40,6 +40,7 @@ mod iqn;
 mod key;
 #[cfg(feature = "lab")]
 mod lab;
+mod lock;
 mod log;
 mod machine;
 mod managed;
@@ -110,6 +111,7 @@ pub fn run() -> ExitCode {
         Command::Acknowledge(args) => control::acknowledge::command(&args),
         Command::Alua(args) => control::alua::command(&args),
         Command::Identity(args) => identity::command::command(&args),
+        Command::Lock(args) => lock::command(&args),
         Command::Ls(args) => client::ls(&args),
         Command::Info(args) => client::info(&args),
         Command::Read(args) => client::read(&args),

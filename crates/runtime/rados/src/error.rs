@@ -26,7 +26,7 @@ pub enum Error {
     Call { what: String, errno: i32 },
     /// Another client holds the exclusive lock, and lives.
     #[error(
-        "another client has the image's exclusive lock, {owner}: end that one first, or let it release the lock"
+        "another client has the image's exclusive lock, {owner}: end that one first, or shut it out (stag lock --break)"
     )]
     Held { owner: String },
     /// The address is that of a machine or a network, not of one client.

@@ -12,6 +12,7 @@ mod import;
 pub mod lab;
 #[cfg(feature = "lab")]
 mod lab_link;
+mod lock;
 pub mod osd;
 pub mod osd_bench;
 pub mod place;
@@ -39,6 +40,7 @@ pub use identity::Identity;
 pub use import::Import;
 #[cfg(feature = "lab")]
 pub use lab::Lab;
+pub use lock::Lock;
 pub use osd::Osd;
 pub use rdma_bench::RdmaBench;
 pub use serve::{Demo, Serve};
@@ -99,6 +101,7 @@ pub enum Command {
     Token(Token),
     Upgrade(Upgrade),
     Identity(Identity),
+    Lock(Lock),
     Ls(Ls),
     Info(Info),
     Read(Read),
