@@ -169,6 +169,23 @@ class Hasty(liar.Lie):
         return True
 
 
+class Acknowledging(liar.Lie):
+    """The answers to the target's pings acknowledge the last status, though the initiator does not."""
+
+    requests = True
+    last = None
+
+    def to_initiator(self, pdu):
+        if pdu.opcode == wire.RESPONSE:
+            self.last = pdu.word(24)
+        return True
+
+    def to_target(self, pdu):
+        if pdu.opcode == wire.NOP_OUT and pdu.word(16) == 0xFFFFFFFF and pdu.word(28) == self.last:
+            pdu.set_word(28, self.last + 1)
+        return True
+
+
 ABORT_TASK_SET, CLEAR_TASK_SET = 2, 4
 LIES = [
     ("a StatSN that skips one", liar.answering(status_number), ["numbers", "nop"], {"numbers/statsn-by-one"}),
@@ -185,6 +202,8 @@ LIES = [
      {"connections/abort-waits-for-commands-on-their-way"}),
     ("a clear that does not wait for commands on their way", Hasty(CLEAR_TASK_SET), ["connections"],
      {"connections/clear-waits-for-commands-on-their-way"}),
+    ("an abort that does not wait for acknowledgements", Acknowledging(), ["connections"],
+     {"connections/abort-waits-for-acknowledgements"}),
     ("a login without its portal group tag", liar.answering(group_tag), ["login"], {"login/portal-group-tag"}),
 ]
 

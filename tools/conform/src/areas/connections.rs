@@ -177,6 +177,10 @@ pub(super) const CHECKS: &[Check] = &[
         "An immediate CLEAR TASK SET is not answered by \"Function complete\" (0) before the commands numbered before it have come, over whatever connection.",
         OVER,
         |lab| waits_for_the_command_ahead(lab, Function::ClearTaskSet)).destructive(),
+    Check::must(Connections, "abort-waits-for-acknowledgements", "RFC 7143 §4.2.3.3",
+        "An ABORT TASK SET is not answered by \"Function complete\" (0) while a status that was sent over another connection is not acknowledged.",
+        "A status that comes behind the answer could be taken for that of a new task with the same tag.",
+        waits_for_acknowledgements),
     Check::must(Connections, "another-isid-does-not-join", "RFC 7143 §6.3.1, §11.12.6",
         "A login with the session's TSIH and another ISID does not join it.",
         "TSIH and ISID name a session together.",
@@ -238,6 +242,32 @@ fn concluded(first: &mut Conn, second: &mut Conn, itt: u32) -> Verdict<u8> {
     }
     second.ping(b"all has come")?;
     Ok(first.answer(Opcode::TaskManagementResponse, itt)?.bhs.as_task_management_response().response)
+}
+
+/// The answer to an immediate ABORT TASK SET waits for the acknowledgement of a status on another
+/// connection, whose pings are answered without one.
+fn waits_for_acknowledgements(lab: &Lab) -> Verdict<()> {
+    let (mut first, mut second) = two(lab)?;
+    second.acknowledges = false;
+    second.cmd_sn = first.cmd_sn;
+    second.run(&Command::new(&[0; 6]))?.good("a command over the second connection")?;
+    first.cmd_sn = second.cmd_sn;
+    let itt = task::send(&mut first, Function::AbortTaskSet, None, RESERVED_TAG, 0)?;
+    let is_answer = |pdu: &Pdu| pdu.is(Opcode::TaskManagementResponse) && pdu.itt() == itt;
+    for _ in 0..2 {
+        if let Some(early) = first.anything(QUIET, is_answer) {
+            let code = early.bhs.as_task_management_response().response;
+            expect(code != 0, "no response 0 before the status is acknowledged", || task::told(code))?;
+            return not_applicable(format!("the target answers {}", task::told(code)));
+        }
+        second.anything(QUIET, |_| false);
+    }
+    second.acknowledges = true;
+    second.exp_stat_sn = second.exp_stat_sn.wrapping_add(1);
+    second.ping(b"it has come")?;
+    let code = concluded(&mut first, &mut second, itt)?;
+    should(code == 0, task::told(0), || task::told(code))?;
+    first.run(&Command::new(&[0; 6]))?.good("a command after it").map(|_| ())
 }
 
 /// Both connections of a session.
