@@ -6,12 +6,14 @@ ceph.conf that does all that spoils a gateway. Each daemon is ended by its own p
 """
 
 import base64
+import concurrent.futures
 import contextlib
 import json
 import os
 import signal
 import struct
 import subprocess
+import threading
 import time
 import uuid
 
@@ -20,6 +22,11 @@ from .report import Failed, expect
 
 ADDRESS, PORT = "127.0.0.1", 26300
 POOL = "rbd"
+
+# A daemon dies with the thread that has started it, and cases may run in threads of their own.
+STARTER = concurrent.futures.ThreadPoolExecutor(1)
+# Held while a cluster of the run is looked up, or started.
+LOOKING = threading.Lock()
 
 CONF = """
 [global]
@@ -105,9 +112,9 @@ class Cluster:
         """Starts mon.a or osd.N; it dies with this process."""
         kind, ident = name.split(".")
         with open(os.path.join(self.folder, "log", f"{name}.out"), "ab") as log:
-            self.daemons[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", f"ceph-{kind}", "-c", self.conf, "-i", ident, "-f"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self.daemons[name] = STARTER.submit(
+                subprocess.Popen, ["setpriv", "--pdeathsig", "KILL", f"ceph-{kind}", "-c", self.conf, "-i", ident, "-f"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True).result()
 
     def kill(self, name):
         """Ends a daemon as a power cut would; an OSD's data is gone with it."""
@@ -252,17 +259,19 @@ class Cluster:
 
 
 def cluster(lab, address=ADDRESS):
-    """The run's cluster: started by the first case that asks, at this address, and ended with the run."""
-    if not getattr(lab, "ceph", None):
-        made = Cluster(lab.new_folder("ceph"), address=address)
-        try:
-            made.start()
-        except BaseException:
-            made.stop()
-            raise
-        lab.ends.callback(made.stop)
-        lab.ceph = made
-    return lab.ceph
+    """The run's cluster at this address: started by the first case that asks, and ended with the run."""
+    with LOOKING:
+        known = vars(lab).setdefault("clusters", {})
+        if address not in known:
+            made = Cluster(lab.new_folder("ceph"), address=address)
+            try:
+                made.start()
+            except BaseException:
+                made.stop()
+                raise
+            lab.ends.callback(made.stop)
+            known[address] = made
+        return known[address]
 
 
 @contextlib.contextmanager
