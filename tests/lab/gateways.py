@@ -7,7 +7,7 @@ import signal
 
 from . import ceph, proc
 from .net import CLUSTER
-from .target import IQN, Unit
+from .target import IQN, Stag, Unit
 
 NUMBERS = (1, 2, 3)
 HOST = "127.0.0.1"
@@ -18,10 +18,10 @@ class Group:
 
     made = 0
 
-    def __init__(self, lab, *mib, net=None, **unit):
-        """`net`: each gateway has a network of its own (lab/net.py)."""
+    def __init__(self, lab, *mib, net=None, chap=None, **unit):
+        """`net`: each gateway has a network of its own (lab/net.py). `chap`: what the target demands."""
         Group.made += 1
-        self.lab, self.net, self.name = lab, net, f"served{Group.made}"
+        self.lab, self.net, self.chap, self.name = lab, net, chap, f"served{Group.made}"
         self.cluster = ceph.cluster(lab, CLUSTER) if net else ceph.cluster(lab)
         self.conf = self.cluster.user("gateway")
         self.images = [self.cluster.image(f"{self.name}.{number}", size) for number, size in enumerate(mib or (64,))]
@@ -32,7 +32,7 @@ class Group:
         self.folder = lab.new_folder("group")
         self.secret = os.path.join(self.folder, "secret")
         with open(self.secret, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(f"1 {os.urandom(32).hex()}\n")
+            file.write(proc.run(Stag.binary, "gateways", "secret"))
 
     def settings(self, number):
         lines = ["[gateways]", f"number = {number}", f'pool = "{ceph.POOL}"', f'object = "{self.name}"', 'ceph-user = "gateway"',
@@ -48,9 +48,10 @@ class Group:
     def __enter__(self):
         for number in NUMBERS:
             units = [Unit(path=f"rbd:{image}", **self.unit) for image in self.images]
-            inside = self.net.inside(number) if self.net else []
+            # What a machine keeps is its own.
+            inside = [*(self.net.inside(number) if self.net else []), "env", f"STATE_DIRECTORY={self.folder}/{number}"]
             self.daemons[number] = self.stack.enter_context(self.lab.serve(
-                *units, host=self.hosts[number], port=self.ports[number], inside=inside, more=self.settings(number)))
+                *units, host=self.hosts[number], port=self.ports[number], chap=self.chap, inside=inside, more=self.settings(number)))
         self.settled()
         return self
 

@@ -18,11 +18,13 @@ from lab import history, proc, wire
 from lab import reservations as oracle
 from lab.gateways import NUMBERS, Group
 from lab.report import Failed, expect
+from lab.target import Chap
 from peers import cu, qemu
 
 MIB = 1 << 20
 OPTIMIZED, NON_OPTIMIZED, UNAVAILABLE = 0, 1, 3
 RESERVATION_CONFLICT = 0x18
+ALL_TG_PT = 4
 RETRIES = 60
 
 
@@ -92,6 +94,29 @@ def designators(page):
         found.append((page[at + 1] >> 4 & 3, page[at + 1] & 15, bytes(page[at + 4:at + 4 + length])))
         at += 4 + length
     return found
+
+
+def users(lab):
+    """A CHAP user is the same at all gateways: what it registers with ALL_TG_PT at one holds at the others, and for no other initiator."""
+    chap = Chap("alice", "a secret of 16 ch")
+    with Group(lab, chap=chap) as group:
+        session = lambda number, host: wire.session(group.daemons[number], chap=chap, initiator=f"iqn.2026-01.example.lab:{host}")
+        group.move(group.images[0], 3)
+        with session(1, "mine") as first, session(2, "mine") as second, session(2, "other") as other:
+            for one in (first, second, other):
+                ready(one)
+            expect(reserve(first, 0, new=0xA, aptpl=ALL_TG_PT) == 0, "it registers at all ports")
+            expect(reserve(first, 1, key=0xA) == 0, "it reserves")
+            for one in (second, other):
+                ready(one)
+            expect(keys(first)[1] == [0xA] * 3, f"a registration at each gateway: {keys(first)}")
+            expect(written(second, 1) == 0, "its session through another gateway is registered")
+            expect(written(other, 2) == RESERVATION_CONFLICT, "another initiator's is not")
+            group.move(group.images[0], 2)
+            for one in (first, second, other):
+                ready(one)
+            after = [written(one, 3) for one in (first, second, other)]
+            expect(after == [0, 0, RESERVATION_CONFLICT], f"so it is after a move: {after}")
 
 
 def reserve(session, action, key=0, new=0, kind=5, aptpl=0):
@@ -435,6 +460,7 @@ CASES = [("three gateways show one disk, and forward", paths),
          ("reservations hold at all gateways", reservations),
          ("reservations by chance end as an oracle says, while gateways fail", as_an_oracle_says),
          ("a preempted writer changes nothing", preempted_writers),
+         ("a CHAP user is the same at all gateways", users),
          ("units move under load without an error", moves),
          ("owners end, die and freeze under load", ends),
          ("a late write over a path that was given up changes nothing", late),

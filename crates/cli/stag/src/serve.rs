@@ -280,6 +280,9 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
 
 /// Has the server recognize the owners of registrations that a daemon before this one kept.
 fn recognize_principals(config: &Config) {
+    if let Some(users) = config.gateways.as_ref().and_then(|group| group.users.as_ref()) {
+        return iscsi_server::recognize_principals_by(users.users_key());
+    }
     let key = state::path("iscsi", "principal-key").and_then(|file| {
         key::kept(&file, "owners of registrations", "and the first user who claims a registration gets it")
     });

@@ -25,6 +25,8 @@ pub(crate) enum Label {
     FromForwarder,
     /// Key of the frames that the owner sends.
     FromOwner,
+    /// Key by which users are recognized.
+    Users,
 }
 
 impl Label {
@@ -34,6 +36,7 @@ impl Label {
             Self::Owner => b"stag peer link: proof of the owner\0",
             Self::FromForwarder => b"stag peer link: key of the forwarder\0",
             Self::FromOwner => b"stag peer link: key of the owner\0",
+            Self::Users => b"stag gateways: key of users\0",
         }
     }
 }
@@ -73,6 +76,12 @@ impl Secret {
     /// In a time that does not depend on the bytes.
     pub(crate) fn proves(&self, label: Label, transcript: &[&[u8]], proof: &[u8]) -> bool {
         self.mac(label, transcript).verify_slice(proof).is_ok()
+    }
+
+    /// The key by which all gateways recognize users alike.
+    #[must_use]
+    pub fn users_key(&self) -> [u8; MAC] {
+        self.proof(Label::Users, &[])
     }
 
     /// A key of the connection with this transcript.

@@ -39,15 +39,16 @@ pub struct Spread {
     pub at: At,
 }
 
-/// Print a new secret, as a line of the group's secret file
+/// Print a secret file for the group
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Print a new secret, as a line of the group's secret file.\n\n\
-    The file must be the same at all gateways, and readable by the daemon alone. To change the secret, give the new file to each gateway and restart \
-    it, one after another: the group uses the newest secret that all have.")]
+#[command(long_about = "Print a secret file for the group.\n\n\
+    The file must be the same at all gateways, and readable by the daemon alone. By line 0 all of them recognize the users of CHAP alike; it never changes. \
+    By the other lines gateways know each other. To change their secret, give a file with the next one to each gateway and restart it, one after another: \
+    the group uses the newest secret that all have.")]
 #[command(after_long_help = "Examples:\n  (umask 077; stag gateways secret > /etc/stag/gateways.secret)\n  \
     (umask 077; stag gateways secret --after /etc/stag/gateways.secret > gateways.next)")]
 pub struct Secret {
-    /// Print the newest secret of this file too, and number the new one behind it
+    /// Print the file that follows this one: with its line 0, its newest secret, and a new one
     #[arg(long, value_name = "FILE")]
     pub after: Option<PathBuf>,
 }

@@ -22,6 +22,9 @@ use crate::unit::{Backing, Contradiction, UnitSpec};
 /// Advice about a unit that is to stay out of the group.
 const OR_ALONE: &str = "leave it out, or keep the image out of the group with shared = false";
 
+/// The number of the secret by which gateways recognize users.
+pub const OF_USERS: u32 = 0;
+
 /// The number of an image's unit, the same at all gateways: CRC-32C of `POOL/NAMESPACE/IMAGE`, and
 /// never 0.
 pub fn unit_number(image: &ImageName) -> u32 {
@@ -168,6 +171,7 @@ pub fn gateways(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems
     given.fill(&mut group, place, problems);
     if let Some(file) = given.value::<String>(&setting::<Gateways>("secret-file"), place, problems) {
         (group.secret_file, group.secrets) = secrets(&file, place, problems);
+        group.users = group.secrets.remove(&OF_USERS);
     }
     for table in given.tables("member", problems).unwrap_or_default() {
         group.members.extend(member(table, &group.members, place, problems));
@@ -257,7 +261,7 @@ fn secrets(
     }
 }
 
-/// The secrets of a file, by their numbers.
+/// The secrets of a file, by their numbers; that of users is [`OF_USERS`].
 ///
 /// # Errors
 /// What is wrong with it. It shows no secret.
@@ -272,7 +276,8 @@ pub fn secrets_of(text: &[u8]) -> Result<BTreeMap<u32, Secret>, String> {
             return Err(format!("two secrets have number {number}"));
         }
     }
-    if secrets.is_empty() { Err("it has no secret".to_owned()) } else { Ok(secrets) }
+    let is_link = |number: &u32| *number != OF_USERS;
+    if !secrets.keys().any(is_link) { Err("it has no secret".to_owned()) } else { Ok(secrets) }
 }
 
 /// Reads `NUMBER HEX`.
@@ -287,8 +292,7 @@ pub fn secret(line: &[u8]) -> Option<(u32, Secret)> {
     for at in (0..digits.len()).step_by(2) {
         bytes.push(u8::from_str_radix(&digits[at..at + 2], 16).ok()?);
     }
-    let number = number.parse().ok().filter(|number| *number > 0)?;
-    Some((number, Secret::new(&bytes)?))
+    Some((number.parse().ok()?, Secret::new(&bytes)?))
 }
 
 #[cfg(test)]

@@ -268,6 +268,8 @@ settings! {
     parts {
         /// The secrets of its file by their numbers. The highest number is the newest.
         secrets: BTreeMap<u32, peer_link::Secret>,
+        /// The line of its file with number 0: gateways that have it recognize users alike.
+        users: Option<peer_link::Secret>,
         /// All gateways, this one too.
         members: Vec<GatewayMember>,
     }

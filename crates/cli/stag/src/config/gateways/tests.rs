@@ -98,10 +98,15 @@ fn a_secret_file_has_numbered_secrets_and_none_is_shown() {
     let secrets = config.gateways.unwrap().secrets;
     assert_eq!(secrets.keys().copied().collect::<Vec<_>>(), [1, 3]);
     assert_ne!(secrets[&1], secrets[&3]);
+    let alike = format!("0 {DIGITS}\n1 {DIGITS}{DIGITS}\n");
+    let group_of_users = read_in(directory(&alike).path(), &group()).unwrap().gateways.unwrap();
+    assert_eq!(group_of_users.secrets.keys().copied().collect::<Vec<_>>(), [1]);
+    assert_eq!(group_of_users.users.unwrap(), secrets[&1]);
     for (wrong, what) in [
         (String::new(), "no secret"),
         (format!("{DIGITS}\n"), "line 1 is not"),
-        (format!("0 {DIGITS}"), "line 1 is not"),
+        (format!("0 {DIGITS}"), "no secret"),
+        (format!("-1 {DIGITS}"), "line 1 is not"),
         (format!("1 {DIGITS}\n2 {}", &DIGITS[2..]), "line 2 is not"),
         (format!("1 {DIGITS}a"), "line 1 is not"),
         (format!("1 {}g", &DIGITS[1..]), "line 1 is not"),
