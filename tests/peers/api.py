@@ -42,6 +42,31 @@ class Api:
         expect(status == 200, f"{method} {path}: {status} {said}")
         return said
 
+    def follow(self, seen=None):
+        """A stream of events; the answer if there is none."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        fields = {"Authorization": f"Bearer {self.token}"} | ({"Last-Event-ID": seen} if seen else {})
+        connection.request("GET", BASE + "/events", headers=fields)
+        return connection.getresponse()
+
+
+def happened(stream, **wanted):
+    """The next event of a stream that has these members, and its id. Server-sent events as the standard has them."""
+    number, data = None, []
+    while line := stream.readline():
+        name, _, value = line.decode().rstrip("\n").partition(":")
+        value = value.removeprefix(" ")
+        if name == "id":
+            number = value
+        elif name == "data":
+            data.append(value)
+        elif not name and not value and line == b"\n":
+            event = json.loads("\n".join(data)) if data else {}
+            if event and wanted.items() <= event.items():
+                return number, event
+            data = []
+    raise AssertionError(f"the stream has ended without {wanted}")
+
 
 @contextlib.contextmanager
 def managed(lab, *units, http=()):
@@ -90,6 +115,8 @@ def fuzzed(lab):
         # It leaves a folder where it runs.
         said = proc.run("env", "-C", folder, *st, f"http://127.0.0.1:{api.port}{BASE}/openapi.json", "-H", f"Authorization: Bearer {api.token}", "--no-color",
                         "--max-time", "40", "--max-examples", "20", "--seed", "20", "--no-shrink", "--continue-on-failure", "--generation-database", "none",
+                        # It waits for the end of an answer, and a stream has none.
+                        "--exclude-path", "/events",
                         "--phases", "examples,coverage,fuzzing",
                         "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance",
                         env=env, timeout=150, ok=None)
@@ -196,6 +223,56 @@ def together(lab):
         expect(len(api.done("GET", own)["state"]["units"]) == 64, "units were lost")
 
 
+def events(lab):
+    """A reader of server-sent events, and curl, learn of sessions, changes, drains, reservations and problems, and go on after a cut."""
+    proc.need("curl")
+    with managed(lab, Unit(mib=16, memory=True)) as (target, api, token, folder):
+        own, image = "iqn.2026-01.org.example:own", os.path.join(folder, "a.img")
+        stream = api.follow()
+        expect(stream.status == 200 and stream.headers["Content-Type"] == "text/event-stream", f"{stream.status} {stream.headers}")
+        done = api.done("PUT", f"/targets/{own}", {"unit": [{"lun": 0, "path": image, "size": "8M"}]})
+        began, event = happened(stream, what="apply")
+        expect(event["generation"] == done["generation"], f"{event}")
+        _, event = happened(stream, what="change")
+        expect(event["who"] == "token admin" and event["asked"] == f"PUT {BASE}/targets/{own}" and event["result"] == "done", f"{event}")
+        with wire.session(target, name=own) as first, wire.session(target, "iqn.2026-01.example.lab:other", b"\x40\0\0\2\0\0", name=own) as second:
+            _, event = happened(stream, what="login", initiator="iqn.2026-01.example.lab:other")
+            expect(event["target"] == own and event["tsih"] > 0, f"{event}")
+
+            def reserve(session, action, key, new):
+                status, sense, _ = session.run(bytes([0x5f, action, 1, 0, 0, 0, 0, 0, 24, 0]), out=key.to_bytes(8) + new.to_bytes(8) + bytes(8), lun=0)
+                expect(status == 0, f"PERSISTENT RESERVE OUT {action}: {status} {sense}")
+            reserve(first, 0, 0, 0xa)
+            reserve(first, 1, 0xa, 0)
+            reserve(second, 0, 0, 0xb)
+            reserve(second, 4, 0xb, 0xa)
+            _, event = happened(stream, what="preempt")
+            expect(event["initiator"] == "iqn.2026-01.example.lab:other" and event["others"] == 1, f"{event}")
+            api.done("POST", "/drain", {"target": own, "timeout": 1})
+            happened(stream, what="drain", scope=f"target {own}")
+            happened(stream, what="end", initiator="iqn.2026-01.example.lab:wire")
+        happened(stream, what="drained")
+        # A client that was cut off goes on behind what it has seen last.
+        stream.close()
+        api.done("POST", "/undrain", {"target": own})
+        stream = api.follow(began)
+        happened(stream, what="preempt")
+        happened(stream, what="undrain")
+        os.rename(image, image + ".away")
+        _, event = happened(stream, what="problem")
+        expect(event["served"] == f"{own} LUN 0" and event["kind"] == "replaced", f"{event}")
+        os.rename(image + ".away", image)
+        happened(stream, what="problem-over", served=f"{own} LUN 0")
+        said = proc.run("curl", "--silent", "--no-buffer", "--max-time", "5", "--header", f"Authorization: Bearer {api.token}",
+                        "--header", "Last-Event-ID: 1", f"http://127.0.0.1:{api.port}{BASE}/events", ok=None)
+        expect(said.code == 28 and '"what":"lost"' in said and '"what":"preempt"' in said, f"{said}")
+        # Who may follow, and for how long.
+        expect(Api(api.port, "").follow().status == 401 and Api(api.port, token("metrics")).follow().status == 403, "a stranger follows")
+        reader = Api(api.port, token("read")).follow()
+        proc.run(Stag.binary, "token", "--control", target.control, "remove", "read")
+        expect(reader.status == 200 and b"PUT" not in reader.read(), "one without a token follows")
+
+
 def roles(lab):
     """What each role may, and what a client without a token, with another Host or another method gets."""
     with managed(lab, Unit(memory=True)) as (_, api, token, _):
@@ -254,6 +331,17 @@ def hostile(lab):
                 (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", (b"400", b""))]:
             said = answer(request)
             expect(said[9:12] in statuses and said.count(b"HTTP/1.1 ") <= 1, f"{request[:200]!r} is answered with {said[:300]!r}")
+        # Followers that read nothing: some have a stream, and are cut off; the others are refused.
+        stuck = [socket.socket() for _ in range(1000)]
+        for connected in stuck:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connected.connect(("127.0.0.1", api.port))
+            connected.sendall(f"GET {BASE}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
+        expect(api.ask("GET", "/status")[0] == 200, "a client is not served beside followers")
+        expect(api.follow().status == 503, "streams are not bounded")
+        for _ in range(900):
+            api.ask("DELETE", "/targets/" + "a" * 4000)
+        proc.wait_until(lambda: api.follow().status == 200, 120, "followers that read nothing are cut off", 1)
         # A body that stops in its middle holds one connection, until its time is over.
         half = [raw(known + b"Content-Length: 1000\r\n\r\n{") for _ in range(8)]
         expect(api.ask("GET", "/status")[0] == 200, "a client is not served beside slow ones")
@@ -263,7 +351,7 @@ def hostile(lab):
             session.logout()
         proc.wait_until(lambda: all(closed(connected) for connected in half), 60, "slow clients are closed")
         expect([one["iqn"] for one in api.done("GET", "/targets")] == [IQN], "what was smuggled was done")
-        for connected in idle + greedy + half:
+        for connected in idle + greedy + half + stuck:
             connected.close()
         grown = (target.status("VmRSS") - before) / 1024
         expect(grown < 64, f"memory grew by {grown:.0f} MiB")
@@ -274,6 +362,7 @@ CASES = [
     ("schemathesis finds nothing that the document does not say", fuzzed),
     ("QEMU uses a volume that the API makes, grows and removes", volumes),
     ("eight programs at once lose no update", together),
+    ("events are followed, and go on after a cut", events),
     ("roles, tokens, Host and methods", roles),
     ("hostile HTTP is refused and bounded", hostile),
     ("over TLS curl and OpenSSL get answers, renewed certificates are taken", encrypted),

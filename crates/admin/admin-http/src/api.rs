@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
 use crate::Source;
+use crate::events::Events;
 
 /// Requests that are executed at once. More wait, within the time of their connections.
 pub const CALLS: usize = 4;
@@ -30,6 +31,8 @@ pub struct Head {
     pub authorization: Option<String>,
     /// If-Match.
     pub if_match: Option<String>,
+    /// Last-Event-ID: the event that a client of a stream has seen last.
+    pub last_event_id: Option<String>,
     /// Content-Type.
     pub content_type: Option<String>,
     /// Cookie.
@@ -40,6 +43,14 @@ pub struct Head {
     pub fetch_site: Option<String>,
     /// The client's address; `None` if the connection did not tell it.
     pub from: Option<SocketAddr>,
+}
+
+/// A request that is admitted.
+pub enum Admitted<Call> {
+    /// It may be executed, with a body of so many bytes.
+    Call(Call, usize),
+    /// Its client may follow events, as long as this says so. It is asked often, and must not block.
+    Events(Box<dyn Fn() -> bool + Send + Sync>),
 }
 
 /// The client's address, which the connection adds to its request.
@@ -84,6 +95,7 @@ impl Head {
             host: field(&parts.headers, header::HOST),
             authorization: field(&parts.headers, header::AUTHORIZATION),
             if_match: field(&parts.headers, header::IF_MATCH),
+            last_event_id: field(&parts.headers, HeaderName::from_static("last-event-id")),
             content_type: field(&parts.headers, header::CONTENT_TYPE),
             cookie: field(&parts.headers, header::COOKIE),
             origin: field(&parts.headers, header::ORIGIN),
@@ -101,10 +113,22 @@ fn field(headers: &HeaderMap, name: HeaderName) -> Option<String> {
 }
 
 /// Answers a request. `calls` bounds how many are executed at once.
-pub async fn answer<S: Source>(source: Arc<S>, calls: Arc<Semaphore>, request: Request<Body>) -> Response {
+pub async fn answer<S: Source>(
+    source: Arc<S>,
+    calls: Arc<Semaphore>,
+    events: &Arc<Events>,
+    request: Request<Body>,
+) -> Response {
     let (parts, body) = request.into_parts();
-    let (call, most) = match source.admit(Head::of(&parts)) {
-        Ok(admitted) => admitted,
+    let head = Head::of(&parts);
+    let seen = head.last_event_id.clone();
+    let (call, most) = match source.admit(head) {
+        Ok(Admitted::Call(call, most)) => (call, most),
+        Ok(Admitted::Events(may)) => {
+            let stream = events.follow(seen.as_deref(), may, parts.extensions.get().cloned());
+            let full = || S::refusal(503, "all streams of events are taken: try again later").into_response();
+            return stream.unwrap_or_else(full);
+        }
         Err(answer) => return answer.into_response(),
     };
     let body = match body_of(&parts.headers, body, most).await {

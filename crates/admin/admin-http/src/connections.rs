@@ -24,14 +24,14 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::api::Peer;
+use crate::events::{Events, Told};
+use crate::life::Life;
 use crate::{Source, Tls, pages};
 
 /// Connections at once. One more replaces the oldest that has not sent a request.
 pub const CONNECTIONS: usize = 64;
 /// Time that a client has to send its request.
 const UNTIL_IT_ASKS: Duration = Duration::from_secs(10);
-/// Time limit of a whole connection: a client that does not read is dropped.
-const WHOLE: Duration = Duration::from_secs(30);
 /// At the end: the time for requests that are on their way, and for the answers to those that have
 /// arrived.
 const ARRIVES: Duration = Duration::from_millis(100);
@@ -47,6 +47,14 @@ const HANDSHAKE: u8 = 22;
 const IN_THE_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     connection: close\r\n\r\nthis address speaks TLS: use https://\n";
 
+/// What a connection knows of its client.
+struct About {
+    peer: Peer,
+    /// Whether its request has arrived.
+    asked: Arc<AtomicBool>,
+    life: Life,
+}
+
 /// A connection that is open.
 struct Guest {
     ends: AbortHandle,
@@ -60,13 +68,16 @@ pub async fn serve<S: Source>(
     listener: TcpListener,
     tls: Option<Tls>,
     source: Arc<S>,
+    told: Told,
     mut end: oneshot::Receiver<()>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "HTTP cannot be served"),
     };
-    let router = pages::router(source);
+    let events = Events::new();
+    tokio::spawn(events.clone().remember(told));
+    let router = pages::router(source, events.clone());
     let mut tasks = JoinSet::new();
     let mut guests: Vec<Guest> = Vec::with_capacity(CONNECTIONS);
     while let Some(accepted) = unless(&mut end, listener.accept()).await {
@@ -90,19 +101,21 @@ pub async fn serve<S: Source>(
                 }
             }
         }
-        let asked = Arc::new(AtomicBool::new(false));
-        let guest = connection(stream, tls.clone(), Peer(peer), router.clone(), asked.clone());
-        let ends = tasks.spawn(async {
-            match tokio::time::timeout(WHOLE, guest).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "HTTP client"),
-                Err(_) => tracing::debug!("an HTTP client was too slow"),
+        let (asked, life) = (Arc::new(AtomicBool::new(false)), Life::new());
+        let about = About { peer: Peer(peer), asked: asked.clone(), life: life.clone() };
+        let guest = connection(stream, tls.clone(), about, router.clone());
+        let ends = tasks.spawn(async move {
+            match life.limit(guest).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%error, "HTTP client"),
+                None => tracing::debug!("an HTTP client was too slow"),
             }
         });
         guests.push(Guest { ends, asked });
     }
     // The next daemon has the same socket, and accepts later clients.
     drop(listener);
+    events.end();
     let all_done = async |tasks: &mut JoinSet<()>| while tasks.join_next().await.is_some() {};
     let _ = tokio::time::timeout(ARRIVES, all_done(&mut tasks)).await;
     let silent = guests.iter().filter(|guest| !guest.asked.load(Ordering::Relaxed));
@@ -123,11 +136,10 @@ async fn unless<T>(end: &mut oneshot::Receiver<()>, work: impl Future<Output = T
 async fn connection(
     stream: TcpStream,
     tls: Option<Tls>,
-    peer: Peer,
+    about: About,
     router: Router,
-    asked: Arc<AtomicBool>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let Some(tls) = tls else { return answer(stream, peer, router, asked).await };
+    let Some(tls) = tls else { return answer(stream, about, router).await };
     let shakes_hands = async {
         let mut first = [0];
         stream.peek(&mut first).await?;
@@ -141,7 +153,7 @@ async fn connection(
         tls.acceptor().accept(stream).await.map(Some)
     };
     match tokio::time::timeout(UNTIL_IT_ASKS, shakes_hands).await?? {
-        Some(stream) => answer(stream, peer, router, asked).await,
+        Some(stream) => answer(stream, about, router).await,
         None => Ok(()),
     }
 }
@@ -149,14 +161,14 @@ async fn connection(
 /// Answers one request.
 async fn answer(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    peer: Peer,
+    about: About,
     router: Router,
-    asked: Arc<AtomicBool>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let pages = TowerToHyperService::new(router);
     let answer = service_fn(move |mut request: Request<Incoming>| {
-        asked.store(true, Ordering::Relaxed);
-        request.extensions_mut().insert(peer);
+        about.asked.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(about.peer);
+        request.extensions_mut().insert(about.life.clone());
         let answer = may_be_answered(&request).then(|| pages.call(request));
         async move {
             match answer {

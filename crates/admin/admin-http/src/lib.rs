@@ -6,6 +6,7 @@
 //! - [`exposition`]: metrics as text, for Prometheus and OpenMetrics.
 //! - [`Tls`]: the certificate and key of a listener that speaks HTTPS.
 //! - [`Head`] and [`Answer`]: a request to any other path, and what it gets.
+//! - [`Teller`]: where events are told, for clients that follow them.
 //!
 //! The thread must never run on a core, and nothing here may wait for a client without a bound. It
 //! is the only place that uses tokio.
@@ -14,7 +15,9 @@
 mod accept;
 mod api;
 mod connections;
+mod events;
 pub mod exposition;
+mod life;
 mod pages;
 mod tls;
 
@@ -24,7 +27,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-pub use api::{Answer, CALLS, Head};
+pub use api::{Admitted, Answer, CALLS, Head};
+pub use events::{STREAMS, Teller};
 use exposition::Format;
 pub use tls::{Tls, TlsError};
 use tokio::sync::oneshot;
@@ -54,12 +58,12 @@ pub trait Source: Send + Sync + 'static {
     /// The answer to a client that may not.
     fn may_scrape(&self, head: &Head) -> Result<(), Answer>;
 
-    /// Decides on a request to another path than those above, before its body is read: what to
-    /// execute, and how many bytes its body may have. Must not block.
+    /// Decides on a request to another path than those above, before its body is read. Must not
+    /// block.
     ///
     /// # Errors
     /// The answer to a client that gets nothing else.
-    fn admit(&self, head: Head) -> Result<(Self::Call, usize), Answer>;
+    fn admit(&self, head: Head) -> Result<Admitted<Self::Call>, Answer>;
 
     /// Executes a request. [`CALLS`] run at once, each on a thread of its own.
     fn execute(&self, call: Self::Call, body: &[u8]) -> Answer;
@@ -81,6 +85,7 @@ pub struct Report {
 /// then, or after two seconds.
 pub struct Http<S: Source> {
     begin: mpsc::Sender<Arc<S>>,
+    teller: Teller,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -96,6 +101,7 @@ impl<S: Source> Http<S> {
         let (begin, begun) = mpsc::channel();
         let (end, ended) = oneshot::channel();
         let (say, hear) = mpsc::channel();
+        let (teller, told) = events::entrance();
         let work = move || {
             if let Err(error) = runtime::be_patient() {
                 tracing::warn!(%error, "the HTTP thread may get in the way of cores");
@@ -114,14 +120,14 @@ impl<S: Source> Http<S> {
             // The thread that starts this one waits for the result.
             let _ = say.send(Ok(()));
             if let Ok(source) = begun.recv() {
-                runtime.block_on(connections::serve(listener, tls, source, ended));
+                runtime.block_on(connections::serve(listener, tls, source, told, ended));
             }
             // Do not wait for pictures that are still being taken.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("http".into()).spawn(work)?;
         hear.recv().map_err(|_| io::Error::other("the HTTP thread has ended"))??;
-        Ok(Self { begin, end: Some(end), thread: Some(thread) })
+        Ok(Self { begin, teller, end: Some(end), thread: Some(thread) })
     }
 
     /// Answers clients from now on, with the state that `source` reports.
@@ -129,6 +135,11 @@ impl<S: Source> Http<S> {
         if self.begin.send(source).is_err() {
             tracing::error!("the HTTP thread has ended before its time");
         }
+    }
+
+    /// Where events are told that clients follow.
+    pub fn teller(&self) -> Teller {
+        self.teller.clone()
     }
 }
 

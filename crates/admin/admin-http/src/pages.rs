@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::{Mutex, Semaphore};
 
+use crate::events::Events;
 use crate::{CALLS, Head, Report, Source, accept, api};
 
 /// Time for which a picture is served.
@@ -24,6 +25,7 @@ struct Shared<S: Source> {
     latest: Mutex<Option<Arc<Taken<S>>>>,
     /// Requests that the source may execute now.
     calls: Arc<Semaphore>,
+    events: Arc<Events>,
 }
 
 struct Taken<S: Source> {
@@ -50,9 +52,9 @@ impl<S: Source> Shared<S> {
 }
 
 /// All pages.
-pub fn router<S: Source>(source: Arc<S>) -> Router {
-    let shared =
-        Arc::new(Shared { source, latest: Mutex::default(), calls: Arc::new(Semaphore::new(CALLS)) });
+pub fn router<S: Source>(source: Arc<S>, events: Arc<Events>) -> Router {
+    let calls = Arc::new(Semaphore::new(CALLS));
+    let shared = Arc::new(Shared { source, latest: Mutex::default(), calls, events });
     Router::new()
         .route("/metrics", get(metrics::<S>))
         .route("/healthz", get(health::<S>))
@@ -62,7 +64,7 @@ pub fn router<S: Source>(source: Arc<S>) -> Router {
 }
 
 async fn elsewhere<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {
-    api::answer(shared.source.clone(), shared.calls.clone(), request).await
+    api::answer(shared.source.clone(), shared.calls.clone(), &shared.events, request).await
 }
 
 async fn metrics<S: Source>(State(shared): State<Arc<Shared<S>>>, request: Request<Body>) -> Response {

@@ -1,6 +1,6 @@
 //! The pages as clients see them, and clients that break every rule.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use admin_http::exposition::Format;
-use admin_http::{Answer, Head, Http, Report, Source, Tls};
+use admin_http::{Admitted, Answer, Head, Http, Report, STREAMS, Source, Tls};
 
 /// Time limit of an answer on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,6 +19,7 @@ struct Counted {
     ill: AtomicBool,
     panics: AtomicBool,
     executes: AtomicBool,
+    strangers: Arc<AtomicBool>,
 }
 
 impl Source for Counted {
@@ -50,10 +51,14 @@ impl Source for Counted {
         }
     }
 
-    fn admit(&self, head: Head) -> Result<(Head, usize), Answer> {
+    fn admit(&self, head: Head) -> Result<Admitted<Head>, Answer> {
         match head.host.as_deref() {
+            _ if head.path == "/api/events" => {
+                let strangers = self.strangers.clone();
+                Ok(Admitted::Events(Box::new(move || !strangers.load(Ordering::SeqCst))))
+            }
             _ if !head.path.starts_with("/api/") => Err(Self::refusal(404, "there is nothing here")),
-            Some("a") => Ok((head, 1000)),
+            Some("a") => Ok(Admitted::Call(head, 1000)),
             host => Err(Self::refusal(421, &format!("{host:?}"))),
         }
     }
@@ -303,4 +308,85 @@ fn what_was_asked_before_the_end_is_answered() {
     assert_eq!(status(&told), 200, "{told}");
     // A client without a request does not delay the end.
     assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
+}
+
+/// A client that follows events.
+struct Follower(std::io::BufReader<TcpStream>);
+
+impl Follower {
+    fn new(address: SocketAddr, fields: &str) -> Self {
+        let mut stream = connect(address);
+        write!(stream, "GET /api/events HTTP/1.1\r\nHost: a\r\n{fields}\r\n").unwrap();
+        Self(std::io::BufReader::new(stream))
+    }
+
+    /// The next line that begins so, without its beginning; nothing at the end of the stream.
+    fn line(&mut self, begins: &str) -> Option<String> {
+        let mut line = String::new();
+        while self.0.read_line(&mut line).unwrap_or(0) > 0 {
+            if let Some(rest) = line.trim_end().strip_prefix(begins) {
+                return Some(rest.to_owned());
+            }
+            line.clear();
+        }
+        None
+    }
+}
+
+#[test]
+fn events_are_followed_and_a_client_that_was_cut_off_goes_on() {
+    let (source, http, address) = served();
+    let mut first = Follower::new(address, "");
+    assert_eq!(first.line("HTTP/1.1 ").as_deref(), Some("200 OK"));
+    assert_eq!(first.line("content-type: ").as_deref(), Some("text/event-stream"));
+    let began = first.line("id: ").unwrap();
+    http.teller().tell("{\"a\":1}".into());
+    assert_eq!(first.line("data: ").as_deref(), Some("{\"a\":1}"));
+    drop(first);
+    http.teller().tell("{\"a\":2}".into());
+    let mut again = Follower::new(address, &format!("Last-Event-ID: {began}\r\n"));
+    assert_eq!([again.line("data: "), again.line("data: ")].map(Option::unwrap), ["{\"a\":1}", "{\"a\":2}"]);
+    let mut other = Follower::new(address, "Last-Event-ID: 4711\r\n");
+    assert_eq!(other.line("data: ").as_deref(), Some("{\"what\":\"lost\",\"events\":null}"));
+    // Nothing happens: a comment shows that the stream is alive.
+    assert!(again.line(":").is_some());
+    // One who may not follow any more is sent nothing more.
+    source.strangers.store(true, Ordering::SeqCst);
+    http.teller().tell("{\"secret\":1}".into());
+    assert_eq!((again.line("data: "), Follower::new(address, "").line("data: ")), (None, None));
+    source.strangers.store(false, Ordering::SeqCst);
+    let mut last = Follower::new(address, "");
+    assert!(last.line("id: ").is_some());
+    let began = std::time::Instant::now();
+    drop(http);
+    assert!(
+        last.line("data: ").is_none() && began.elapsed() < Duration::from_secs(2),
+        "the end waits for a stream"
+    );
+}
+
+#[test]
+fn many_followers_are_refused_and_keep_nobody_out() {
+    let (_, http, address) = served();
+    let followers: Vec<_> = (0..1000).map(|_| Follower::new(address, "")).collect();
+    assert_eq!(status(&get(address, "/metrics")), 200);
+    let mut all: Vec<_> = followers
+        .into_iter()
+        .filter_map(|mut follower| {
+            let status = follower.line("HTTP/1.1 ");
+            assert!(
+                matches!(status.as_deref(), Some("200 OK" | "503 Service Unavailable") | None),
+                "{status:?}"
+            );
+            (status? == "200 OK").then_some(follower)
+        })
+        .collect();
+    assert_eq!(all.len(), STREAMS);
+    http.teller().tell("{}".into());
+    assert!(all.iter_mut().all(|follower| follower.line("data: ").is_some()));
+    drop(all);
+    // Their places are free again.
+    while Follower::new(address, "").line("HTTP/1.1 ").as_deref() != Some("200 OK") {
+        http.teller().tell("{}".into());
+    }
 }

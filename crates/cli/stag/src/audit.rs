@@ -32,7 +32,11 @@ pub struct Audit {
 }
 
 /// A change that was asked for, and is in the log.
-pub struct Asked(u64);
+pub struct Asked {
+    number: u64,
+    who: String,
+    what: String,
+}
 
 impl Audit {
     /// The log in the state directory.
@@ -54,11 +58,11 @@ impl Audit {
         *number += 1;
         let line = json!({ "who": who, "from": whence, "what": what });
         self.write(*number, "asked", line)?;
-        Ok(Asked(*number))
+        Ok(Asked { number: *number, who: who.to_owned(), what: what.to_owned() })
     }
 
     /// Writes what became of a change: `done`, or why not; its plan; and the generation that it has
-    /// made.
+    /// made. It is a line of the log too, without the plan.
     pub fn ended(&self, asked: &Asked, result: &str, plan: Option<&Value>, generation: Option<u64>) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = json!({ "result": result });
@@ -68,9 +72,11 @@ impl Audit {
         if let Some(plan) = plan.filter(|plan| plan.to_string().len() < LONGEST) {
             line["plan"] = plan.clone();
         }
-        if let Err(error) = self.write(asked.0, "ended", line) {
+        let Asked { number, who, what: asked } = asked;
+        if let Err(error) = self.write(*number, "ended", line) {
             tracing::error!(%error, "the end of a change is not in the audit log");
         }
+        tracing::info!(target: iscsi_server::audit::TARGET, what = "change", who, asked, result, generation, "a change has ended");
     }
 
     /// The latest changes, the newest first, `most` at most: the members of both lines together,

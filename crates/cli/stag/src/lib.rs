@@ -27,6 +27,8 @@ mod demo;
 mod docs;
 mod doctor;
 mod earlier;
+#[cfg(feature = "http")]
+mod events;
 mod exit;
 mod export;
 mod exports;

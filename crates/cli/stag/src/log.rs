@@ -5,10 +5,12 @@ use std::fmt;
 use std::io::IsTerminal;
 
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, format};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::{out, suggest};
 
@@ -109,8 +111,7 @@ fn instead<'a>(word: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> 
 pub fn start(filter: Option<&str>, otherwise: &str, format: Option<Format>) {
     let filter =
         EnvFilter::try_new(filter.unwrap_or(otherwise)).unwrap_or_else(|_| EnvFilter::new(otherwise));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // Otherwise it would report to stderr that stderr cannot be written, and panic when that
         // fails.
@@ -122,12 +123,16 @@ pub fn start(filter: Option<&str>, otherwise: &str, format: Option<Format>) {
         let place = format_args!("{}:{}", broken.file, broken.line);
         tracing::error!(%place, "a defect of Stag, please report it: {}", broken.what);
     });
-    // Each fails if logging was started before, and then it goes on with that.
-    let _ = match format {
-        Format::Text => subscriber.try_init(),
-        Format::Json => subscriber.json().with_current_span(false).with_span_list(false).try_init(),
-        Format::Journald => subscriber.with_ansi(false).event_format(Journald::default()).try_init(),
+    let lines = match format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().with_current_span(false).with_span_list(false).boxed(),
+        Format::Journald => lines.with_ansi(false).event_format(Journald::default()).boxed(),
     };
+    let all = tracing_subscriber::registry().with(lines.with_filter(filter));
+    #[cfg(feature = "http")]
+    let all = all.with(crate::events::layer());
+    // Fails if logging was started before, and then it goes on with that.
+    let _ = all.try_init();
 }
 
 /// Whether stderr is the journal's: JOURNAL_STREAM has its device and inode (systemd.exec(5)).

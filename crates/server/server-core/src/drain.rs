@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::audit::TARGET;
 use crate::{ConnectionId, Hub};
 
 /// Interval at which a drain counts the connections that are left.
@@ -194,7 +195,7 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         let affected = audience.affected(&scope);
         let left: usize = affected.iter().map(|group| audience.connections(group).len()).sum();
         drain.left.store(left, Ordering::Relaxed);
-        tracing::info!(%scope, connections = left, "draining");
+        tracing::info!(target: TARGET, what = "drain", %scope, connections = left, "draining");
         let owner = hub.clone();
         let ran = hub.first().run(move |_| async move { drain.run(&owner, &*audience).await });
         ran.map_err(|_| Error::Ending)
@@ -207,7 +208,7 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         let Some(at) = list.iter().position(|drain| drain.scope == *scope) else { return false };
         list.swap_remove(at).undone.store(true, Ordering::Release);
         self.any.store(!list.is_empty(), Ordering::Release);
-        tracing::info!(%scope, "draining no more");
+        tracing::info!(target: TARGET, what = "undrain", %scope, "draining no more");
         true
     }
 
@@ -272,7 +273,7 @@ impl<Elsewhere: Clone> Drain<Elsewhere> {
             }
             self.set(if left > 0 { State::Asking } else { State::Drained });
             if left == 0 && now >= last_login {
-                return tracing::info!(scope = %self.scope, "drained");
+                return tracing::info!(target: TARGET, what = "drained", scope = %self.scope, "drained");
             }
             for (connections, group) in &affected {
                 for connection in connections.iter().filter(|connection| asked.insert(**connection)) {

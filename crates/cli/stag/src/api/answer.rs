@@ -33,7 +33,7 @@ pub fn execute(daemon: &Daemon, call: Call, body: &[u8]) -> Answer {
 pub fn carried_out(daemon: &Daemon, call: &Call, json: &Value) -> Result<Looked, Fault> {
     let changed = match call.route.does {
         Does::Look(look) => return look(daemon, &call.names),
-        _ if call.asked.how.dry_run => changed(daemon, call, json)?,
+        _ if call.asked.how.dry_run || !call.route.is_change() => changed(daemon, call, json)?,
         _ => recorded(daemon, call, json)?,
     };
     Ok(Looked { generation: changed.generation, value: changed.value })
@@ -60,7 +60,7 @@ fn changed(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault>
             let members = json.as_object().cloned().unwrap_or_default();
             routes::executed(daemon, &verb(&call.names, call.asked, members)?)
         }
-        Does::Look(_) => Err(Fault::new(Kind::Request, "this changes nothing")),
+        Does::Look(_) | Does::Follow => Err(Fault::new(Kind::Request, "this changes nothing")),
     }
 }
 

@@ -14,7 +14,7 @@ mod seen;
 
 use std::sync::Arc;
 
-use admin_http::{Answer, Head};
+use admin_http::{Admitted, Answer, Head};
 use serde_json::Value;
 
 use crate::config::Http;
@@ -74,8 +74,13 @@ impl Api {
     ///
     /// # Errors
     /// The answer to a client that gets nothing else.
-    pub fn admit(&self, head: Head) -> Result<(Call, usize), Answer> {
-        request::admit(&self.daemon, &self.http, head)
+    pub fn admit(&self, head: Head) -> Result<Admitted<Call>, Answer> {
+        let (call, most) = request::admit(&self.daemon, &self.http, &head)?;
+        if !call.route.is_stream() {
+            return Ok(Admitted::Call(call, most));
+        }
+        let (daemon, least) = (self.daemon.clone(), call.route.role);
+        Ok(Admitted::Events(Box::new(move || request::authorized(&daemon, &head, least).is_ok())))
     }
 
     /// Whether a request names this daemon as its Host.

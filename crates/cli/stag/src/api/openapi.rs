@@ -48,6 +48,9 @@ fn operation(route: &Route) -> Value {
     if route.is_planned() {
         parameters.push(parameter("If-Match", "header", json!({ "type": "string" })));
     }
+    if route.is_stream() {
+        parameters.push(parameter("Last-Event-ID", "header", json!({ "type": "string" })));
+    }
     let mut responses = Map::new();
     let mut etag = Map::new();
     etag.insert("ETag".into(), json!({ "schema": { "type": "string", "pattern": "^\"[0-9]+\"$" } }));
@@ -55,10 +58,18 @@ fn operation(route: &Route) -> Value {
         true => json!({ "$ref": "#/components/schemas/outcome" }),
         false => json!({ "type": ["object", "array"] }),
     };
-    responses.insert(
-        "200".into(),
-        json!({ "description": "Done", "headers": etag, "content": { "application/json": { "schema": answer } } }),
-    );
+    let done = match route.is_stream() {
+        true => {
+            let event = json!({ "$ref": "#/components/schemas/event" });
+            let data =
+                json!({ "type": "string", "contentMediaType": "application/json", "contentSchema": event });
+            json!({ "description": "Events, one JSON object each", "content": { "text/event-stream": { "schema": data } } })
+        }
+        false => {
+            json!({ "description": "Done", "headers": etag, "content": { "application/json": { "schema": answer } } })
+        }
+    };
+    responses.insert("200".into(), done);
     for (status, what) in statuses(route) {
         let schema = json!({ "$ref": "#/components/schemas/problem" });
         let problem =
@@ -98,6 +109,9 @@ fn statuses(route: &Route) -> Vec<(&'static str, &'static str)> {
         ("421", "The Host is not this daemon's"),
         ("500", "The request was begun and failed"),
     ];
+    if route.is_stream() {
+        all.push(("503", "There are too many streams"));
+    }
     if route.is_change() {
         all.push(("409", "It cannot be done; nothing has changed"));
     }
@@ -161,6 +175,15 @@ fn schemas() -> Value {
             "description": "A problem (RFC 9457)",
             "properties": { "type": text(), "title": text(), "status": { "type": "integer" }, "detail": text() },
             "required": ["type", "title", "status", "detail"],
+        }),
+    );
+    all.insert(
+        "event".into(),
+        json!({
+            "type": "object",
+            "description": "An event: `what` has happened, in the words of the log; more members by what it is",
+            "properties": { "what": text(), "time_unix_s": { "type": "number" }, "level": text(), "message": text() },
+            "required": ["what"],
         }),
     );
     let lines = || json!({ "type": "array", "items": text() });

@@ -35,13 +35,13 @@ pub struct Call {
 ///
 /// # Errors
 /// The answer to a client that gets nothing else.
-pub fn admit(daemon: &Daemon, http: &Http, head: Head) -> Result<(Call, usize), Answer> {
+pub fn admit(daemon: &Daemon, http: &Http, head: &Head) -> Result<(Call, usize), Answer> {
     if !http.api {
         return Err(problem(404, "the API is off: api = true of [http] switches it on"));
     }
-    for_this_host(http, &head)?;
+    for_this_host(http, head)?;
     // Strangers learn nothing of which routes there are.
-    let (who, role) = authorized(daemon, &head, Role::Metrics)?;
+    let (who, role) = authorized(daemon, head, Role::Metrics)?;
     let path = path(&head.path).ok_or_else(|| problem(400, "the path is not written as it should be"))?;
     let there: Vec<(&'static Route, Vec<String>)> =
         ROUTES.iter().filter_map(|route| Some((route, route.names(&path)?))).collect();

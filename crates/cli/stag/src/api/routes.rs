@@ -40,6 +40,8 @@ pub enum Does {
     Edit(fn(&mut Document, &Names, &Value) -> Result<(), Fault>),
     /// Executes a verb.
     Verb(MakeRequest),
+    /// Sends events as they happen.
+    Follow,
 }
 
 /// The form of a body.
@@ -87,7 +89,12 @@ impl Route {
 
     /// Whether it changes something.
     pub fn is_change(&self) -> bool {
-        !matches!(self.does, Does::Look(_))
+        !matches!(self.does, Does::Look(_) | Does::Follow)
+    }
+
+    /// Whether its answer is a stream of events.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.does, Does::Follow)
     }
 
     /// Whether it throws a client out.
@@ -302,6 +309,14 @@ pub const ROUTES: &[Route] = &[
         let value = daemon.audit.latest(CHANGES).map_err(|error| Fault::new(Kind::Failed, error))?;
         Ok(Looked { generation: daemon.running().parts.generation, value: Value::Array(value) })
     }),
+    Route {
+        method: "GET",
+        path: "/events",
+        role: Role::Read,
+        about: "Sessions, changes and problems as they happen: a stream of server-sent events",
+        body: Body::None,
+        does: Does::Follow,
+    },
     look("/doctor", "What `stag doctor` finds out about this machine", |daemon, _| {
         let running = daemon.running();
         let findings = doctor::of_daemon(&running.config);

@@ -81,7 +81,14 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     })?;
     let after = health.look();
     let problems = names(&before);
-    tracing::warn!(served = %wanted, path = health.path(), ?problems, "an administrator acknowledged problems");
+    tracing::warn!(
+        target: iscsi_server::audit::TARGET,
+        what = "acknowledge",
+        served = %wanted,
+        path = health.path(),
+        ?problems,
+        "an administrator acknowledged problems"
+    );
     json(&Acknowledged {
         problems,
         refused_flushes: before.refuses_flushes,

@@ -58,7 +58,14 @@ pub fn answer(daemon: &Daemon, wanted: Wanted) -> Result<Value, Fault> {
                 .ok_or_else(|| Fault::new(Kind::Request, format!("alua: {state} is no state")))?;
             let set = daemon.server.set_access(&target, group, state);
             set.map_err(|error| Fault::new(Kind::Refused, error.to_string()))?;
-            tracing::info!(target, group, state = state.name(), "target port group changed");
+            tracing::info!(
+                target: iscsi_server::audit::TARGET,
+                what = "alua",
+                target,
+                group,
+                state = state.name(),
+                "target port group changed"
+            );
         }
         _ => return Err(Fault::new(Kind::Request, "alua: target, group and state belong together")),
     }

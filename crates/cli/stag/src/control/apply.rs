@@ -252,6 +252,7 @@ pub fn apply(
         target: iscsi_server::audit::TARGET,
         what = "apply",
         changes = plan.changes.len(),
+        generation,
         "a new configuration is in force"
     );
     Ok(Outcome {

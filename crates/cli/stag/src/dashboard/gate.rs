@@ -137,6 +137,7 @@ mod tests {
             host: Some("127.0.0.1:3261".into()),
             authorization: None,
             if_match: None,
+            last_event_id: None,
             content_type: None,
             cookie: None,
             origin: origin.map(str::to_owned),

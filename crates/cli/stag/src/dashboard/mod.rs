@@ -167,7 +167,7 @@ impl Dashboard {
         let found = self.daemon.tokens.find(text).filter(|(_, role)| *role >= Role::Read);
         let Some((token, role)) = found else {
             let from = call.whence.as_str();
-            tracing::warn!(target: iscsi_server::audit::TARGET, from, "dashboard: a login was refused");
+            tracing::warn!(target: iscsi_server::audit::TARGET, what = "page-refused", from, "dashboard: a login was refused");
             let what =
                 "This is no token that may look. `stag token add NAME --role read` makes one on the server.";
             return pages::login::page(401, Some(what));
@@ -180,7 +180,7 @@ impl Dashboard {
             self.sessions.end(&before.id, Instant::now());
         }
         let (from, role) = (call.whence.as_str(), role.name());
-        tracing::info!(target: iscsi_server::audit::TARGET, from, token, role, "dashboard: logged in");
+        tracing::info!(target: iscsi_server::audit::TARGET, what = "page-login", from, token, role, "dashboard: logged in");
         let mut answer = frame::see_other("/");
         let secure = if call.is_tls { "; Secure" } else { "" };
         let cookie = format!(

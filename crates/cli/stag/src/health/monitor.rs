@@ -3,11 +3,13 @@
 //! manager, and measures room on request. A file system that does not answer blocks only this
 //! thread.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use backing::health::State;
+use iscsi_server::audit::TARGET;
 
 use super::space::{self, Spaces, Watermarks};
 use crate::control::daemon::Daemon;
@@ -43,6 +45,19 @@ impl Monitor {
     }
 }
 
+/// The problems that were there at the last look: of what, and its kind.
+#[derive(Default)]
+struct Known(BTreeSet<(String, &'static str)>);
+
+impl Known {
+    /// What has begun since then, and what is over.
+    fn news(&mut self, now: BTreeSet<(String, &'static str)>) -> [Vec<(String, &'static str)>; 2] {
+        let news = [&now - &self.0, &self.0 - &now].map(|all| all.into_iter().collect());
+        self.0 = now;
+        news
+    }
+}
+
 /// Receiver of the thread's requests.
 pub struct Listener(Receiver<SyncSender<Arc<Spaces>>>);
 
@@ -59,6 +74,7 @@ impl Listener {
     fn run(self, daemon: &Weak<Daemon>) {
         let supervisor = Supervisor::find();
         let (mut watermarks, mut ticks, mut told) = (Watermarks::default(), 0, String::new());
+        let mut known = Known::default();
         // Requests must not delay it.
         let mut next = Instant::now();
         loop {
@@ -75,13 +91,16 @@ impl Listener {
                 continue;
             }
             next = Instant::now() + TICK;
-            let mut states = State::Ok;
+            let (mut states, mut now) = (State::Ok, BTreeSet::new());
             let members = running.members();
-            for medium in members.iter().map(|member| member.medium) {
-                medium.inspect();
-                if let Some(health) = medium.health() {
+            for member in &members {
+                member.medium.inspect();
+                if let Some(health) = member.medium.health() {
                     health.tick();
-                    states = states.max(health.look().state);
+                    let found = health.look();
+                    states = states.max(found.state);
+                    let kinds = found.problems.iter().map(|problem| problem.kind.name());
+                    now.extend(kinds.map(|kind| (member.served.to_string(), kind)));
                 }
             }
             if ticks % MEASURED_EACH == 0 {
@@ -97,6 +116,14 @@ impl Listener {
                 }
             }
             ticks += 1;
+            now.extend(watermarks.warned().map(|mount| (format!("file system {mount}"), "full")));
+            let [begun, over] = known.news(now);
+            for (served, kind) in begun {
+                tracing::warn!(target: TARGET, what = "problem", served, kind, "a problem has begun");
+            }
+            for (served, kind) in over {
+                tracing::info!(target: TARGET, what = "problem-over", served, kind, "a problem is over");
+            }
             let (units, exports) = (running.units.open.len(), running.config.exports.len());
             let says = format!("STATUS={units} units, {exports} exports, health: {}", states.name());
             if says != told {
@@ -104,5 +131,30 @@ impl Listener {
                 told = says;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_told_when_it_begins_and_when_it_is_over() {
+        let mut known = Known::default();
+        let mut news = |now: &[(&str, &'static str)]| {
+            let now = now.iter().map(|(served, kind)| ((*served).to_owned(), *kind)).collect();
+            known
+                .news(now)
+                .map(|all| all.into_iter().map(|(served, kind)| served + ": " + kind).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            news(&[("a", "read"), ("b", "full")]),
+            [vec!["a: read".to_owned(), "b: full".to_owned()], vec![]]
+        );
+        assert_eq!(news(&[("a", "read"), ("b", "full")]), [vec![], Vec::<String>::new()]);
+        assert_eq!(
+            news(&[("a", "gone"), ("b", "full")]),
+            [vec!["a: gone".to_owned()], vec!["a: read".to_owned()]]
+        );
     }
 }

@@ -180,6 +180,11 @@ fn mount_of(path: &Path, mounts: &str) -> Option<(PathBuf, String)> {
 pub struct Watermarks(std::collections::HashSet<String>);
 
 impl Watermarks {
+    /// The mounts of those that were warned about.
+    pub fn warned(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
     /// The file systems of `systems` to warn about now.
     pub fn news<'a>(&mut self, systems: &'a [FileSystem]) -> Vec<&'a FileSystem> {
         let warned = &mut self.0;

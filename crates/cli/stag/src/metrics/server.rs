@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::exposition::Format;
-use admin_http::{Answer, Head, Http, Report, Source, Tls};
+use admin_http::{Admitted, Answer, Head, Http, Report, Source, Tls};
 
 use super::picture::Picture;
 use super::process::Process;
@@ -16,6 +16,7 @@ use crate::config;
 use crate::control::daemon::Daemon;
 use crate::control::status;
 use crate::dashboard::{self, Dashboard};
+use crate::events;
 use crate::exit::Exit;
 
 /// Time for a core to answer.
@@ -95,6 +96,7 @@ impl Server {
         let has_pages = http.dashboard;
         let api = Arc::new(Api::new(daemon.clone(), http));
         let dashboard = has_pages.then(|| Dashboard::new(daemon.clone(), api.clone()));
+        events::begin(self.http.teller());
         self.http.serve(Arc::new(Shown { daemon: daemon.clone(), api, dashboard }));
         self.http
     }
@@ -155,12 +157,15 @@ impl Source for Shown {
         self.api.may_scrape(head)
     }
 
-    fn admit(&self, head: Head) -> Result<(Call, usize), Answer> {
+    fn admit(&self, head: Head) -> Result<Admitted<Call>, Answer> {
         match &self.dashboard {
-            _ if head.path.starts_with("/api/") => {
-                self.api.admit(head).map(|(call, most)| (Call::Api(call), most))
+            _ if head.path.starts_with("/api/") => Ok(match self.api.admit(head)? {
+                Admitted::Call(call, most) => Admitted::Call(Call::Api(call), most),
+                Admitted::Events(may) => Admitted::Events(may),
+            }),
+            Some(dashboard) => {
+                dashboard.admit(head).map(|(call, most)| Admitted::Call(Call::Page(call), most))
             }
-            Some(dashboard) => dashboard.admit(head).map(|(call, most)| (Call::Page(call), most)),
             None => {
                 let fields = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
                 let body = "there are /metrics, /healthz, /readyz and /api/v1\n".to_owned();
