@@ -24,12 +24,21 @@ BASE = "/api/v1"
 class Api:
     """A client with a token."""
 
-    def __init__(self, port, token):
-        self.port, self.token = port, token
+    def __init__(self, port, token, path=None):
+        """`path`: of the control socket, which needs no token, instead of the port."""
+        self.port, self.token, self.path = port, token, path
+
+    def connection(self):
+        connection = http.client.HTTPConnection("127.0.0.1" if self.path is None else "stag", self.port, timeout=60)
+        if self.path is not None:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(60)
+            connection.sock.connect(self.path)
+        return connection
 
     def ask(self, method, path, body=None, **fields):
         """Status, fields and what JSON says."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = self.connection()
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -44,8 +53,8 @@ class Api:
 
     def follow(self, seen=None):
         """A stream of events; the answer if there is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        fields = {"Authorization": f"Bearer {self.token}"} | ({"Last-Event-ID": seen} if seen else {})
+        connection = self.connection()
+        fields = ({"Authorization": f"Bearer {self.token}"} if self.token else {}) | ({"Last-Event-ID": seen} if seen else {})
         connection.request("GET", BASE + "/events", headers=fields)
         return connection.getresponse()
 
@@ -273,6 +282,66 @@ def events(lab):
         expect(reader.status == 200 and b"PUT" not in reader.read(), "one without a token follows")
 
 
+def local(lab):
+    """curl manages a daemon by its control socket, without a token and without [http]; others' silence keeps nobody out."""
+    proc.need("curl")
+    if lab.kind != "stag":
+        raise Skip("stag's own API")
+    with lab.serve(Unit(mib=16, memory=True)) as target:
+        def curl(path, *words):
+            return json.loads(proc.run("curl", "--silent", "--show-error", "--unix-socket", target.control, f"http://stag{BASE}{path}", *words))
+        expect([one["iqn"] for one in curl("/targets")] == [IQN], "curl sees other targets")
+        drain = ["-H", "Content-Type: application/json", "-d", json.dumps({"target": IQN, "timeout": 1})]
+        api = Api(0, "", target.control)
+        with contextlib.closing(api.follow()) as stream:
+            expect(curl("/drain", *drain)["target"] == IQN, "nothing is drained")
+            happened(stream, what="drain", scope=f"target {IQN}")
+            happened(stream, what="change", who=f"user {os.getuid()}", asked=f"POST {BASE}/drain")
+        expect(curl("/undrain", *drain)["status"] == 400 and curl("/drain")[0]["state"] == "drained", "it is not drained")
+        proc.run(Stag.binary, "drain", "--control", target.control, "--undo", IQN)
+        expect(api.ask("PUT", f"/targets/{IQN}", {})[0] in (409, 422), "a daemon without a managed document changes it")
+        # Clients that begin to speak either protocol hold a place each, until the next one comes.
+        def begun(first):
+            connected = socket.socket(socket.AF_UNIX)
+            connected.connect(target.control)
+            with contextlib.suppress(OSError):
+                connected.sendall(first)
+            return connected
+        silent = [begun(first) for first in [b"", b'{"do"', b"GE"] * 40]
+        proc.wait_until(lambda: proc.run("curl", "--silent", "--unix-socket", target.control, f"http://stag{BASE}/health", ok=None).code == 0,
+                        60, "silent clients go in the end", 1)
+        for request, status in [(b"GET /etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n", b"404"), (b"GET /%2e%2e HTTP/1.1\r\n\r\n", b"404"),
+                                (b"G" * 100000, b"431"), (b"G\0\r\n\r\n", b"400")]:
+            with contextlib.closing(begun(request)) as connected:
+                said = connected.recv(65536)
+                expect(said[9:12] == status, f"{request[:60]!r} is answered with {said[:200]!r}")
+        for connected in silent:
+            connected.close()
+        expect(api.ask("GET", "/health")[0] == 200, "the daemon answers no more")
+
+
+def members(lab):
+    """By the control socket members of the group `stag` have the role operate, and others get nothing."""
+    proc.need("curl", "setpriv")
+    if lab.kind != "stag":
+        raise Skip("stag's own API")
+    file = os.path.join(lab.new_folder("etc"), "group")
+    with open("/etc/group", encoding="utf-8") as known, open(file, "w", encoding="utf-8") as group:
+        group.writelines([line for line in known if not line.startswith("stag:")] + ["stag:x:4711:\n"])
+    inside = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/group && exec "$@"', file]
+    with lab.serve(Unit(memory=True), top={"managed": True}, inside=inside) as target:
+        def ask(gid, method, path):
+            """The status of HTTP. The capability leads to the socket, and the kernel tells the daemon the user and the group all the same."""
+            words = ["setpriv", "--reuid=65534", f"--regid={gid}", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+            said = proc.run(*words, "curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--unix-socket", target.control,
+                            "-X", method, "-H", "Content-Type: application/json", "-d", '{"all": true}' if method == "POST" else "",
+                            f"http://stag{BASE}{path}", ok=None)
+            return said.strip()
+        asked = [("GET", "/status"), ("POST", "/drain"), ("POST", "/undrain"), ("DELETE", f"/targets/{IQN}"), ("POST", "/acknowledge")]
+        expect([ask(4711, *request) for request in asked] == ["200", "200", "200", "403", "403"], f"{[ask(4711, *request) for request in asked]}")
+        expect(all(ask(65534, *request) == "000" for request in asked), "a stranger is answered")
+
+
 def roles(lab):
     """What each role may, and what a client without a token, with another Host or another method gets."""
     with managed(lab, Unit(memory=True)) as (_, api, token, _):
@@ -363,6 +432,8 @@ CASES = [
     ("QEMU uses a volume that the API makes, grows and removes", volumes),
     ("eight programs at once lose no update", together),
     ("events are followed, and go on after a cut", events),
+    ("curl manages a daemon by its control socket", local),
+    ("members of the group may operate by the control socket, strangers nothing", members),
     ("roles, tokens, Host and methods", roles),
     ("hostile HTTP is refused and bounded", hostile),
     ("over TLS curl and OpenSSL get answers, renewed certificates are taken", encrypted),

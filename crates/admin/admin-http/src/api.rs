@@ -1,6 +1,7 @@
 //! Requests to all other paths: the head goes to the source, which admits it before a byte of its
 //! body is read; the source then executes it on a thread of its own. Knows no route.
 
+use std::fmt::{self, Display};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ pub struct Head {
     pub origin: Option<String>,
     /// Sec-Fetch-Site: the browser's own word for that.
     pub fetch_site: Option<String>,
-    /// The client's address; `None` if the connection did not tell it.
-    pub from: Option<SocketAddr>,
+    /// Who asks; `None` if the connection did not tell it.
+    pub from: Option<Peer>,
 }
 
 /// A request that is admitted.
@@ -53,9 +54,29 @@ pub enum Admitted<Call> {
     Events(Box<dyn Fn() -> bool + Send + Sync>),
 }
 
-/// The client's address, which the connection adds to its request.
-#[derive(Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+/// A client, as its connection knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A client of the network.
+    Address(SocketAddr),
+    /// A client of a Unix socket: its user, and whether that is the daemon's owner.
+    User {
+        /// The user's number, as the kernel tells it.
+        uid: u32,
+        /// Whether it has all rights.
+        is_owner: bool,
+    },
+}
+
+/// The address, or the user.
+impl Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::User { uid, .. } => write!(f, "user {uid}"),
+        }
+    }
+}
 
 /// An answer, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +121,7 @@ impl Head {
             cookie: field(&parts.headers, header::COOKIE),
             origin: field(&parts.headers, header::ORIGIN),
             fetch_site: field(&parts.headers, HeaderName::from_static("sec-fetch-site")),
-            from: parts.extensions.get::<Peer>().map(|peer| peer.0),
+            from: parts.extensions.get().copied(),
         }
     }
 }

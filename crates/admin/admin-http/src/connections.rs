@@ -1,9 +1,12 @@
 //! Connections of clients, all of which are bounded: how many there are, how long each may take,
-//! and how much a head may hold. Each carries one request.
+//! and how much a head may hold. Each carries one request. Clients of a Unix socket come through
+//! the [`Door`]: who lets them in bounds their number.
 
 use std::error::Error;
 use std::future::poll_fn;
-use std::net::TcpListener;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::api::Peer;
@@ -28,8 +31,10 @@ use crate::events::{Events, Told};
 use crate::life::Life;
 use crate::{Source, Tls, pages};
 
-/// Connections at once. One more replaces the oldest that has not sent a request.
+/// Connections of the network at once. One more replaces the oldest that has not sent a request.
 pub const CONNECTIONS: usize = 64;
+/// Clients that wait behind the door.
+const WAITING: usize = 64;
 /// Time that a client has to send its request.
 const UNTIL_IT_ASKS: Duration = Duration::from_secs(10);
 /// At the end: the time for requests that are on their way, and for the answers to those that have
@@ -60,18 +65,85 @@ struct Guest {
     ends: AbortHandle,
     /// Whether its request has arrived.
     asked: Arc<AtomicBool>,
+    /// Whether it came through the door.
+    is_local: bool,
+}
+
+/// Where clients of a Unix socket come in, who have shown who they are.
+#[derive(Clone)]
+pub struct Door(mpsc::Sender<Local>);
+
+/// A client behind the door.
+pub struct Local {
+    stream: UnixStream,
+    peer: Peer,
+    /// Dropped when the connection has ended.
+    place: Box<dyn Send>,
+}
+
+impl Door {
+    /// A door, and what comes through it.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Local>) {
+        let (to, locals) = mpsc::channel(WAITING);
+        (Self(to), locals)
+    }
+
+    /// Lets a client in that has sent nothing which was read: the user `uid`, who may be the
+    /// daemon's owner. `place` is dropped when its connection has ended.
+    ///
+    /// # Errors
+    /// Too many clients wait, or the server has ended.
+    pub fn enter(
+        &self,
+        stream: UnixStream,
+        uid: u32,
+        is_owner: bool,
+        place: Box<dyn Send>,
+    ) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let local = Local { stream, peer: Peer::User { uid, is_owner }, place };
+        self.0.try_send(local).map_err(|_| io::Error::other("HTTP takes no more clients"))
+    }
+}
+
+/// What the server waits for.
+enum Arrival {
+    Network(io::Result<(TcpStream, SocketAddr)>),
+    Local(Local),
+    /// A connection has ended.
+    Room,
+}
+
+/// What comes next. A client of the network only where there is room for it.
+async fn arrival(
+    listener: Option<&tokio::net::TcpListener>,
+    locals: &mut mpsc::Receiver<Local>,
+    tasks: &mut JoinSet<()>,
+    has_room: bool,
+) -> Arrival {
+    poll_fn(|cx| {
+        if let Poll::Ready(Some(local)) = locals.poll_recv(cx) {
+            return Poll::Ready(Arrival::Local(local));
+        }
+        match listener {
+            Some(listener) if has_room => listener.poll_accept(cx).map(Arrival::Network),
+            _ if tasks.is_empty() => Poll::Pending,
+            _ => tasks.poll_join_next(cx).map(|_| Arrival::Room),
+        }
+    })
+    .await
 }
 
 /// Serves until `end` comes, or its sender goes. Requests that have arrived by then are still
 /// answered.
 pub async fn serve<S: Source>(
-    listener: TcpListener,
+    listener: Option<TcpListener>,
     tls: Option<Tls>,
     source: Arc<S>,
-    told: Told,
+    (told, mut locals): (Told, mpsc::Receiver<Local>),
     mut end: oneshot::Receiver<()>,
 ) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
+    let listener = match listener.map(tokio::net::TcpListener::from_std).transpose() {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "HTTP cannot be served"),
     };
@@ -80,30 +152,40 @@ pub async fn serve<S: Source>(
     let router = pages::router(source, events.clone());
     let mut tasks = JoinSet::new();
     let mut guests: Vec<Guest> = Vec::with_capacity(CONNECTIONS);
-    while let Some(accepted) = unless(&mut end, listener.accept()).await {
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
+    let idle = |guest: &Guest| !guest.is_local && !guest.asked.load(Ordering::Relaxed);
+    loop {
+        while tasks.try_join_next().is_some() {}
+        guests.retain(|guest| !guest.ends.is_finished());
+        let is_full = guests.iter().filter(|guest| !guest.is_local).count() >= CONNECTIONS;
+        // All are being answered, which has an end.
+        let has_room = !is_full || guests.iter().any(idle);
+        let next = arrival(listener.as_ref(), &mut locals, &mut tasks, has_room);
+        let Some(arrival) = unless(&mut end, next).await else { break };
+        let (stream, peer) = match arrival {
+            Arrival::Network(Ok((stream, peer))) => (Ok(stream), Peer::Address(peer)),
+            Arrival::Local(local) => (Err((local.stream, local.place)), local.peer),
+            Arrival::Room => continue,
+            Arrival::Network(Err(error)) => {
                 tracing::warn!(%error, "HTTP: accept failed");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        while tasks.try_join_next().is_some() {}
-        guests.retain(|guest| !guest.ends.is_finished());
-        if guests.len() >= CONNECTIONS {
-            match guests.iter().position(|guest| !guest.asked.load(Ordering::Relaxed)) {
-                Some(at) => guests.remove(at).ends.abort(),
-                // All are being answered, which has an end.
-                None => {
-                    let _ = unless(&mut end, tasks.join_next()).await;
-                    guests.retain(|guest| !guest.ends.is_finished());
-                }
-            }
+        let is_local = stream.is_err();
+        if let Some(at) = guests.iter().position(idle).filter(|_| is_full && !is_local) {
+            guests.remove(at).ends.abort();
         }
         let (asked, life) = (Arc::new(AtomicBool::new(false)), Life::new());
-        let about = About { peer: Peer(peer), asked: asked.clone(), life: life.clone() };
-        let guest = connection(stream, tls.clone(), about, router.clone());
+        let about = About { peer, asked: asked.clone(), life: life.clone() };
+        let (tls, router) = (tls.clone(), router.clone());
+        let guest = async move {
+            match stream {
+                Ok(stream) => connection(stream, tls, about, router).await,
+                Err((stream, _place)) => {
+                    answer(tokio::net::UnixStream::from_std(stream)?, about, router).await
+                }
+            }
+        };
         let ends = tasks.spawn(async move {
             match life.limit(guest).await {
                 Some(Ok(())) => {}
@@ -111,7 +193,7 @@ pub async fn serve<S: Source>(
                 None => tracing::debug!("an HTTP client was too slow"),
             }
         });
-        guests.push(Guest { ends, asked });
+        guests.push(Guest { ends, asked, is_local });
     }
     // The next daemon has the same socket, and accepts later clients.
     drop(listener);

@@ -6,6 +6,7 @@
 //! - [`exposition`]: metrics as text, for Prometheus and OpenMetrics.
 //! - [`Tls`]: the certificate and key of a listener that speaks HTTPS.
 //! - [`Head`] and [`Answer`]: a request to any other path, and what it gets.
+//! - [`Door`]: where clients of a Unix socket come in.
 //! - [`Teller`]: where events are told, for clients that follow them.
 //!
 //! The thread must never run on a core, and nothing here may wait for a client without a bound. It
@@ -27,7 +28,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-pub use api::{Admitted, Answer, CALLS, Head};
+pub use api::{Admitted, Answer, CALLS, Head, Peer};
+pub use connections::Door;
 pub use events::{STREAMS, Teller};
 use exposition::Format;
 pub use tls::{Tls, TlsError};
@@ -86,22 +88,24 @@ pub struct Report {
 pub struct Http<S: Source> {
     begin: mpsc::Sender<Arc<S>>,
     teller: Teller,
+    door: Door,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<S: Source> Http<S> {
-    /// Starts the thread on a listening socket, over TLS if that is given. It makes everything now
-    /// that a sandbox may forbid later, and lets clients wait until [`Self::serve`].
+    /// Starts the thread on a listening socket, over TLS if that is given. Without a socket only
+    /// those come who are let in by the [`Door`]. It makes everything now that a sandbox may forbid
+    /// later, and lets clients wait until [`Self::serve`].
     ///
     /// # Errors
     /// When the system has no thread or no events for it.
-    pub fn start(listener: TcpListener, tls: Option<Tls>) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
+    pub fn start(listener: Option<TcpListener>, tls: Option<Tls>) -> io::Result<Self> {
+        listener.as_ref().map(|listener| listener.set_nonblocking(true)).transpose()?;
         let (begin, begun) = mpsc::channel();
         let (end, ended) = oneshot::channel();
         let (say, hear) = mpsc::channel();
-        let (teller, told) = events::entrance();
+        let ((teller, told), (door, locals)) = (events::entrance(), Door::new());
         let work = move || {
             if let Err(error) = runtime::be_patient() {
                 tracing::warn!(%error, "the HTTP thread may get in the way of cores");
@@ -120,14 +124,14 @@ impl<S: Source> Http<S> {
             // The thread that starts this one waits for the result.
             let _ = say.send(Ok(()));
             if let Ok(source) = begun.recv() {
-                runtime.block_on(connections::serve(listener, tls, source, told, ended));
+                runtime.block_on(connections::serve(listener, tls, source, (told, locals), ended));
             }
             // Do not wait for pictures that are still being taken.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("http".into()).spawn(work)?;
         hear.recv().map_err(|_| io::Error::other("the HTTP thread has ended"))??;
-        Ok(Self { begin, teller, end: Some(end), thread: Some(thread) })
+        Ok(Self { begin, teller, door, end: Some(end), thread: Some(thread) })
     }
 
     /// Answers clients from now on, with the state that `source` reports.
@@ -135,6 +139,11 @@ impl<S: Source> Http<S> {
         if self.begin.send(source).is_err() {
             tracing::error!("the HTTP thread has ended before its time");
         }
+    }
+
+    /// Where clients of a Unix socket come in.
+    pub fn door(&self) -> Door {
+        self.door.clone()
     }
 
     /// Where events are told that clients follow.

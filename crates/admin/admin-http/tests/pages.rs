@@ -2,13 +2,15 @@
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError::Disconnected;
 use std::time::Duration;
 
 use admin_http::exposition::Format;
-use admin_http::{Admitted, Answer, Head, Http, Report, STREAMS, Source, Tls};
+use admin_http::{Admitted, Answer, Head, Http, Peer, Report, STREAMS, Source, Tls};
 
 /// Time limit of an answer on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,7 +71,9 @@ impl Source for Counted {
             std::thread::sleep(Duration::from_millis(300));
         }
         assert!(!self.panics.load(Ordering::SeqCst), "as the test wants");
-        let body = format!("{} {}?{} {} bytes", call.method, call.path, call.query, body.len());
+        let from = call.from.filter(|from| matches!(from, Peer::User { .. })).map(|from| format!("{from}: "));
+        let from = from.unwrap_or_default();
+        let body = format!("{from}{} {}?{} {} bytes", call.method, call.path, call.query, body.len());
         Answer {
             status: 200,
             fields: vec![("content-type", "text/x".into()), ("etag", "\"1\"".into())],
@@ -89,7 +93,7 @@ fn served() -> (Arc<Counted>, Http<Counted>, SocketAddr) {
 fn served_over(tls: Option<Tls>) -> (Arc<Counted>, Http<Counted>, SocketAddr) {
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
-    let http = Http::start(socket, tls).unwrap();
+    let http = Http::start(Some(socket), tls).unwrap();
     let source = Arc::new(Counted::default());
     http.serve(source.clone());
     (source, http, address)
@@ -268,7 +272,7 @@ fn an_address_in_use_is_an_error() {
 fn clients_wait_until_there_is_something_to_say_and_the_end_frees_the_address() {
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
-    let http = Http::<Counted>::start(socket, None).unwrap();
+    let http = Http::<Counted>::start(Some(socket), None).unwrap();
     let early = std::thread::spawn(move || get(address, "/readyz"));
     http.serve(Arc::default());
     assert_eq!(status(&early.join().unwrap()), 200);
@@ -276,7 +280,7 @@ fn clients_wait_until_there_is_something_to_say_and_the_end_frees_the_address() 
     assert!(TcpStream::connect(address).is_err());
     // A server that has never served ends too.
     let socket = admin_http::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    drop(Http::<Counted>::start(socket, None).unwrap());
+    drop(Http::<Counted>::start(Some(socket), None).unwrap());
 }
 
 #[test]
@@ -389,4 +393,49 @@ fn many_followers_are_refused_and_keep_nobody_out() {
     while Follower::new(address, "").line("HTTP/1.1 ").as_deref() != Some("200 OK") {
         http.teller().tell("{}".into());
     }
+}
+
+/// A client that comes through the door, and who is told when its connection has ended.
+fn let_in(http: &Http<Counted>) -> (UnixStream, std::sync::mpsc::Receiver<()>) {
+    let (client, server) = UnixStream::pair().unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (place, left) = std::sync::mpsc::channel();
+    http.door().enter(server, 4711, true, Box::new(place)).unwrap();
+    (client, left)
+}
+
+#[test]
+fn clients_of_a_unix_socket_are_users_and_nobody_of_the_network_keeps_them_out() {
+    let (_, http, address) = served();
+    // All that may come over the network, and more, each of which is being answered.
+    let followers: Vec<_> = (0..STREAMS).map(|_| Follower::new(address, "")).collect();
+    let head = "PUT /api/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
+    let half = |_| {
+        let mut stream = connect(address);
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let half: Vec<_> = (0..100).map(half).collect();
+    for _ in 0..20 {
+        let (mut client, left) = let_in(&http);
+        client.write_all(format!("{head}hello").as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("user 4711: PUT /api/x? 5 bytes"), "{answer}");
+        assert!(left.recv_timeout(PATIENCE).is_err_and(|error| error == Disconnected), "it keeps its place");
+    }
+    drop((followers, half));
+    // Without an address there is the door alone.
+    let alone = Http::<Counted>::start(None, None).unwrap();
+    let (mut early, left) = let_in(&alone);
+    early.write_all(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    alone.serve(Arc::default());
+    let mut answer = String::new();
+    early.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("ready\n"), "{answer}");
+    assert_eq!(left.recv_timeout(PATIENCE), Err(Disconnected));
+    let (idle, left) = let_in(&alone);
+    drop(alone);
+    assert_eq!(left.recv_timeout(PATIENCE), Err(Disconnected), "the end waits for nobody");
+    drop(idle);
 }

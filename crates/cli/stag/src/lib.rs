@@ -26,6 +26,7 @@ mod dashboard;
 mod demo;
 mod docs;
 mod doctor;
+mod door;
 mod earlier;
 #[cfg(feature = "http")]
 mod events;

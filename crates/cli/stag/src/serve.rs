@@ -89,9 +89,10 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         }
     };
     let (isns, rpcbind) = (config.isns.clone(), config.nfs.rpcbind.clone());
-    let http = config.http.as_ref().map(|http| {
+    let is_wanted = config.http.is_some() || socket.is_some();
+    let http = is_wanted.then(|| {
         let inherited = taken.as_mut().and_then(|taken| taken.http.take());
-        metrics::Listener::bind(http, inherited)
+        metrics::Listener::bind(config.http.as_ref(), inherited)
     });
     let http = match http.transpose() {
         Ok(http) => http,
@@ -209,6 +210,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
     let daemon = Daemon::new(core.handle(), server.clone(), files, sandbox, running);
     gateways.into_iter().for_each(|gateways| daemon.set_gateways(gateways));
+    let http = http.map(|http| http.serve(&daemon));
     let control = socket.map(|socket| {
         tracing::info!(path = %socket.path().display(), "managed by");
         ControlServer::start(socket, daemon.clone())
@@ -226,7 +228,6 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(portmapper) => portmapper,
         Err(error) => return failed(format_args!("rpcbind has no thread: {error}"), None),
     };
-    let http = http.map(|http| http.serve(&daemon));
     supervisor.keep(&daemon.core.listening_sockets());
     supervisor.tell("READY=1");
     let watchdog = supervisor.watchdog(core.handle());

@@ -111,14 +111,15 @@ impl Api {
         };
         let none = || Refused { status: 404, what: "there is nothing here".to_owned() };
         let (route, names) = routes::ROUTES.iter().find_map(find).ok_or_else(none)?;
-        request::may(route, &caller.token, caller.role).map_err(refused(403))?;
+        let who = format!("token {}", caller.token);
+        request::may(route, &who, caller.role).map_err(refused(403))?;
         request::is_in_force(route, asked, self.daemon.running().parts.generation).map_err(refused(412))?;
         let path: Vec<String> = path.iter().map(|part| percent::encoded(part)).collect();
         let call = Call {
             route,
             names,
             asked,
-            who: format!("token {}", caller.token),
+            who,
             whence: caller.whence.clone(),
             what: format!("{method} {}/{}", routes::BASE, path.join("/")),
         };

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use admin_http::{Answer, Head};
+use admin_http::{Answer, Head, Peer};
 
 use super::percent::decoded;
 use super::problem::problem;
@@ -23,9 +23,9 @@ pub struct Call {
     pub route: &'static Route,
     pub names: Vec<String>,
     pub asked: Asked,
-    /// The token's name, for the audit log.
+    /// The token, or the user, for the audit log.
     pub who: String,
-    /// The client's address.
+    /// The client's address, or `control socket`.
     pub whence: String,
     /// Method and path.
     pub what: String,
@@ -36,10 +36,14 @@ pub struct Call {
 /// # Errors
 /// The answer to a client that gets nothing else.
 pub fn admit(daemon: &Daemon, http: &Http, head: &Head) -> Result<(Call, usize), Answer> {
-    if !http.api {
+    let is_local = matches!(head.from, Some(Peer::User { .. }));
+    if !http.api && !is_local {
         return Err(problem(404, "the API is off: api = true of [http] switches it on"));
     }
-    for_this_host(http, head)?;
+    // No browser leads there.
+    if !is_local {
+        for_this_host(http, head)?;
+    }
     // Strangers learn nothing of which routes there are.
     let (who, role) = authorized(daemon, head, Role::Metrics)?;
     let path = path(&head.path).ok_or_else(|| problem(400, "the path is not written as it should be"))?;
@@ -78,8 +82,12 @@ pub fn admit(daemon: &Daemon, http: &Http, head: &Head) -> Result<(Call, usize),
         route,
         names: names.clone(),
         asked,
-        who: format!("token {who}"),
-        whence: head.from.map_or_else(|| "unknown".to_owned(), |from| from.to_string()),
+        who,
+        whence: match head.from {
+            Some(Peer::Address(address)) => address.to_string(),
+            Some(Peer::User { .. }) => "control socket".to_owned(),
+            None => "unknown".to_owned(),
+        },
         what: format!("{} {}{query}", head.method, head.path),
     };
     Ok((call, most))
@@ -100,14 +108,14 @@ pub fn for_this_host(http: &Http, head: &Head) -> Result<(), Answer> {
     }
 }
 
-/// Whether the token `who` with this role may use the route.
+/// Whether `who`, with this role, may use the route.
 ///
 /// # Errors
 /// The reason why not.
 pub fn may(route: &Route, who: &str, role: Role) -> Result<(), String> {
     let (own, wanted) = (role.name(), route.role.name());
     match role < route.role {
-        true => Err(format!("this needs the role {wanted}, and the token {who} has {own}")),
+        true => Err(format!("this needs the role {wanted}, and {who} has {own}")),
         false => Ok(()),
     }
 }
@@ -124,20 +132,23 @@ pub fn is_in_force(route: &Route, asked: Asked, now: u64) -> Result<(), String> 
     }
 }
 
-/// Name and role of the request's token, if that has the role `least`.
+/// Who asks, and the role: that of the request's token, or of the user of the control socket.
 ///
 /// # Errors
-/// The answer to a client without such a token.
+/// The answer to a client without a token whose role is `least`.
 pub fn authorized(daemon: &Daemon, head: &Head, least: Role) -> Result<(String, Role), Answer> {
+    if let Some(Peer::User { uid, is_owner }) = head.from {
+        return Ok((format!("user {uid}"), if is_owner { Role::Admin } else { Role::Operate }));
+    }
     let text = head.authorization.as_deref().and_then(|said| {
         let (scheme, text) = said.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| text.trim())
     });
     match text.and_then(|text| daemon.tokens.find(text)) {
-        Some((name, role)) if role >= least => Ok((name, role)),
+        Some((name, role)) if role >= least => Ok((format!("token {name}"), role)),
         Some((name, role)) => {
             let (own, wanted) = (role.name(), least.name());
-            Err(problem(403, &format!("this needs the role {wanted}, and the token {name} has {own}")))
+            Err(problem(403, &format!("this needs the role {wanted}, and token {name} has {own}")))
         }
         None => {
             let what = "this needs a token: Authorization: Bearer TOKEN; `stag token add` makes one";

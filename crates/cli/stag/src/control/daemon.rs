@@ -11,6 +11,7 @@ use gateway::Gateway;
 use super::upgrade::Program;
 use crate::audit::Audit;
 use crate::config::Config;
+use crate::door::Door;
 use crate::exports::Trees;
 use crate::health;
 use crate::health::monitor::Monitor;
@@ -40,6 +41,8 @@ pub struct Daemon {
     gateways: OnceLock<Gateway>,
     /// The socket of HTTP, and the configured address.
     pub http: OnceLock<(SocketAddr, OwnedFd)>,
+    /// Where clients of the control socket that speak HTTP go.
+    pub door: OnceLock<Door>,
     /// The configuration in force, and its open units.
     running: Mutex<Arc<Running>>,
     /// Held while `running` changes.
@@ -100,6 +103,7 @@ impl Daemon {
             audit: Audit::new(),
             gateways: OnceLock::new(),
             http: OnceLock::new(),
+            door: OnceLock::new(),
             started: Instant::now(),
             core,
             server,

@@ -1,5 +1,6 @@
 //! The daemon's side of the control socket: one thread that accepts, and one for each client. They
-//! block; the data path never waits for them.
+//! block; the data path never waits for them. A client that speaks HTTP goes on to the thread of the
+//! HTTP API, with its place and its rights.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, recv};
 use serde_json::Value;
 
 use super::clients::{Client, Clients};
@@ -104,7 +106,7 @@ fn accept(shared: &Arc<Shared>, daemon: &Arc<Daemon>) {
         let (daemon, theirs) = (daemon.clone(), shared.clone());
         let client = std::thread::Builder::new().name("control-client".into());
         let spawned = client.spawn(move || {
-            if let Err(error) = serve(&stream, &place, &theirs.socket, &daemon) {
+            if let Err(error) = serve(&stream, place, &theirs.socket, &daemon) {
                 tracing::debug!(%error, "control client");
             }
         });
@@ -163,13 +165,16 @@ fn generation_made(answer: &Value) -> Option<u64> {
     answer["generation"].as_u64().filter(|_| has_changed)
 }
 
+/// Whether a client speaks HTTP. The first byte tells: a request of HTTP begins with a method in
+/// capitals, and one of the control protocol is a JSON object.
+fn speaks_http(stream: &UnixStream) -> io::Result<bool> {
+    let mut first = [0];
+    let read = rustix::io::retry_on_intr(|| recv(stream, &mut first, RecvFlags::PEEK));
+    Ok(read?.0 > 0 && first[0].is_ascii_uppercase())
+}
+
 /// Answers one client's requests until it goes.
-fn serve(
-    stream: &UnixStream,
-    place: &Client,
-    socket: &ControlSocket,
-    daemon: &Arc<Daemon>,
-) -> io::Result<()> {
+fn serve(stream: &UnixStream, place: Client, socket: &ControlSocket, daemon: &Arc<Daemon>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(UNTIL_IT_READS))?;
     let mut out = stream;
@@ -177,6 +182,11 @@ fn serve(
         return refuse(out, "only root, the daemon's own user and members of the group stag may manage it");
     };
     let uid = peer::user(stream)?.as_raw();
+    if speaks_http(stream)? {
+        place.set_busy(true);
+        let Some(door) = daemon.door.get() else { return refuse(out, "this daemon speaks no HTTP") };
+        return door.enter(stream.try_clone()?, uid, rights == Rights::Own, Box::new(place));
+    }
     let mut lines = Reader::new(stream);
     loop {
         place.set_busy(false);
@@ -252,7 +262,24 @@ fn serve(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
+
+    #[test]
+    fn the_first_byte_tells_http_from_json_and_stays_to_be_read() {
+        for (sent, is_http) in
+            [("GET / HTTP/1.1", true), ("PUT", true), ("{\"do\"", false), (" {", false), ("", false)]
+        {
+            let (mut client, mut server) = UnixStream::pair().unwrap();
+            client.write_all(sent.as_bytes()).unwrap();
+            drop(client);
+            assert_eq!(speaks_http(&server).unwrap(), is_http, "{sent}");
+            let mut read = String::new();
+            server.read_to_string(&mut read).unwrap();
+            assert_eq!(read, sent);
+        }
+    }
 
     #[test]
     fn only_the_owner_changes_what_is_served_and_each_change_is_recorded() {

@@ -1,6 +1,5 @@
 //! Stands in for the HTTP server in a build without it.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,35 +8,39 @@ use std::sync::Arc;
 use crate::config;
 use crate::control::daemon::Daemon;
 
-/// Never exists.
-pub struct Listener(Infallible);
+/// Serves nothing.
+pub struct Listener(());
 
 impl Listener {
-    /// Refuses.
+    /// Refuses an address.
     ///
     /// # Errors
-    /// Always.
-    pub fn bind(_: &config::Http, _: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without the feature `http`"))
+    /// There is one.
+    pub fn bind(http: Option<&config::Http>, _: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+        match http {
+            None => Ok(Self(())),
+            Some(_) => {
+                let what = "this program was built without the feature `http`";
+                Err(io::Error::new(io::ErrorKind::Unsupported, what))
+            }
+        }
     }
 
-    /// Never called.
+    /// Does nothing.
     ///
     /// # Errors
     /// Never.
     pub fn start(self) -> io::Result<Self> {
-        match self.0 {}
+        Ok(self)
     }
 
-    /// Never called.
+    /// Does nothing.
     pub fn serve(self, _: &Arc<Daemon>) -> Self {
-        match self.0 {}
+        self
     }
 }
 
 /// As the server that it stands for, it ends when it is dropped.
 impl Drop for Listener {
-    fn drop(&mut self) {
-        match self.0 {}
-    }
+    fn drop(&mut self) {}
 }

@@ -25,20 +25,21 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// socket a little later.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A listening socket whose clients are not answered yet.
+/// A listening socket whose clients are not answered yet; none if there are only those of the
+/// control socket.
 pub struct Listener {
-    asked: SocketAddr,
-    socket: TcpListener,
+    socket: Option<(SocketAddr, TcpListener)>,
     tls: Option<Tls>,
 }
 
 impl Listener {
-    /// Listens where `http` says: on the socket of the daemon that is replaced, if that listens
-    /// there.
+    /// Listens where `http` says, if it is there: on the socket of the daemon that is replaced, if
+    /// that listens there.
     ///
     /// # Errors
     /// The address cannot be bound, or the certificate cannot be used.
-    pub fn bind(http: &config::Http, inherited: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+    pub fn bind(http: Option<&config::Http>, inherited: Option<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+        let Some(http) = http else { return Ok(Self { socket: None, tls: None }) };
         let asked = http.listen;
         let tls = http.certificate.as_ref().zip(http.key.as_ref());
         let tls = tls.map(|(certificate, key)| {
@@ -49,7 +50,7 @@ impl Listener {
             io::Error::new(io::ErrorKind::InvalidInput, format!("HTTP cannot speak TLS: {error}"))
         })?;
         if let Some((_, socket)) = inherited.filter(|(of, _)| *of == asked) {
-            return Ok(Self { asked, socket: socket.into(), tls });
+            return Ok(Self { socket: Some((asked, socket.into())), tls });
         }
         let deadline = Instant::now() + ADDRESS_PATIENCE;
         loop {
@@ -57,7 +58,7 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                Ok(socket) => return Ok(Self { asked, socket, tls }),
+                Ok(socket) => return Ok(Self { socket: Some((asked, socket)), tls }),
                 Err(error) => {
                     let what = format!("HTTP cannot listen on {asked}: {error}");
                     return Err(io::Error::new(error.kind(), what));
@@ -72,26 +73,31 @@ impl Listener {
     /// # Errors
     /// No thread can be started.
     pub fn start(self) -> io::Result<Server> {
-        let (asked, handed_over) = (self.asked, OwnedFd::from(self.socket.try_clone()?));
-        let address = self.socket.local_addr()?;
-        Ok(Server { asked, handed_over, address, http: Http::start(self.socket, self.tls)? })
+        let handed_over = self.socket.as_ref().map(|(asked, socket)| {
+            Ok::<_, io::Error>((*asked, socket.local_addr()?, OwnedFd::from(socket.try_clone()?)))
+        });
+        let http = Http::start(self.socket.map(|(_, socket)| socket), self.tls)?;
+        Ok(Server { handed_over: handed_over.transpose()?, http })
     }
 }
 
 /// The server. It ends when it is dropped.
 pub struct Server {
-    asked: SocketAddr,
-    address: SocketAddr,
-    handed_over: OwnedFd,
+    /// The configured address, the one that it became, and its socket.
+    handed_over: Option<(SocketAddr, SocketAddr, OwnedFd)>,
     http: Http<Shown>,
 }
 
 impl Server {
     /// Answers clients from now on.
     pub fn serve(self, daemon: &Arc<Daemon>) -> Http<impl Source> {
-        tracing::info!(address = %self.address, "listening for HTTP");
-        // Fails if already set: a daemon has one HTTP address.
-        let _ = daemon.http.set((self.asked, self.handed_over));
+        if let Some((asked, address, socket)) = self.handed_over {
+            tracing::info!(%address, "listening for HTTP");
+            // Fails if already set: a daemon has one HTTP address.
+            let _ = daemon.http.set((asked, socket));
+        }
+        // So does this.
+        let _ = daemon.door.set(self.http.door());
         let http = daemon.running().config.http.clone().unwrap_or_default();
         let has_pages = http.dashboard;
         let api = Arc::new(Api::new(daemon.clone(), http));
