@@ -257,6 +257,9 @@ def events(lab):
             reserve(second, 4, 0xb, 0xa)
             _, event = happened(stream, what="preempt")
             expect(event["initiator"] == "iqn.2026-01.example.lab:other" and event["others"] == 1, f"{event}")
+            plan = api.done("POST", "/drain?plan=1", {"target": own, "timeout": 1})
+            named = [one["what"] for one in plan["plan"]["changes"] if one["kind"] == "removed"]
+            expect(not plan["applied"] and len(named) == 2 and all("iqn.2026-01.example.lab:" in what for what in named), f"{plan}")
             api.done("POST", "/drain", {"target": own, "timeout": 1})
             happened(stream, what="drain", scope=f"target {own}")
             happened(stream, what="end", initiator="iqn.2026-01.example.lab:wire")

@@ -50,7 +50,7 @@ pub struct Head {
 pub enum Admitted<Call> {
     /// It may be executed, with a body of so many bytes.
     Call(Call, usize),
-    /// Its client may follow events, as long as this says so. It is asked often, and must not block.
+    /// Its client may follow events, as long as this says so. It is asked often: it must not block.
     Events(Box<dyn Fn() -> bool + Send + Sync>),
 }
 

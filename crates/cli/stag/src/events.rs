@@ -1,4 +1,4 @@
-//! Events for clients of the HTTP API: the audit lines of the log as JSON, whatever the log's filter
+//! Events for clients of the HTTP API: the audit lines of the log as JSON, whatever its filter
 //! leaves out. Nothing is told here alone: what should be an event becomes an audit line.
 
 use std::fmt::Debug;

@@ -52,6 +52,33 @@ pub(crate) struct Affected {
     whole: bool,
 }
 
+/// A session that a drain concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// Its number.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The target's name; `None` in a discovery session.
+    pub target: Option<String>,
+    /// How many of its connections have to go.
+    pub connections: usize,
+    /// Whether these are all of its connections.
+    pub whole: bool,
+}
+
+/// The sessions that a drain of `scope` would concern now.
+pub(crate) fn leaving(shared: &Shared, scope: &Scope) -> Vec<Leaving> {
+    let of = |affected: Affected| Leaving {
+        tsih: affected.session.tsih,
+        initiator: affected.session.port.initiator.clone(),
+        target: affected.session.target_name().map(str::to_owned),
+        connections: affected.members.len(),
+        whole: affected.whole,
+    };
+    shared.affected(scope).into_iter().map(of).collect()
+}
+
 impl Audience for Shared {
     type Group = Affected;
 

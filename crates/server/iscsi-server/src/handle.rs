@@ -20,6 +20,7 @@ use server_core::{Applied, Change, Core};
 use crate::Unit;
 use crate::account::{Accounts, TargetCounts};
 use crate::config::{Redirect, ServerConfig};
+use crate::drain::{Leaving, leaving};
 use crate::model::Model;
 use crate::notices;
 use crate::qos;
@@ -320,15 +321,29 @@ impl Handle {
     /// Any [`drain::Error`].
     pub fn drain(&self, scope: Scope, options: drain::Options<Redirect>) -> Result<(), drain::Error> {
         let shared = &self.shared;
-        let known = match &scope {
-            Scope::All => true,
-            Scope::Target(name) => shared.model().target(name).is_some(),
-            Scope::Portal(address) => shared.portals().iter().any(|portal| portal.address == *address),
-        };
-        if !known {
-            return Err(drain::Error::Unknown(scope));
-        }
+        self.exists(&scope)?;
         shared.drains.begin(scope, options, &shared.hub, shared.clone())
+    }
+
+    /// The sessions that a drain of `scope` would ask to leave now.
+    ///
+    /// # Errors
+    /// [`drain::Error::Unknown`] and [`drain::Error::Again`].
+    pub fn would_drain(&self, scope: &Scope) -> Result<Vec<Leaving>, drain::Error> {
+        self.exists(scope)?;
+        if self.drains().iter().any(|drain| drain.scope == *scope) {
+            return Err(drain::Error::Again(scope.clone()));
+        }
+        Ok(leaving(&self.shared, scope))
+    }
+
+    fn exists(&self, scope: &Scope) -> Result<(), drain::Error> {
+        let exists = match scope {
+            Scope::All => true,
+            Scope::Target(name) => self.shared.model().target(name).is_some(),
+            Scope::Portal(address) => self.shared.portals().iter().any(|portal| portal.address == *address),
+        };
+        if exists { Ok(()) } else { Err(drain::Error::Unknown(scope.clone())) }
     }
 
     /// Ends a drain: the server accepts new logins again. Dropped sessions stay dropped. False if

@@ -51,6 +51,7 @@ mod wire;
 pub use iscsi::target::recovery::Recovered;
 
 pub use account::{OUTCOMES, TargetCounts};
+pub use drain::Leaving;
 pub use handle::{
     Activity, ConnectionStatus, Disconnected, Flow, Handle, SessionStatus, SetAccessError, TargetStatus,
 };

@@ -211,13 +211,9 @@ impl Handle {
         time: Duration,
         patience: Duration,
     ) -> Option<NonZeroUsize> {
+        let is_it = is_of(host, port);
+        self.connections(host, port, patience)?;
         let host = host.to_canonical();
-        let is_it = move |peer: SocketAddr| {
-            peer.ip().to_canonical() == host && port.is_none_or(|port| peer.port() == port)
-        };
-        if !self.clients(patience).iter().any(|client| is_it(client.peer)) {
-            return None;
-        }
         // Before its connections end: it would come back at once.
         self.shared.refusals.refuse(host, runtime::clock(), time);
         let ended = self.shared.hub.on_each_core(patience, move |core| {
@@ -229,6 +225,14 @@ impl Handle {
         let place = port.map_or_else(|| host.to_string(), |port| SocketAddr::new(host, port).to_string());
         audit::disconnected(&Who::default(), &place, time);
         NonZeroUsize::new(ended.into_iter().flatten().sum())
+    }
+
+    /// How many connections a host has, or whether the one with this port is there: `None` if there
+    /// is none. Cores that do not answer within `patience` are left out. Blocks, and must not be
+    /// called on a core.
+    pub fn connections(&self, host: IpAddr, port: Option<u16>, patience: Duration) -> Option<NonZeroUsize> {
+        let is_it = is_of(host, port);
+        NonZeroUsize::new(self.clients(patience).iter().filter(|client| is_it(client.peer)).count())
     }
 
     /// The connections of clients. Cores that do not answer within `patience` are left out. Blocks,
@@ -245,6 +249,12 @@ impl Handle {
             .map(|(core, (peer, age, calls))| ClientStatus { peer, core, age, calls })
             .collect()
     }
+}
+
+/// Whether a connection is of a host, or the one with this port.
+fn is_of(host: IpAddr, port: Option<u16>) -> impl Fn(SocketAddr) -> bool + Copy + Send + 'static {
+    let host = host.to_canonical();
+    move |peer| peer.ip().to_canonical() == host && port.is_none_or(|port| peer.port() == port)
 }
 
 impl Shared {

@@ -56,8 +56,11 @@ fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault
 fn changed(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault> {
     match call.route.does {
         Does::Edit(edit) => routes::edited(daemon, edit, &call.names, call.asked, json),
-        Does::Verb(verb) => {
-            let members = json.as_object().cloned().unwrap_or_default();
+        Does::Verb(verb) | Does::Disturb(verb) => {
+            let mut members = json.as_object().cloned().unwrap_or_default();
+            if call.asked.how.dry_run {
+                members.insert("dry_run".into(), true.into());
+            }
             routes::executed(daemon, &verb(&call.names, call.asked, members)?)
         }
         Does::Look(_) | Does::Follow => Err(Fault::new(Kind::Request, "this changes nothing")),

@@ -54,7 +54,7 @@ fn operation(route: &Route) -> Value {
     let mut responses = Map::new();
     let mut etag = Map::new();
     etag.insert("ETag".into(), json!({ "schema": { "type": "string", "pattern": "^\"[0-9]+\"$" } }));
-    let answer = match route.is_planned() {
+    let answer = match route.is_edit() {
         true => json!({ "$ref": "#/components/schemas/outcome" }),
         false => json!({ "type": ["object", "array"] }),
     };
@@ -115,7 +115,7 @@ fn statuses(route: &Route) -> Vec<(&'static str, &'static str)> {
     if route.is_change() {
         all.push(("409", "It cannot be done; nothing has changed"));
     }
-    if route.is_planned() {
+    if route.is_edit() {
         all.push(("422", "The configuration would have mistakes"));
     }
     if route.body != Body::None {

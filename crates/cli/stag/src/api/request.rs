@@ -126,7 +126,7 @@ pub fn may(route: &Route, who: &str, role: Role) -> Result<(), String> {
 /// # Errors
 /// Another change came between.
 pub fn is_in_force(route: &Route, asked: Asked, now: u64) -> Result<(), String> {
-    match asked.how.generation.is_some_and(|wanted| wanted != now) && !route.is_planned() {
+    match asked.how.generation.is_some_and(|wanted| wanted != now) && !route.is_edit() {
         true => Err(format!("another change came between: the generation is {now}")),
         false => Ok(()),
     }

@@ -40,6 +40,8 @@ pub enum Does {
     Edit(fn(&mut Document, &Names, &Value) -> Result<(), Fault>),
     /// Executes a verb.
     Verb(MakeRequest),
+    /// Executes a verb that takes clients off. It can be planned: by its argument `dry_run`.
+    Disturb(MakeRequest),
     /// Sends events as they happen.
     Follow,
 }
@@ -99,12 +101,17 @@ impl Route {
 
     /// Whether it throws a client out.
     pub fn is_disconnect(&self) -> bool {
-        self.method == "DELETE" && !self.is_planned()
+        self.method == "DELETE" && !self.is_edit()
+    }
+
+    /// Whether it edits the managed document.
+    pub fn is_edit(&self) -> bool {
+        matches!(self.does, Does::Edit(_))
     }
 
     /// Whether it can be planned.
     pub fn is_planned(&self) -> bool {
-        matches!(self.does, Does::Edit(_))
+        self.is_edit() || matches!(self.does, Does::Disturb(_))
     }
 }
 
@@ -135,6 +142,16 @@ const fn verb(
     does: MakeRequest,
 ) -> Route {
     Route { method, path, role, about, body, does: Does::Verb(does) }
+}
+
+const fn disturb(
+    method: &'static str,
+    path: &'static str,
+    about: &'static str,
+    body: Body,
+    does: MakeRequest,
+) -> Route {
+    Route { method, path, role: Role::Operate, about, body, does: Does::Disturb(does) }
 }
 
 const TARGET: &str = "/targets/{iqn}";
@@ -234,10 +251,9 @@ pub const ROUTES: &[Route] = &[
     look("/sessions", "iSCSI sessions", |daemon, _| {
         Looked::status(daemon, |status| status["sessions"].take())
     }),
-    verb(
+    disturb(
         "DELETE",
         "/sessions/{tsih}",
-        Role::Operate,
         "Throws an iSCSI session out, and refuses it for `refuse` seconds",
         Body::None,
         |names, asked, mut members| {
@@ -248,10 +264,9 @@ pub const ROUTES: &[Route] = &[
     look("/clients", "Connections of NFS clients", |daemon, _| {
         Looked::status(daemon, |status| status["nfs"]["clients"].take())
     }),
-    verb(
+    disturb(
         "DELETE",
         "/clients/{address}",
-        Role::Operate,
         "Throws an NFS client out, by its address or by one connection's address and port",
         Body::None,
         |names, asked, mut members| {
@@ -266,10 +281,9 @@ pub const ROUTES: &[Route] = &[
         Looked::verb(daemon, slow::VERB)
     }),
     look("/drain", "Drains", |daemon, _| Looked::verb(daemon, "drains")),
-    verb(
+    disturb(
         "POST",
         "/drain",
-        Role::Operate,
         "Takes initiators off a target, a portal or the daemon; answers once they are asked to leave",
         Body::Members(&[
             ("target", "string", false),

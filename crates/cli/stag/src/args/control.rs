@@ -178,6 +178,9 @@ pub struct Drain {
     /// Do not wait for sessions to end
     #[arg(long)]
     pub no_wait: bool,
+    /// Only print whom it would disturb
+    #[arg(short = 'n', long, conflicts_with = "undo")]
+    pub dry_run: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -203,6 +206,9 @@ pub struct Disconnect {
     #[arg(long, value_name = "S", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=3600))]
     pub refuse: u16,
+    /// Only print whom it would disturb
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -91,6 +91,27 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What would be done.
+    pub fn planned(plan: Plan, generation: u64) -> Self {
+        Self {
+            plan,
+            applied: false,
+            sessions_changed: 0,
+            sessions_leaving: Vec::new(),
+            settled: true,
+            took_ms: 0.0,
+            generation,
+        }
+    }
+
+    /// An answer for people.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn shown(answer: Value) -> Result<String, CallError> {
+        Ok(serde_json::from_value::<Self>(answer)?.text())
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let end = match (self.applied, self.plan.is_empty()) {
@@ -190,13 +211,9 @@ pub fn apply(
     let is_there = is_managed && !keeps && plan.is_empty();
     if dry_run || is_there {
         return Ok(Outcome {
-            plan,
             applied: is_there && !dry_run,
-            sessions_changed: 0,
-            sessions_leaving: Vec::new(),
-            settled: true,
             took_ms: started.elapsed().as_secs_f64() * 1e3,
-            generation: now,
+            ..Outcome::planned(plan, now)
         });
     }
     let refuse = |what: String| Fault::new(Kind::Refused, format!("{what}; nothing has been changed"));

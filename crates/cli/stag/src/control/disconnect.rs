@@ -4,11 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::apply::Outcome;
 use super::client::{CallError, Client};
 use super::daemon::Daemon;
-use super::protocol::{Fault, Kind, Request};
+use super::drain::counted;
+use super::plan::{Kind as Change, Plan};
+use super::protocol::{Fault, Kind, Request, json};
 use crate::args;
 use crate::exit::Exit;
 use crate::out;
@@ -30,6 +33,9 @@ struct Wanted {
     /// Seconds for which it is refused.
     #[serde(default = "ten")]
     refuse: u16,
+    /// Whether only to say whom it would disturb.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 fn ten() -> u16 {
@@ -41,13 +47,27 @@ fn ten() -> u16 {
 /// # Errors
 /// There is no such session or client.
 pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
-    let Wanted { session, client, refuse } = request.arguments()?;
+    let Wanted { session, client, refuse, dry_run } = request.arguments()?;
     let time = Duration::from_secs(refuse.into());
+    let planned = |what, whom| {
+        let mut plan = Plan::default();
+        let then = if refuse == 0 { String::new() } else { format!("; {whom} refused for {refuse} seconds") };
+        plan.add(Change::Removed, what, Some(format!("dropped at once{then}")));
+        json(&Outcome::planned(plan, daemon.running().parts.generation))
+    };
     match (session, client.as_deref().map(|text| (text, place(text)))) {
         (Some(tsih), None) => {
             let none = || Fault::new(Kind::Missing, format!("there is no session {tsih}"));
+            if dry_run {
+                let all = daemon.server.sessions();
+                let found = all.iter().find(|session| session.tsih == tsih).ok_or_else(none)?;
+                let target = found.target.as_deref().unwrap_or("discovery");
+                let connections = counted(found.connections.len());
+                let what = format!("session {tsih} of {} with {target} ({connections})", found.initiator);
+                return planned(what, "the initiator's logins there are");
+            }
             let gone = daemon.server.disconnect(tsih, time).ok_or_else(none)?;
-            Ok(json!({
+            Ok(serde_json::json!({
                 "session": tsih,
                 "initiator": gone.initiator,
                 "target": gone.target,
@@ -57,8 +77,13 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
         }
         (None, Some((text, Some((address, port))))) => {
             let none = || Fault::new(Kind::Missing, format!("there is no NFS client {text}"));
+            if dry_run {
+                let connections = daemon.files.connections(address, port, PATIENCE).ok_or_else(none)?;
+                let what = format!("NFS client {text} ({})", counted(connections.get()));
+                return planned(what, "its address is");
+            }
             let connections = daemon.files.disconnect(address, port, time, PATIENCE).ok_or_else(none)?;
-            Ok(json!({"client": text, "connections": connections.get(), "refused_s": refuse}))
+            Ok(serde_json::json!({"client": text, "connections": connections.get(), "refused_s": refuse}))
         }
         _ => Err(Fault::new(
             Kind::Request,
@@ -85,11 +110,14 @@ fn run(args: &args::Disconnect) -> Result<String, CallError> {
         Ok(tsih) => (Some(tsih), None),
         Err(_) => (None, Some(args.client.clone())),
     };
-    let wanted = Wanted { session, client, refuse: args.refuse };
+    let wanted = Wanted { session, client, refuse: args.refuse, dry_run: args.dry_run };
     let Value::Object(arguments) = serde_json::to_value(&wanted)? else { return Ok(String::new()) };
     let said = Client::connect(args.at.control.as_deref())?.call(VERB, arguments, |_| ())?;
     if args.json {
         return Ok(format!("{said:#}\n"));
+    }
+    if args.dry_run {
+        return Outcome::shown(said);
     }
     let word = |name: &str| said[name].as_str().unwrap_or_default();
     let what = match session {
@@ -101,10 +129,7 @@ fn run(args: &args::Disconnect) -> Result<String, CallError> {
         (Some(_), "") => "its initiator's discovery is",
         (Some(_), _) => "its initiator's logins to the target are",
     };
-    let connections = match said["connections"].as_u64() {
-        Some(1) => "1 connection".to_owned(),
-        count => format!("{} connections", count.unwrap_or(0)),
-    };
+    let connections = counted(said["connections"].as_u64().unwrap_or(0) as usize);
     Ok(match args.refuse {
         0 => format!("disconnected {what} ({connections})\n"),
         time => format!("disconnected {what} ({connections}); {whom} refused for {time} s\n"),

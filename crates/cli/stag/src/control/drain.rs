@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use iscsi::discovery::TargetAddress;
 use iscsi_server::config::Redirect;
-use iscsi_server::{DrainOptions, DrainScope, DrainState};
+use iscsi_server::{DrainOptions, DrainScope, DrainState, Leaving};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::apply::Outcome;
 use super::client::{CallError, Client};
 use super::daemon::Daemon;
+use super::plan::{Kind as Change, Plan};
 use super::protocol::{Fault, Kind, Progress, Request, json};
 use crate::args;
 use crate::exit::Exit;
@@ -40,6 +42,9 @@ struct Wanted {
     /// Whether to answer only once all connections have ended.
     #[serde(default)]
     wait: bool,
+    /// Whether only to say whom it would disturb.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 fn half_a_minute() -> u16 {
@@ -144,6 +149,11 @@ pub fn drain(daemon: &Daemon, request: &Request, progress: Progress<'_>) -> Resu
         DrainOptions { timeout: Duration::from_secs(wanted.timeout.into()), redirect: redirect.transpose()? };
     let patience = Instant::now() + options.timeout + LAST;
     let refused = |error: iscsi_server::DrainError| Fault::new(Kind::Refused, error.to_string());
+    if wanted.dry_run {
+        let leaving = daemon.server.would_drain(&scope).map_err(refused)?;
+        let plan = planned(&scope, &wanted, &leaving);
+        return json(&Outcome::planned(plan, daemon.running().parts.generation));
+    }
     daemon.server.drain(scope.clone(), options).map_err(refused)?;
     loop {
         let status = daemon.server.drains().into_iter().find(|drain| drain.scope == scope);
@@ -161,6 +171,29 @@ pub fn drain(daemon: &Daemon, request: &Request, progress: Progress<'_>) -> Resu
         progress(json(&told)?);
         std::thread::sleep(STEP);
     }
+}
+
+/// What a drain would do, and to whom.
+fn planned(scope: &DrainScope, wanted: &Wanted, leaving: &[Leaving]) -> Plan {
+    let mut plan = Plan::default();
+    let logins = wanted.redirect.as_ref().map_or("refused".to_owned(), |to| format!("redirected to {to}"));
+    plan.add(Change::Changed, format!("{scope}: logins are {logins} until the drain is undone"), None);
+    for Leaving { tsih, initiator, target, connections, whole } in leaving {
+        let target = target.as_deref().unwrap_or("discovery");
+        let part = if *whole { "" } else { "a part of " };
+        let what = format!("{part}session {tsih} of {initiator} with {target} ({})", counted(*connections));
+        let how = match wanted.timeout {
+            0 => "dropped at once".to_owned(),
+            time => format!("asked to log out, and dropped after {time} seconds"),
+        };
+        plan.add(Change::Removed, what, Some(how));
+    }
+    plan
+}
+
+/// A number of connections in words.
+pub fn counted(connections: usize) -> String {
+    if connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") }
 }
 
 /// Answers `undrain`.
@@ -210,6 +243,7 @@ fn run(args: &args::Drain) -> Result<String, CallError> {
         timeout: args.timeout,
         redirect: args.redirect.clone(),
         wait: !args.no_wait && !args.undo,
+        dry_run: args.dry_run,
     };
     let Value::Object(arguments) = serde_json::to_value(&wanted)? else {
         return Ok(String::new());
@@ -217,6 +251,10 @@ fn run(args: &args::Drain) -> Result<String, CallError> {
     if args.undo {
         client.call("undrain", arguments, |_| ())?;
         return Ok(String::new());
+    }
+    if args.dry_run {
+        let value = client.call("drain", arguments, |_| ())?;
+        return Ok(if args.json { format!("{value:#}\n") } else { Outcome::shown(value)? });
     }
     let mut last = String::new();
     let value = call(&mut client, arguments, |status| {
@@ -243,4 +281,42 @@ fn call(
             hear(status);
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_says_who_has_to_leave_and_how() {
+        let scope = DrainScope::Portal("192.0.2.1:3260".parse().unwrap());
+        let leaving = |target: Option<&str>, connections, whole| Leaving {
+            tsih: 7,
+            initiator: "iqn.i:a".into(),
+            target: target.map(str::to_owned),
+            connections,
+            whole,
+        };
+        let wanted = |timeout: u16, redirect: Option<&str>| Wanted {
+            target: None,
+            portal: None,
+            all: false,
+            timeout,
+            redirect: redirect.map(str::to_owned),
+            wait: false,
+            dry_run: true,
+        };
+        let all = [leaving(Some("iqn.t:b"), 2, false), leaving(None, 1, true)];
+        assert_eq!(
+            planned(&scope, &wanted(30, None), &all).text(),
+            "~ portal 192.0.2.1:3260: logins are refused until the drain is undone\n\
+             - a part of session 7 of iqn.i:a with iqn.t:b (2 connections)\n    asked to log out, and dropped after 30 seconds\n\
+             - session 7 of iqn.i:a with discovery (1 connection)\n    asked to log out, and dropped after 30 seconds\n"
+        );
+        let at_once = planned(&scope, &wanted(0, Some("192.0.2.2:3260")), &all[1..]).text();
+        assert!(
+            at_once.contains("redirected to 192.0.2.2:3260 until") && at_once.contains("dropped at once"),
+            "{at_once}"
+        );
+    }
 }

@@ -109,7 +109,8 @@ impl Plan {
         out
     }
 
-    fn add(&mut self, kind: Kind, what: String, disturbs: Option<String>) {
+    /// Adds a change.
+    pub fn add(&mut self, kind: Kind, what: String, disturbs: Option<String>) {
         self.changes.push(Change { kind, what, disturbs });
     }
 

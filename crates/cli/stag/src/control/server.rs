@@ -1,6 +1,6 @@
 //! The daemon's side of the control socket: one thread that accepts, and one for each client. They
-//! block; the data path never waits for them. A client that speaks HTTP goes on to the thread of the
-//! HTTP API, with its place and its rights.
+//! block; the data path never waits for them. A client that speaks HTTP goes on to the thread of
+//! the HTTP API, with its place and its rights.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -132,21 +132,23 @@ fn wanted(request: &Request) -> Rights {
 
 /// Whether `request` may change something. Such a request leaves a line in the audit log.
 fn is_change(request: &Request) -> bool {
-    matches!(
-        request.verb.as_str(),
-        apply::VERB
-            | managed::UNDO
-            | handover::VERB
-            | acknowledge::VERB
-            | disconnect::VERB
-            | gateways::MOVE
-            | gateways::SPREAD
-            | token::ADD
-            | token::REMOVE
-            | "alua"
-            | "drain"
-            | "undrain"
-    )
+    let is_plan = request.arguments.get("dry_run") == Some(&Value::Bool(true));
+    !is_plan
+        && matches!(
+            request.verb.as_str(),
+            apply::VERB
+                | managed::UNDO
+                | handover::VERB
+                | acknowledge::VERB
+                | disconnect::VERB
+                | gateways::MOVE
+                | gateways::SPREAD
+                | token::ADD
+                | token::REMOVE
+                | "alua"
+                | "drain"
+                | "undrain"
+        )
 }
 
 /// Has the audit log record a change that a client of the control socket asks for. Such a change is
@@ -264,6 +266,8 @@ fn serve(stream: &UnixStream, place: Client, socket: &ControlSocket, daemon: &Ar
 mod tests {
     use std::io::{Read, Write};
 
+    use serde_json::Map;
+
     use super::*;
 
     #[test]
@@ -287,6 +291,8 @@ mod tests {
             let request = Request::new(verb, Default::default());
             assert!(wanted(&request) == Rights::Own && is_change(&request), "{verb}");
         }
+        let planned = Request::new("drain", Map::from_iter([("dry_run".to_owned(), Value::Bool(true))]));
+        assert!(!is_change(&planned) && is_change(&Request::new("drain", Default::default())));
         assert!(wanted(&Request::new(credentials::VERB, Default::default())) == Rights::Own);
         for verb in ["status", managed::VERB, managed::HISTORY] {
             let request = Request::new(verb, Default::default());

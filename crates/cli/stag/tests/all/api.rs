@@ -194,7 +194,10 @@ fn a_change_is_whole_or_not_at_all_with_the_words_of_the_command_line() {
         ("POST", "/alua", json!({ "target": FILE, "group": 1, "state": "x" }), 400, "x is no state"),
         ("GET", "/nothing", Value::Null, 404, "openapi.json"),
         ("GET", "/status?x=1", Value::Null, 400, "there is no `x` here"),
-        ("DELETE", "/sessions/1?plan=1", Value::Null, 400, "cannot be planned"),
+        ("DELETE", "/sessions/1?plan=1", Value::Null, 404, "there is no session 1"),
+        ("DELETE", "/clients/192.0.2.1?plan=1", Value::Null, 404, "there is no NFS client 192.0.2.1"),
+        ("POST", "/drain?plan=1", json!({ "target": "iqn.x:none" }), 409, "there is no target iqn.x:none"),
+        ("POST", "/undrain?plan=1", json!({ "all": true }), 400, "cannot be planned"),
     ] {
         let answer = managed.ask(method, path, &body);
         assert!(
@@ -238,6 +241,12 @@ fn a_plan_changes_nothing_and_a_change_on_an_older_generation_is_refused() {
     said(&["apply", "--control", &managed.socket, &path(managed.dir.path(), "stag.toml")]);
     assert_eq!(put(&done.etag()).status, 412);
     assert_eq!(managed.get("/targets").as_array().unwrap().len(), 2);
+    let planned = managed.done("POST", "/drain?plan=1", json!({ "all": true }));
+    let told = "everything: logins are refused until the drain is undone";
+    assert_eq!((&planned["applied"], &planned["plan"]["changes"][0]["what"]), (&json!(false), &json!(told)));
+    assert!(said(&["drain", "--control", &managed.socket, "--all", "--dry-run"]).contains(told));
+    assert_eq!(managed.get("/drain"), json!([]));
+    assert!(!managed.log().iter().any(|line| line["what"].as_str().is_some_and(|it| it.contains("drain"))));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! What is done to clients at once, and cannot be planned: disconnecting one, drains, and the
-//! acknowledgement of a problem. The page before says what happens.
+//! What is done to clients at once: disconnecting one, drains, and the acknowledgement of a
+//! problem.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::form::Form;
 use super::super::html::Html;
@@ -77,9 +77,9 @@ fn disconnect(look: &Look<'_>, form: &Form, _: &Secret) -> Result<Request, Strin
             .filter(|seconds| *seconds <= 3600)
             .ok_or("It is refused for 0 to 3600 seconds.")?,
     };
-    let (path, who) = match (session, client) {
+    let path = match (session, client) {
         ("", "") => return Err("The client is missing.".to_owned()),
-        ("", client) => (["clients", client], format!("The connection of {client} ends")),
+        ("", client) => ["clients", client],
         (session, _) => {
             let found = look.status.sessions.iter().find(|one| one.tsih.to_string() == session);
             let found = found.ok_or_else(|| format!("There is no session {session} any more."))?;
@@ -90,16 +90,14 @@ fn disconnect(look: &Look<'_>, form: &Form, _: &Secret) -> Result<Request, Strin
                     found.initiator
                 ));
             }
-            let target = found.target.as_deref().unwrap_or("discovery");
-            (["sessions", session], format!("The session of {} with {target} ends", found.initiator))
+            ["sessions", session]
         }
     };
-    let says = format!(
-        "{who}, and it is refused for {refuse} seconds. Then it may come back: shut it out of the target, or drain, to keep it away.\n\
-         Its commands in flight end; what it has not written is in its own memory."
-    );
-    let mut request = Request::at_once("DELETE", &path, Value::Null, says);
+    let mut request = Request::planned("DELETE", &path, Value::Null);
     request.refuse = Some(refuse);
+    request.says = "Then it may come back: shut it out of the target, or drain, to keep it away.\n\
+         Its commands in flight end; what it has not written is in its own memory."
+        .to_owned();
     Ok(request)
 }
 
@@ -125,30 +123,14 @@ fn drain_form(look: &Look<'_>, form: &Form, h: &mut Html) {
     );
 }
 
-fn drain(look: &Look<'_>, form: &Form, _: &Secret) -> Result<Request, String> {
+fn drain(_: &Look<'_>, form: &Form, _: &Secret) -> Result<Request, String> {
     let timeout: u16 =
         form.get("timeout").parse().map_err(|_| "The time to log out is 0 to 65535 seconds.")?;
-    let target = form.get("target");
-    let mut body = Map::new();
-    body.insert("timeout".into(), json!(timeout));
-    let sessions = look.status.sessions.iter().filter(|session| {
-        target.is_empty() || session.target.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(target))
-    });
-    let place = match target {
-        "" => {
-            body.insert("all".into(), json!(true));
-            "everything".to_owned()
-        }
-        target => {
-            body.insert("target".into(), json!(target));
-            target.to_owned()
-        }
+    let body = match form.get("target") {
+        "" => json!({ "all": true, "timeout": timeout }),
+        target => json!({ "target": target, "timeout": timeout }),
     };
-    let says = format!(
-        "Initiators of {} iSCSI sessions are asked to leave {place}, and dropped after {timeout} seconds. Nobody is let in until the drain is undone.",
-        sessions.count()
-    );
-    Ok(Request::at_once("POST", &["drain"], Value::Object(body), says))
+    Ok(Request::planned("POST", &["drain"], body))
 }
 
 fn acknowledge(_: &Look<'_>, form: &Form, _: &Secret) -> Result<Request, String> {
