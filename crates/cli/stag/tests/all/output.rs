@@ -79,6 +79,7 @@ fn every_command_that_prints_is_tested_without_a_reader() {
         "import",
         "disconnect",
         "move",
+        "lock",
     ];
     let told = [&ALONE[..], &SERVED, &MANAGED].concat();
     let told: BTreeSet<&str> =
