@@ -173,6 +173,18 @@ def round_trip(lab, base, settings):
     one = os.path.join(lab.new_folder("one"), "one")
     stag("cp", "--verify", at("/big"), one)
     proc.run("cmp", os.path.join(source, "big"), one)
+    stag("cp", "--check", at("/big"), one)
+    with open(one, "r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"other")
+        file.seek(0, os.SEEK_END)
+        file.write(b"longer")
+    found = stag("cp", "--check", one, at("/big"), ok=None)
+    expect(found.code == 1 and "first at byte 1048576" in found, f"a file that is longer, and other: {found}")
+    stag("cp", "--differing", one, at("/big"))
+    stag("cp", "--check", at("/big"), one)
+    stag("cp", "--differing", os.path.join(source, "big"), at("/big"))
+    stag("cp", "--check", os.path.join(source, "big"), at("/big"))
     listed = stag("ls", at("/copy"))
     expect([line.split()[7] for line in listed.splitlines()] == ["big", "deep", "hole", "link"], f"stag ls lists:\n{listed}")
     expect("rw-r-----" in listed and "-> deep/er/file" in listed and f" {(12 << 20) + 4321} " in listed,

@@ -11,6 +11,7 @@ import time
 from lab import proc
 from lab.report import Failed, Skip, expect
 from lab.target import IQN, Chap, Lab, Stag, Unit
+from peers import qemu
 
 MIB = 1 << 20
 KINDS = ("tgt", "stag")
@@ -107,6 +108,29 @@ def copy(lab):
 
 
 @against
+def differing(lab):
+    """What others have changed is found, and it alone is written again; at most so fast."""
+    proc.need("qemu-io", "qemu-img")
+    with lab.serve(Unit()) as target:
+        data, url = image(target, "data", 64), target.urls[0]
+        begun = time.monotonic()
+        stag("cp", "-q", "--limit", "16M", "--no-sparse", data, url, timeout=120)
+        expect(time.monotonic() - begun >= 3.5, "64 MiB at 16 MiB a second")
+        stag("cp", "--check", data, url)
+        qemu.io(url, "write -P 7 5M 4k", "write -P 9 30M 64k")
+        for one, other in ((data, url), (url, data)):
+            found = stag("cp", "--check", one, other, ok=None)
+            expect(found.code == 1 and "the first at byte 5242880" in found, f"{one} beside {other}: {found}")
+        stag("cp", "-q", "--differing", "--no-sparse", data, url)
+        expect("identical" in proc.run("qemu-img", "compare", "-f", "raw", "-F", "raw", data, url), "what differed was written")
+        back = os.path.join(target.folder, "back")
+        with open(back, "wb") as file:
+            file.write(os.urandom(65 * MIB))
+        stag("cp", "-q", "--differing", url, back)
+        proc.run("cmp", data, back)
+
+
+@against
 def chap(lab):
     right = Chap("alice", "alice-secret-12", "target", "target-secret-1")
     with lab.serve(Unit(), chap=right) as target:
@@ -188,6 +212,7 @@ CASES = [
     ("stag cp: to units, between them and back, sparse, on tgt and Stag", copy),
     ("stag info: CHAP one-way and mutual, with tgt and Stag", chap),
     ("stag write and read: both digests required, with tgt and Stag", digests),
+    ("stag cp: compares, and writes what differs, at most so fast, on tgt and Stag", differing),
     ("stag cp: goes on when the target dies and comes again, with tgt and Stag", reconnects),
     ("stag cp: four connections", several_connections),
     ("stag demo", demo),

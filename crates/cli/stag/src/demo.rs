@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::{Connect, Demo};
 use crate::client::connect::{self, Opened};
-use crate::client::copy::{self, Plan, Sink, Source, Stream};
+use crate::client::copy::{self, Plan, Sink, Source, Stream, Work};
 use crate::exit::Exit;
 use crate::out::{self, OutError};
 
@@ -81,6 +81,7 @@ async fn write_and_read(url: &Url, size: u64) -> Result<(), DemoError> {
     let unit = connect::open(url, &Connect::default()).await.map_err(|error| format!("{url}: {error}"))?;
     let unit = Rc::new(Opened::Unit(unit));
     let plan = Plan {
+        work: Work::Copy,
         from_at: 0,
         to_at: 0,
         length: Some(size),
@@ -89,6 +90,7 @@ async fn write_and_read(url: &Url, size: u64) -> Result<(), DemoError> {
         sparse: false,
         verify: false,
         sync: true,
+        pace: None,
     };
     let pattern = Source::Stream(Stream::reader("the pattern", Pattern { at: 0, size, seed }));
     timed("wrote", size, copy::copy(pattern, Sink::Unit(unit.clone()), &plan, |_| {})).await?;

@@ -218,6 +218,9 @@ pub struct Transfer {
     /// Bytes of one command
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = block)]
     pub block: u64,
+    /// The most bytes a second
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub limit: Option<u64>,
     /// Hide the progress bar, which is shown only on a terminal
     #[arg(short, long)]
     pub quiet: bool,
@@ -340,7 +343,7 @@ pub struct Write {
     copies whole directories: files, directories and symbolic links, with their permissions. It reports each file that it cannot copy, copies all \
     others, and exits with status 1. A copy continues when a lost server is back within --reconnect seconds; --resume continues one that has ended.")]
 #[command(
-    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
+    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp --differing --limit 50M URL1 URL2\n  stag cp --check backup.img URL\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
 )]
 pub struct Cp {
     /// The source
@@ -362,6 +365,12 @@ pub struct Cp {
     /// Read the data back and compare it
     #[arg(long)]
     pub verify: bool,
+    /// Compare, write nothing, and exit with status 1 if anything differs
+    #[arg(long, conflicts_with_all = ["recursive", "verify"])]
+    pub check: bool,
+    /// Read the destination first, and write only what differs
+    #[arg(long, conflicts_with_all = ["recursive", "check"])]
+    pub differing: bool,
     /// Write zeros as data: no holes, no unmapping
     #[arg(long)]
     pub no_sparse: bool,
@@ -446,6 +455,10 @@ impl FromStr for Place {
 
 fn isns_server(text: &str) -> Result<String, String> {
     crate::naming::server(text).ok_or_else(|| "write HOST or HOST:PORT".into())
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    super::size(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("nothing would move".into()) })
 }
 
 fn block(text: &str) -> Result<u64, String> {

@@ -296,6 +296,13 @@ impl Disk for Opened {
         }
     }
 
+    async fn cut(&self, end: u64) -> Result<(), RemoteError> {
+        match self {
+            Self::Unit(_) => Ok(()),
+            Self::File(file) => Ok(file.cut(end).await?),
+        }
+    }
+
     async fn end(&self, end: u64) -> Result<(), RemoteError> {
         match self {
             Self::Unit(_) => Ok(()),

@@ -252,6 +252,11 @@ impl OpenFile {
         if self.empty && end > self.written.get() { self.file.set_size(end).await } else { Ok(()) }
     }
 
+    /// Ends the file at `end`.
+    pub async fn cut(&self, end: u64) -> Result<(), Error> {
+        self.file.set_size(end).await
+    }
+
     /// Waits until the server has made all of it stable.
     pub async fn sync(&self) -> Result<(), Error> {
         self.file.sync().await

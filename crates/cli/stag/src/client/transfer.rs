@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::connect::{self, ConnectError, Opened};
-use super::copy::{Copied, CopyError, Disk, Plan, Sink, Source, Stream, copy, open_input, open_output};
+use super::copy::{
+    Copied, CopyError, Disk, Pace, Plan, Sink, Source, Stream, Work, copy, open_input, open_output,
+};
 use super::nfs::Intent;
 use super::tree;
 use crate::args::{Cat, Connect, Cp, Place, Read, Remote, Transfer, Tuning, Write};
@@ -37,7 +39,7 @@ pub async fn read(args: &Read) -> Result<(), TransferError> {
 }
 
 pub async fn cat(args: &Cat) -> Result<(), TransferError> {
-    let transfer = Transfer { depth: 16, block: 256 << 10, quiet: true };
+    let transfer = Transfer { depth: 16, block: 256 << 10, limit: None, quiet: true };
     let plan = Plan { sync: false, ..plan(&transfer) };
     for url in &args.urls {
         let from = Place::Remote(url.clone());
@@ -53,7 +55,15 @@ pub async fn write(args: &Write) -> Result<(), TransferError> {
 }
 
 pub async fn cp(args: &Cp) -> Result<(), TransferError> {
-    let plan = Plan { verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
+    let (work, intent) = match (args.check, args.differing) {
+        (true, _) => (Work::Check, Intent::Read),
+        (_, true) => (Work::Differing, Intent::Write),
+        _ => (Work::Copy, Intent::Replace),
+    };
+    let plan = Plan { work, verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
+    if work != Work::Copy && args.to == Place::Stdio {
+        return Err(CopyError::Misfit("stdout has nothing to compare with".into()).into());
+    }
     if args.recursive {
         let keeping = tree::Keeping { preserve: args.preserve, resume: args.resume };
         let copied = tree::copy_tree(&args.from, &args.to, &plan, &args.transfer, &args.connect, keeping);
@@ -65,7 +75,7 @@ pub async fn cp(args: &Cp) -> Result<(), TransferError> {
         return Err(CopyError::Misfit(why).into());
     }
     let to = within(&args.from, &args.to);
-    run(&args.from, &to, Intent::Replace, &plan, &args.transfer, &args.connect).await
+    run(&args.from, &to, intent, &plan, &args.transfer, &args.connect).await
 }
 
 /// The destination of an NFS file: in a directory, the file keeps its name.
@@ -92,6 +102,7 @@ fn name(from: &Place) -> Option<Vec<u8>> {
 
 fn plan(args: &Transfer) -> Plan {
     Plan {
+        work: Work::Copy,
         from_at: 0,
         to_at: 0,
         length: None,
@@ -100,6 +111,7 @@ fn plan(args: &Transfer) -> Plan {
         sparse: true,
         verify: false,
         sync: true,
+        pace: args.limit.map(|rate| Rc::new(Pace::new(rate))),
     }
 }
 
@@ -142,7 +154,7 @@ async fn both(
     // The sink is opened last: an error of the source must not truncate it.
     let sink = match to {
         Place::Remote(url) => Sink::Unit(open(url, connect, intent, name(from).as_deref(), units).await?),
-        Place::File(path) => open_output(path)?,
+        Place::File(path) => open_output(path, plan.work)?,
         Place::Stdio => Sink::Stream(Stream::writer("stdout", std::io::stdout())),
     };
     let total = match (plan.length, source.bytes()) {
@@ -207,7 +219,8 @@ fn summary(copied: &Copied, time: Duration) -> String {
     let rate = copied.bytes as f64 / 1e6 / seconds;
     let holes =
         if copied.holes == 0 { String::new() } else { format!(", {} of them in holes", copied.holes) };
-    format!("{} bytes{holes}, in {seconds:.1} s: {rate:.0} MB/s", copied.bytes)
+    let there = if copied.there == 0 { String::new() } else { format!(", {} there before", copied.there) };
+    format!("{} bytes{holes}{there}, in {seconds:.1} s: {rate:.0} MB/s", copied.bytes)
 }
 
 /// Whether the server could not be reached, or refused the login.

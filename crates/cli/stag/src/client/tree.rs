@@ -13,7 +13,7 @@ use std::rc::Rc;
 use nfs_client::{Attributes, Client, Cursor, Entry, Error, FileType, Handle, SetAttributes, Status, Url};
 
 use super::connect::Opened;
-use super::copy::{CopyError, Disk, Plan, RemoteError, Sink, Source, copy, open_input, open_output};
+use super::copy::{CopyError, Disk, Plan, RemoteError, Sink, Source, Work, copy, open_input, open_output};
 use super::kept::{About, Kind, Made};
 use super::nfs::{self, OpenFile};
 use crate::args::{Connect, Place, Remote, Rm, Transfer};
@@ -183,7 +183,7 @@ impl Spot {
                     std::fs::remove_file(path).map_err(on(path))?;
                 }
                 let new = !path.exists();
-                let sink = open_output(path)?;
+                let sink = open_output(path, Work::Copy)?;
                 if new {
                     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(on(path))?;
                 }

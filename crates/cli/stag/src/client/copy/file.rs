@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use runtime::{Chain, File, OpenOptions, blocking};
 
-use super::{CopyError, Disk, Sink, Source};
+use super::{CopyError, Disk, Sink, Source, Work};
 
 /// Something that is read or written from its beginning to its end: stdin, stdout, a pipe, a
 /// terminal.
@@ -86,27 +86,33 @@ pub fn open_input<D: Disk>(path: &Path) -> Result<Source<D>, CopyError> {
     open().map_err(|error| CopyError::Io { place: place.clone(), error })
 }
 
-/// Opens the file, device or pipe at `path` as a sink. A file is created or truncated.
-pub fn open_output<D: Disk>(path: &Path) -> Result<Sink<D>, CopyError> {
+/// Opens the file, device or pipe at `path` as a sink. A file is created, or truncated if all of it
+/// is written.
+pub fn open_output<D: Disk>(path: &Path, work: Work) -> Result<Sink<D>, CopyError> {
     let place = path.display().to_string();
+    let (read_only, truncate) = (work == Work::Check, work == Work::Copy);
     let open = || -> io::Result<Sink<D>> {
         match std::fs::metadata(path).map(|about| about.file_type()) {
             Ok(kind) if kind.is_block_device() => {
-                let file = File::open(path, OpenOptions { exclusive: true, ..OpenOptions::default() })?;
+                let file = File::open(
+                    path,
+                    OpenOptions { read_only, exclusive: !read_only, ..OpenOptions::default() },
+                )?;
                 let bytes = file.size()?;
                 return Ok(Sink::Device(place.clone(), file, bytes));
             }
             Ok(kind) if kind.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(kind) if !kind.is_file() => {
+            Ok(kind) if !kind.is_file() && truncate => {
                 let file = std::fs::OpenOptions::new().write(true).open(path)?;
                 return Ok(Sink::Stream(Stream::writer(&place, file)));
             }
+            Ok(kind) if !kind.is_file() => return Err(io::ErrorKind::NotSeekable.into()),
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !read_only => {}
             Err(error) => return Err(error),
         }
-        let options = OpenOptions { create: true, truncate: true, ..OpenOptions::default() };
-        Ok(Sink::NewFile(place.clone(), File::open(path, options)?))
+        let options = OpenOptions { read_only, create: !read_only, truncate, ..OpenOptions::default() };
+        Ok(Sink::File(place.clone(), File::open(path, options)?, truncate))
     };
     open().map_err(|error| CopyError::Io { place: place.clone(), error })
 }

@@ -1,8 +1,9 @@
-//! Copies bytes between units, files and stdio: keeps a window of chunks in flight, turns zeros
-//! into holes, and on request reads back what it wrote. Runs on one ring; knows units only by
-//! [`Disk`].
+//! Copies bytes between units, files and stdio, or compares them: keeps a window of chunks in
+//! flight, turns zeros into holes, and on request reads back what it wrote. Runs on one ring; knows
+//! units only by [`Disk`].
 
 mod file;
+mod pace;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::rc::Rc;
 use runtime::Chain;
 
 pub use file::{Stream, open_input, open_output};
+pub use pace::Pace;
 pub use side::{Sink, Source};
 
 /// An error of a copy, and the place where it happened.
@@ -45,6 +47,19 @@ pub enum CopyError {
         at: u64,
         /// Its bytes.
         len: u64,
+    },
+    /// A comparison has found differences.
+    #[error("{place} differs from {from} in {bytes} of {of} bytes, the first at byte {first}")]
+    Unequal {
+        /// The sink.
+        place: String,
+        /// The source.
+        from: String,
+        /// Bytes that differ.
+        bytes: u64,
+        /// Bytes that were compared.
+        of: u64,
+        first: u64,
     },
 }
 
@@ -90,15 +105,31 @@ pub trait Disk: 'static {
     }
     /// Brings everything written to the medium.
     fn sync(&self) -> impl Future<Output = Result<(), RemoteError>>;
+    /// Ends a file at `end`. A unit keeps what is behind.
+    fn cut(&self, _end: u64) -> impl Future<Output = Result<(), RemoteError>> {
+        async { Ok(()) }
+    }
     /// Called once at the end of a copy: it has written up to `end`, zeros included.
     fn end(&self, _end: u64) -> impl Future<Output = Result<(), RemoteError>> {
         async { Ok(()) }
     }
 }
 
+/// What is done with the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// All of it is written.
+    Copy,
+    /// It is read first, and what differs is written.
+    Differing,
+    /// It is compared, and nothing is written.
+    Check,
+}
+
 /// The ranges to copy, and the options.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    pub work: Work,
     /// First byte of the source; of a stream, 0.
     pub from_at: u64,
     /// First byte of the sink; of a stream, 0.
@@ -115,6 +146,8 @@ pub struct Plan {
     pub verify: bool,
     /// Flushes everything to the medium at the end.
     pub sync: bool,
+    /// Bounds the rate of this copy, and of others that share it.
+    pub pace: Option<Rc<Pace>>,
 }
 
 /// Bytes that were copied.
@@ -123,6 +156,8 @@ pub struct Copied {
     pub bytes: u64,
     /// Of them, zeros that were not written as such.
     pub holes: u64,
+    /// Of them, what the sink had already.
+    pub there: u64,
 }
 
 /// Copies, and reports each finished piece to `progress`.
@@ -160,13 +195,14 @@ pub async fn copy<D: Disk>(
     }
     // Two pieces never share a block of the sink: a block that is written in part is read first.
     let plan = &Plan { chunk: plan.chunk.max(sink.block_bytes()), ..plan.clone() };
-    let skip_holes = plan.sparse && !sink.is_stream();
+    let skip_holes = plan.sparse && plan.work == Work::Copy && !sink.is_stream();
+    let there = sink.bytes()?;
     let room = sink.room().map(|room| room.saturating_sub(plan.to_at));
     let mut claims = Claims { at: 0, length, room, skip_holes, done: false };
     let (source, sink) = (Rc::new(source), Rc::new(sink));
     let mut copied = Copied::default();
     let mut under_way = VecDeque::new();
-    let mut failed = None;
+    let (mut failed, mut first) = (None, None);
     loop {
         // At least the requested depth; more if the path can hold more.
         let wanted = source.under_way().max(sink.under_way()).div_ceil(plan.chunk.max(1));
@@ -174,9 +210,13 @@ pub async fn copy<D: Disk>(
         while failed.is_none() && under_way.len() < depth {
             match claims.next(&source, plan).await {
                 Ok(Some(piece)) => {
+                    if let (Some(pace), false) = (&plan.pace, piece.hole) {
+                        pace.take(piece.len).await;
+                    }
                     let (source, sink, plan) = (source.clone(), sink.clone(), plan.clone());
-                    under_way
-                        .push_back(runtime::spawn(async move { carry(&source, &sink, &plan, piece).await }));
+                    under_way.push_back(runtime::spawn(async move {
+                        carry(&source, &sink, &plan, piece, there).await
+                    }));
                 }
                 Ok(None) => break,
                 Err(error) => failed = Some(error),
@@ -194,6 +234,8 @@ pub async fn copy<D: Disk>(
                 }
                 copied.bytes += piece.bytes;
                 copied.holes += piece.holes;
+                copied.there += piece.there;
+                first = first.or(piece.differs);
                 progress(piece.bytes);
             }
             Ok(Err(error)) => failed = failed.or(Some(error)),
@@ -203,7 +245,21 @@ pub async fn copy<D: Disk>(
     if let Some(error) = failed {
         return Err(error);
     }
-    sink.finish(plan.to_at + copied.bytes, plan.sync).await?;
+    let end = plan.to_at + copied.bytes;
+    if plan.work == Work::Check {
+        // A file ends where the source ends; a unit may be larger.
+        let longer = if sink.room().is_none() { there.saturating_sub(end) } else { 0 };
+        let bytes = copied.bytes - copied.there + longer;
+        let (place, from, of) = (sink.place(), source.place(), copied.bytes + longer);
+        return match first.or((longer > 0).then_some(end)) {
+            Some(first) => Err(CopyError::Unequal { place, from, bytes, of, first }),
+            None => Ok(copied),
+        };
+    }
+    if plan.work == Work::Differing && end < there {
+        sink.cut(end).await?;
+    }
+    sink.finish(end, plan.sync).await?;
     Ok(copied)
 }
 
@@ -218,9 +274,14 @@ struct Piece {
 }
 
 /// A piece that is done.
+#[derive(Default)]
 struct Carried {
     bytes: u64,
     holes: u64,
+    /// Bytes that the sink had already.
+    there: u64,
+    /// The first byte of the sink that differed.
+    differs: Option<u64>,
     for_stream: Option<Chain>,
 }
 
@@ -273,18 +334,20 @@ const MOST_PIECES: usize = 128;
 /// The longest hole that is taken as one piece, bytes.
 const HOLE: u64 = 64 << 20;
 
+/// `there`: bytes that the sink has had from the beginning.
 async fn carry<D: Disk>(
     source: &Source<D>,
     sink: &Sink<D>,
     plan: &Plan,
     piece: Piece,
+    there: u64,
 ) -> Result<Carried, CopyError> {
     let to = plan.to_at + piece.at;
     if piece.hole && sink.zero(to, piece.len).await? {
-        return Ok(Carried { bytes: piece.len, holes: piece.len, for_stream: None });
+        return Ok(Carried { bytes: piece.len, holes: piece.len, ..Carried::default() });
     }
     let mut data = piece.data;
-    let mut done = Carried { bytes: piece.len, holes: 0, for_stream: None };
+    let mut done = Carried { bytes: piece.len, ..Carried::default() };
     let mut at = 0;
     // One iteration, except for a hole that the sink cannot make: its zeros are written in chunks.
     while at < piece.len {
@@ -293,6 +356,17 @@ async fn carry<D: Disk>(
             Some(chunk) => chunk,
             None => source.read(plan.from_at + piece.at + at, len as usize).await?,
         };
+        if plan.work != Work::Copy {
+            let known = len.min(there.saturating_sub(to + at));
+            let back = if known > 0 { sink.read(to + at, known as usize).await? } else { None };
+            let (same, first) = compare(&chunk, &back.unwrap_or_default());
+            done.differs = done.differs.or(first.map(|first| to + at + first));
+            if first.is_none() || plan.work == Work::Check {
+                done.there += same;
+                at += len;
+                continue;
+            }
+        }
         if sink.is_stream() {
             done.for_stream.get_or_insert_default().append(chunk);
         } else if plan.sparse && is_zero(&chunk) && sink.zero(to + at, len).await? {
@@ -319,6 +393,17 @@ fn is_zero(chain: &Chain) -> bool {
         zero = zero && rest && words.fold(0, |all, bytes| all | word(bytes)) == 0;
     });
     zero
+}
+
+/// How many bytes of `data` are the same in `there`, and the first that is not.
+fn compare(data: &Chain, there: &Chain) -> (u64, Option<u64>) {
+    if same(data, there) {
+        return (data.len() as u64, None);
+    }
+    let (data, there) = (data.to_vec(), there.to_vec());
+    let equal = data.iter().zip(&there).filter(|(a, b)| a == b).count();
+    let first = data.iter().zip(&there).position(|(a, b)| a != b).unwrap_or(there.len());
+    (equal as u64, Some(first as u64))
 }
 
 /// Whether both hold the same bytes.

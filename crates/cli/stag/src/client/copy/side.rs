@@ -23,8 +23,8 @@ pub enum Source<D> {
 pub enum Sink<D> {
     /// A unit, or a file of NFS.
     Unit(Rc<D>),
-    /// A file that was empty: its path and itself.
-    NewFile(String, File),
+    /// A file: its path, itself, and whether it was empty.
+    File(String, File, bool),
     /// A block device: its path, itself and its bytes.
     Device(String, File, u64),
     /// stdout, a pipe or a terminal.
@@ -129,7 +129,7 @@ impl<D: Disk> Sink<D> {
     pub fn place(&self) -> String {
         match self {
             Self::Unit(disk) => disk.place(),
-            Self::NewFile(place, _) | Self::Device(place, ..) => place.clone(),
+            Self::File(place, ..) | Self::Device(place, ..) => place.clone(),
             Self::Stream(stream) => stream.place().to_owned(),
         }
     }
@@ -139,7 +139,17 @@ impl<D: Disk> Sink<D> {
         match self {
             Self::Unit(disk) => disk.room(),
             Self::Device(_, _, bytes) => Some(*bytes),
-            Self::NewFile(..) | Self::Stream(_) => None,
+            Self::File(..) | Self::Stream(_) => None,
+        }
+    }
+
+    /// Bytes that it has had from the beginning.
+    pub(super) fn bytes(&self) -> Result<u64, CopyError> {
+        match self {
+            Self::Unit(disk) => Ok(disk.bytes()),
+            Self::File(place, to, _) => to.size().map_err(file(place)),
+            Self::Device(_, _, bytes) => Ok(*bytes),
+            Self::Stream(_) => Ok(0),
         }
     }
 
@@ -171,9 +181,9 @@ impl<D: Disk> Sink<D> {
                 }
                 disk.zero(at, len).await.map_err(unit(&**disk))
             }
-            // The file was empty: an unwritten range becomes a hole when the file gets its length.
-            Self::NewFile(..) => Ok(true),
-            Self::Device(_, to, _) => Ok(to.zero(at, len).await.is_ok()),
+            // An unwritten range becomes a hole when the file gets its length.
+            Self::File(_, _, true) => Ok(true),
+            Self::File(_, to, false) | Self::Device(_, to, _) => Ok(to.zero(at, len).await.is_ok()),
             Self::Stream(_) => Ok(false),
         }
     }
@@ -189,7 +199,7 @@ impl<D: Disk> Sink<D> {
                 };
                 disk.write(first, data).await.map_err(unit(&**disk))
             }
-            Self::NewFile(place, to) | Self::Device(place, to, _) => {
+            Self::File(place, to, _) | Self::Device(place, to, _) => {
                 to.write_at(data, at, false).await.map_err(file(place))
             }
             Self::Stream(_) => self.stream(data).await,
@@ -209,11 +219,17 @@ impl<D: Disk> Sink<D> {
     pub(super) async fn read(&self, at: u64, len: usize) -> Result<Option<Chain>, CopyError> {
         match self {
             Self::Unit(disk) => read_unit(&**disk, at, len).await.map(Some),
-            Self::NewFile(place, to) | Self::Device(place, to, _) => {
+            Self::File(place, to, _) | Self::Device(place, to, _) => {
                 read_file(place, to, at, len).await.map(Some)
             }
             Self::Stream(_) => Ok(None),
         }
+    }
+
+    /// Gives up what is behind `end`; a local file does at its end.
+    pub(super) async fn cut(&self, end: u64) -> Result<(), CopyError> {
+        let Self::Unit(disk) = self else { return Ok(()) };
+        disk.cut(end).await.map_err(unit(&**disk))
     }
 
     /// Ends at `end`; with `sync`, everything is on the medium.
@@ -223,7 +239,7 @@ impl<D: Disk> Sink<D> {
                 disk.end(end).await.map_err(unit(&**disk))?;
                 if sync { disk.sync().await.map_err(unit(&**disk)) } else { Ok(()) }
             }
-            Self::NewFile(place, to) => {
+            Self::File(place, to, _) => {
                 to.set_len(end).await.map_err(file(place))?;
                 if sync { to.sync_all().await.map_err(file(place)) } else { Ok(()) }
             }

@@ -84,6 +84,7 @@ impl Disk for Memory {
 
 fn plan() -> Plan {
     Plan {
+        work: Work::Copy,
         from_at: 0,
         to_at: 0,
         length: None,
@@ -92,6 +93,7 @@ fn plan() -> Plan {
         sparse: true,
         verify: false,
         sync: true,
+        pace: None,
     }
 }
 
@@ -181,7 +183,7 @@ fn zeros_become_unmapped_blocks_and_holes() {
         assert_eq!(done.bytes, 200 << 20);
         assert_eq!(unit.unmapped.get(), done.holes);
         assert!(unit.written.get() <= 1 << 20, "{} bytes were written", unit.written.get());
-        copy(Source::Unit(unit), open_output(&back).unwrap(), &plan, |_| {}).await.unwrap();
+        copy(Source::Unit(unit), open_output(&back, Work::Copy).unwrap(), &plan, |_| {}).await.unwrap();
     });
     let about = std::fs::metadata(&back).unwrap();
     assert_eq!(about.len(), 200 << 20);
@@ -277,5 +279,88 @@ fn a_stream_longer_than_the_unit_fails_where_the_unit_ends() {
         let stdin = Source::Stream(Stream::reader("-", std::io::repeat(1).take(10_000)));
         let failed = copy(stdin, Sink::Unit(to), &plan(), |_| {}).await.unwrap_err();
         assert!(matches!(failed, CopyError::Misfit(_)), "{failed}");
+    });
+}
+
+#[test]
+fn what_differs_is_found_and_only_that_is_written() {
+    let data = noise(100_000);
+    let mut other = data.clone();
+    (other[5000], other[50_001], other[50_002]) = (0, 0, 0);
+    let of = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        bytes.resize(100_352, 9);
+        Rc::new(Memory::new(bytes, 512))
+    };
+    let plan = |work| Plan { work, length: Some(100_000), ..plan() };
+    run(async {
+        let (from, to) = (of(&data), of(&other));
+        let copy =
+            async |work| copy(Source::Unit(from.clone()), Sink::Unit(to.clone()), &plan(work), |_| {}).await;
+        let found = copy(Work::Check).await;
+        assert!(
+            matches!(found, Err(CopyError::Unequal { bytes: 3, of: 100_000, first: 5000, .. })),
+            "{found:?}"
+        );
+        assert_eq!((to.written.get(), to.synced.get()), (0, false));
+        let done = copy(Work::Differing).await.unwrap();
+        assert_eq!((done.bytes, done.there, to.written.get()), (100_000, 100_000 - 8192, 8192));
+        assert!(to.bytes.borrow()[..100_000] == data && to.bytes.borrow()[100_000..] == [9; 352]);
+        let done = copy(Work::Check).await.unwrap();
+        assert_eq!((done.bytes, done.there), (100_000, 100_000));
+    });
+}
+
+#[test]
+fn files_are_compared_to_their_end_and_keep_what_is_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, data) = (dir.path().join("there"), noise(20_000));
+    let from = || Source::Unit(Rc::new(Memory::new(data[..18_432].to_vec(), 512)));
+    let work = |work| {
+        let sink = open_output(&path, work)?;
+        run(async { copy(from(), sink, &Plan { work, ..plan() }, |_| {}).await })
+    };
+    assert!(matches!(work(Work::Check), Err(CopyError::Io { .. })), "there is no file");
+    std::fs::write(&path, &data[..9000]).unwrap();
+    let shorter = work(Work::Check);
+    assert!(matches!(shorter, Err(CopyError::Unequal { bytes: 9432, first: 9000, .. })), "{shorter:?}");
+    assert_eq!(work(Work::Differing).unwrap().there, 8192);
+    assert!(std::fs::read(&path).unwrap() == data[..18_432]);
+    assert_eq!(work(Work::Check).unwrap().there, 18_432);
+    std::fs::write(&path, &data).unwrap();
+    let longer = work(Work::Check);
+    assert!(
+        matches!(longer, Err(CopyError::Unequal { bytes: 1568, of: 20_000, first: 18_432, .. })),
+        "{longer:?}"
+    );
+    work(Work::Differing).unwrap();
+    assert!(std::fs::read(&path).unwrap() == data[..18_432]);
+}
+
+#[test]
+fn zeros_of_the_source_replace_what_a_file_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("there");
+    std::fs::write(&path, noise(16_384)).unwrap();
+    let from = Rc::new(Memory::new(vec![0; 16_384], 512));
+    let sink = open_output(&path, Work::Differing).unwrap();
+    let plan = Plan { work: Work::Differing, ..plan() };
+    run(async { copy(Source::Unit(from), sink, &plan, |_| {}).await }).unwrap();
+    assert!(std::fs::read(&path).unwrap() == vec![0; 16_384]);
+}
+
+#[test]
+fn a_pace_spreads_bytes_over_time_for_all_that_share_it() {
+    run(async {
+        let pace = Rc::new(Pace::new(1 << 20));
+        let began = std::time::Instant::now();
+        for _ in 0..2 {
+            let from = Rc::new(Memory::new(noise(65_536), 512));
+            let to = Rc::new(Memory::new(vec![0; 65_536], 512));
+            let plan = Plan { pace: Some(pace.clone()), ..plan() };
+            copy(Source::Unit(from), Sink::Unit(to), &plan, |_| {}).await.unwrap();
+        }
+        // All but the last of 32 pieces have had their time.
+        assert!(began.elapsed() >= std::time::Duration::from_millis(31 * 1000 / 256));
     });
 }
