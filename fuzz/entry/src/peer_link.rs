@@ -306,6 +306,8 @@ pub fn frames_seeds() -> Vec<(&'static str, Seed)> {
     let told = frame(start(), 36, &[&[0, 0, 0, 1, 0, 0, 0, 1]], b"", 3);
     let told = frame(told, 37, &[&[0, 0, 0, 1, 2, 0x29, 0, 0x2a, 6]], b"", 3);
     let told = frame(told, 38, &[&[0, 0, 0, 3, 0, 1]], b"", 3);
+    let told =
+        frame(told, 38, &[&[0, 0, 0, 3, 0, 1], &512u32.to_be_bytes(), &2_048u64.to_be_bytes()], b"", 3);
     let told = frame(told, 16, &[&2_000u64.to_be_bytes()], b"", 3);
     let told = frame(told, 33, &[&number(0, 1), &[3]], b"", 0);
     let told = frame(told, 34, &[&number(0, 2)], b"", 2);

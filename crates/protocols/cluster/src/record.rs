@@ -5,6 +5,7 @@
 //! that a heartbeat conflicts with no change.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
@@ -126,6 +127,21 @@ pub enum Refusal {
     NoGateway,
     /// The unit has no owner now, or is being moved.
     NotNow,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Predecessor => "the gateway's last life is still a member",
+            Self::Lives => "another daemon is this gateway",
+            Self::Protocol => "no version of the peer protocol is spoken by all gateways",
+            Self::Secret => "the gateway does not have the group's secret",
+            Self::Full => "the group's record has no room",
+            Self::NoUnit => "the group does not serve this unit",
+            Self::NoGateway => "this gateway is no member that serves",
+            Self::NotNow => "the unit has no owner now, or is being moved",
+        })
+    }
 }
 
 impl Record {

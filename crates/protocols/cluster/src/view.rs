@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::effect::Request;
 use crate::id::{Epoch, GatewayId, InstanceId, UnitId};
-use crate::record::{Fence, Place, Record, Standing};
+use crate::record::{Fence, Member, Next, Place, Record, Refusal, Standing};
 
 /// The group as one gateway knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,36 @@ pub struct Row {
     pub own: bool,
 }
 
+impl View {
+    /// The moves that a request would begin now: unit, owner and next owner.
+    ///
+    /// # Errors
+    /// The group would refuse it.
+    pub fn moves(&self, asked: Request) -> Result<Vec<(UnitId, GatewayId, GatewayId)>, Refusal> {
+        let member = |row: &Row| {
+            let (instance, standing) = (row.instance, row.standing);
+            (row.gateway, Member { instance, addresses: Vec::new(), protocol: 1..=1, secret: 0, standing })
+        };
+        let mut record = Record {
+            members: self.gateways.iter().map(member).collect(),
+            places: self.units.iter().copied().collect(),
+            ..Record::default()
+        };
+        match asked {
+            Request::Move(unit, to) => record.begin_move(unit, to)?,
+            Request::Spread => drop(record.spread()),
+            Request::Add(_) | Request::Remove(_) | Request::Leave => {}
+        }
+        let begun = |(unit, before): &(UnitId, Place)| match (before, record.places.get(unit)) {
+            (Place::Owned { by }, Some(Place::Moving { to: Next::Gateway(to), .. })) => {
+                Some((*unit, *by, *to))
+            }
+            _ => None,
+        };
+        Ok(self.units.iter().filter_map(begun).collect())
+    }
+}
+
 pub(crate) fn of(
     record: &Record,
     own: GatewayId,
@@ -63,5 +94,38 @@ pub(crate) fn of(
         barrier: record.barrier,
         protocol: record.protocol(),
         secret: record.secret(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_what_the_record_would_begin() {
+        let row = |number: u16, standing| Row {
+            gateway: GatewayId(number),
+            instance: InstanceId(number.into()),
+            standing,
+            silent: Duration::ZERO,
+            units: 0,
+            own: false,
+        };
+        let owned = |unit: u32, by: u16| (UnitId(unit), Place::Owned { by: GatewayId(by) });
+        let moving = Place::Moving { from: GatewayId(1), to: Next::Gateway(GatewayId(2)) };
+        let view = View {
+            gateways: vec![row(1, Standing::Serving), row(2, Standing::Serving), row(3, Standing::Leaving)],
+            units: vec![owned(1, 1), owned(2, 1), owned(3, 1), owned(4, 1), (UnitId(5), moving)],
+            ..View::default()
+        };
+        let moved = |unit: u32| (UnitId(unit), GatewayId(1), GatewayId(2));
+        let to = |unit: u32, gateway: u16| view.moves(Request::Move(UnitId(unit), GatewayId(gateway)));
+        assert_eq!(to(2, 2), Ok(vec![moved(2)]));
+        assert_eq!(to(2, 1), Ok(vec![]), "it is there");
+        assert_eq!(to(2, 3), Err(Refusal::NoGateway), "it leaves");
+        assert_eq!(to(5, 1), Err(Refusal::NotNow));
+        assert_eq!(to(9, 1), Err(Refusal::NoUnit));
+        // Four and the one that comes: one more makes three and two.
+        assert_eq!(view.moves(Request::Spread), Ok(vec![moved(1)]));
     }
 }

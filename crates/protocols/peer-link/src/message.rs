@@ -27,7 +27,8 @@
 //! - 35, Managed, owner: number, result (1).
 //! - 36, Cleared, owner: itl, generation (4).
 //! - 37, Attentions, owner: itl, count (1), ASC and ASCQ (2) each.
-//! - 38, View, owner: unit (4), device type (1), flags (1): 0 descriptor sense, 1 write-protected.
+//! - 38, View, owner: unit (4), device type (1), flags (1): 0 descriptor sense, 1 write-protected;
+//!   bytes of a block (4) and blocks (8), which the first release leaves out.
 //!
 //! Attention lists have the oldest first. Flags that a receiver does not know it ignores.
 
@@ -293,6 +294,10 @@ pub struct View {
     pub descriptor_sense: bool,
     /// The unit takes no writes.
     pub write_protected: bool,
+    /// Bytes of a block; 0 if the owner does not tell.
+    pub block_size: u32,
+    /// The unit's size.
+    pub blocks: u64,
 }
 
 /// A message.
@@ -411,6 +416,8 @@ impl Message {
                 out.push(view.device_type);
                 let descriptor = if view.descriptor_sense { DESCRIPTOR_SENSE } else { 0 };
                 out.push(descriptor | if view.write_protected { WRITE_PROTECTED } else { 0 });
+                out.extend(view.block_size.to_be_bytes());
+                out.extend(view.blocks.to_be_bytes());
             }
         }
     }
@@ -451,7 +458,12 @@ impl Message {
                 let (unit, device_type, flags) = (r.u32("a unit")?, r.u8("a type")?, r.u8("flags")?);
                 let descriptor_sense = flags & DESCRIPTOR_SENSE != 0;
                 let write_protected = flags & WRITE_PROTECTED != 0;
-                Self::View(View { unit, device_type, descriptor_sense, write_protected })
+                let (block_size, blocks) = match r.bytes {
+                    // The first release's.
+                    [] => (0, 0),
+                    _ => (r.u32("a block's size")?, r.u64("a size")?),
+                };
+                Self::View(View { unit, device_type, descriptor_sense, write_protected, block_size, blocks })
             }
             _ => return Ok(None),
         };
@@ -626,9 +638,11 @@ mod tests {
                 .prop_map(|(number, code)| { Message::Managed { number, result: Managed::from_code(code) } }),
             any::<(u32, u32)>().prop_map(|(itl, generation)| Message::Cleared { itl, generation }),
             (any::<u32>(), lists()).prop_map(|(itl, attentions)| Message::Attentions { itl, attentions }),
-            any::<(u32, u8, bool, bool)>().prop_map(
-                |(unit, device_type, descriptor_sense, write_protected)| {
-                    Message::View(View { unit, device_type, descriptor_sense, write_protected })
+            any::<(u32, u8, bool, bool, u32, u64)>().prop_map(
+                |(unit, device_type, descriptor_sense, write_protected, block_size, blocks)| {
+                    let view =
+                        View { unit, device_type, descriptor_sense, write_protected, block_size, blocks };
+                    Message::View(view)
                 }
             ),
         ]
@@ -653,7 +667,12 @@ mod tests {
             if !body.is_empty() {
                 body.truncate(at.index(body.len()));
                 let cut = Message::decode(message.kind(), &body);
-                prop_assert!(matches!(cut, Err(Violation::Malformed { .. })), "{:?}", cut);
+                let of_first_release = matches!(message, Message::View(_)) && body.len() == 6;
+                prop_assert!(
+                    of_first_release || matches!(cut, Err(Violation::Malformed { .. })),
+                    "{:?}",
+                    cut
+                );
             }
         }
 
@@ -685,5 +704,14 @@ mod tests {
         let expected = b"\0\0\0\0\0\x08\0\x07\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\x01\
             \0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x06\0\x0a\x28\0\0\0\0\x09\0\0\x01\0";
         assert_eq!(body, expected);
+        let view = View {
+            unit: 7,
+            device_type: 0,
+            descriptor_sense: true,
+            write_protected: false,
+            block_size: 0,
+            blocks: 0,
+        };
+        assert_eq!(Message::decode(38, b"\0\0\0\x07\0\x01"), Ok(Some(Message::View(view))));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use ceph::RbdStore;
 use ceph::group::{Report, Serving};
-use cluster::{GatewayId, Place, UnitId, View};
+use cluster::{GatewayId, InstanceId, Place, UnitId, View};
 use device::PortGroups;
 use peer_link::Secret;
 use peer_units::{Begun, Gate, Life, OwnerAt};
@@ -37,6 +37,8 @@ pub struct Driver {
     /// The last order of each unit that the group wants served here.
     wanted: BTreeMap<u32, u64>,
     here: BTreeMap<u32, (Serving, Owned)>,
+    /// The last view of the group.
+    seen: View,
     /// The group has this life of the gateway.
     is_in: bool,
     /// Stores of earlier lives, which may still write.
@@ -55,6 +57,7 @@ impl Driver {
             orders: 0,
             wanted: BTreeMap::new(),
             here: BTreeMap::new(),
+            seen: View::default(),
             is_in: false,
             ending: Vec::new(),
         }
@@ -157,6 +160,11 @@ impl Driver {
     }
 
     fn changed(&mut self, view: &View) {
+        let own = (GatewayId(self.units.config.number), InstanceId(self.instance));
+        let mut counts = self.units.counts();
+        counts.add(&self.seen, view, own);
+        self.units.set_counts(counts);
+        self.seen.clone_from(view);
         let now: BTreeSet<(u16, u64)> =
             view.gateways.iter().map(|row| (row.gateway.0, row.instance.0)).collect();
         let is_in = now.contains(&(self.units.config.number, self.instance));

@@ -4,12 +4,14 @@
 //! - `units`: the group's units at this gateway.
 //! - `host`: the end of the peer link at the owner, on a core of the server.
 //! - `driver`: does what the group decides.
+//! - `counts`: counts what it has done.
 //!
 //! `ceph::group` joins the group and decides with it. Neither configuration files nor commands are
 //! known here: a daemon and the simulator start the same gateway.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "only this workspace uses it: names that say all need no comment")]
 
+mod counts;
 mod driver;
 mod host;
 mod units;
@@ -24,9 +26,11 @@ use ceph::group::{Group, GroupConfig, Report, Status};
 use ceph::{ImageName, Login};
 use cluster::{GatewayId, Place, Request, Timers, UnitId};
 use peer_link::Secret;
+use peer_units::Forwarded;
 use runtime::{channel, clock, nap};
 use server_core::Post;
 
+pub use counts::Counts;
 pub use units::{Open, Owned, SharedUnit, Units};
 
 /// Timeout for a change of the group.
@@ -59,7 +63,7 @@ pub struct Config {
 /// This gateway's part in the group. Dropping it ends its life without leaving.
 pub struct Gateway {
     group: Group,
-    number: u16,
+    units: Arc<Units>,
     images: BTreeMap<u32, ImageName>,
 }
 
@@ -97,13 +101,36 @@ impl Gateway {
         let report = move |report: Report| drop(tell.send(driver::Told::Group(report)));
         let group = Group::start(group, Box::new(report)).map_err(io::Error::other)?;
         units.peers.watch_links(Box::new(group.links()));
-        Ok(Self { group, number, images })
+        Ok(Self { group, units, images })
     }
 
     /// This gateway's number.
     #[must_use]
     pub fn number(&self) -> u16 {
-        self.number
+        self.units.config.number
+    }
+
+    /// The numbers of all gateways of the configuration.
+    pub fn configured(&self) -> impl Iterator<Item = u16> + '_ {
+        self.units.config.links.keys().copied()
+    }
+
+    /// What has happened in the group to this gateway's units.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.units.counts()
+    }
+
+    /// What this gateway has forwarded to owners of units.
+    #[must_use]
+    pub fn forwarded(&self) -> Forwarded {
+        self.units.peers.forwarded()
+    }
+
+    /// The instances to which this gateway forwards commands, and whether its links to each are up.
+    #[must_use]
+    pub fn links(&self) -> BTreeMap<u64, bool> {
+        self.units.peers.links()
     }
 
     /// The images of the group, by the numbers of their units.
@@ -133,6 +160,16 @@ impl Gateway {
             Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(_) => Err(format!("the group has not answered for {} s", patience.as_secs())),
         }
+    }
+
+    /// The moves that a change would begin now: unit, owner and next owner.
+    ///
+    /// # Errors
+    /// The group would refuse it, or this gateway is not in the group.
+    pub fn plan(&self, asked: Request) -> Result<Vec<(u32, u16, u16)>, String> {
+        let view = self.status().view.ok_or("this gateway is not in the group now")?;
+        let moves = view.moves(asked).map_err(|refusal| format!("the group refuses: {refusal}"))?;
+        Ok(moves.into_iter().map(|(unit, from, to)| (unit.0, from.0, to.0)).collect())
     }
 
     /// Moves a unit to another gateway, and waits until that owns it.

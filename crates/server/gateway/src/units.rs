@@ -14,7 +14,7 @@ use peer_units::{GroupUnit, Life, Peers, PeersConfig};
 use scsi::alua::Groups;
 use scsi::data::target_port_groups::{AccessState, TargetPortGroup, supported};
 
-use crate::Config;
+use crate::{Config, Counts};
 
 /// The most bytes of data in one frame of the peer link.
 const PIECE: u32 = 256 << 10;
@@ -24,6 +24,7 @@ pub struct Units {
     pub(crate) config: Config,
     pub(crate) peers: Arc<Peers>,
     units: Mutex<BTreeMap<u32, Arc<SharedUnit>>>,
+    counts: Mutex<Counts>,
 }
 
 /// A unit of the group at this gateway.
@@ -59,11 +60,19 @@ impl Units {
             hold: config.timers.hold,
             fresh: config.timers.fresh,
         });
-        Ok(Arc::new(Self { config, peers, units: Mutex::default() }))
+        Ok(Arc::new(Self { config, peers, units: Mutex::default(), counts: Mutex::default() }))
     }
 
     fn units(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<SharedUnit>>> {
         self.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_counts(&self, counts: Counts) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
     /// A unit that is added here.

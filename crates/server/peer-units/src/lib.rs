@@ -17,5 +17,5 @@ mod seat;
 mod unit;
 
 pub use host::{Host, HostConfig};
-pub use peers::{Life, LinkSeen, OwnerAt, Peers, PeersConfig};
+pub use peers::{Forwarded, Life, LinkSeen, OwnerAt, Peers, PeersConfig};
 pub use unit::{Begun, Gate, GroupUnit};

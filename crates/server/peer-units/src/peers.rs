@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -41,7 +42,26 @@ pub struct OwnerAt {
 pub struct Peers {
     pub(crate) config: PeersConfig,
     routes: Mutex<Routes>,
-    links: OnceLock<LinkSeen>,
+    /// Whether each link that is needed is up.
+    links: Mutex<BTreeMap<LinkId, bool>>,
+    seen: OnceLock<LinkSeen>,
+    commands: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+/// A life of this gateway, an instance, and a core.
+pub(crate) type LinkId = (u64, u64, usize);
+
+/// What was forwarded so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Commands. One that goes to two owners counts twice.
+    pub commands: u64,
+    /// Bytes of Data-In.
+    pub bytes_in: u64,
+    /// Bytes of Data-Out.
+    pub bytes_out: u64,
 }
 
 /// Is told whether the link to an instance is lost.
@@ -63,7 +83,16 @@ impl Peers {
         let life = config.life.clone();
         let routes =
             Routes { life, lives: 1, has_left: false, owners: BTreeMap::new(), fenced: BTreeSet::new() };
-        Arc::new(Self { config, routes: Mutex::new(routes), links: OnceLock::new() })
+        let zero = AtomicU64::default;
+        Arc::new(Self {
+            config,
+            routes: Mutex::new(routes),
+            links: Mutex::default(),
+            seen: OnceLock::new(),
+            commands: zero(),
+            bytes_in: zero(),
+            bytes_out: zero(),
+        })
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -72,11 +101,46 @@ impl Peers {
 
     /// Has `seen` told of links that come up and are lost. The first one counts.
     pub fn watch_links(&self, seen: LinkSeen) {
-        let _ = self.links.set(seen);
+        let _ = self.seen.set(seen);
     }
 
-    pub(crate) fn link_is_lost(&self, instance: u64, lost: bool) {
-        self.links.get().into_iter().for_each(|seen| seen(instance, lost));
+    /// A link is up or not, or not needed any more.
+    pub(crate) fn link_is(&self, id: LinkId, up: Option<bool>) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(up) = up else {
+            links.remove(&id);
+            return;
+        };
+        links.insert(id, up);
+        drop(links);
+        self.seen.get().into_iter().for_each(|seen| seen(id.1, !up));
+    }
+
+    /// The instances to which commands are forwarded, and whether all links to each are up.
+    #[must_use]
+    pub fn links(&self) -> BTreeMap<u64, bool> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = BTreeMap::new();
+        links.iter().for_each(|((_, instance, _), up)| *all.entry(*instance).or_insert(true) &= up);
+        all
+    }
+
+    /// A forwarded command has ended.
+    pub(crate) fn has_forwarded(&self, bytes_in: u64, bytes_out: u64) {
+        self.commands.fetch_add(1, Ordering::Relaxed);
+        self.bytes_in.fetch_add(bytes_in, Ordering::Relaxed);
+        self.bytes_out.fetch_add(bytes_out, Ordering::Relaxed);
+    }
+
+    /// What was forwarded so far.
+    #[must_use]
+    pub fn forwarded(&self) -> Forwarded {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Forwarded {
+            commands: of(&self.commands),
+            bytes_in: of(&self.bytes_in),
+            bytes_out: of(&self.bytes_out),
+        }
     }
 
     /// The group says who owns a unit. `None`: no gateway now.

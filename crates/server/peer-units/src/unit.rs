@@ -8,7 +8,7 @@ mod run;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use device::{
@@ -37,6 +37,9 @@ pub struct GroupUnit {
     ports: Arc<PortGroups>,
     device_type: AtomicU8,
     descriptor_sense: AtomicBool,
+    /// Bytes of a block, and of all, as an owner has told last.
+    block_size: AtomicU32,
+    size: AtomicU64,
     /// The sessions that see it; verdicts and attentions are its owner's.
     nexuses: Nexuses,
     /// The attentions that owners have left pending for each nexus. One that is missing has not
@@ -65,6 +68,8 @@ impl GroupUnit {
             ports,
             device_type: AtomicU8::new(0),
             descriptor_sense: AtomicBool::new(false),
+            block_size: AtomicU32::new(0),
+            size: AtomicU64::new(0),
             nexuses: Nexuses::new(None)?,
             pending: Mutex::default(),
             here: RwLock::default(),
@@ -103,6 +108,7 @@ impl GroupUnit {
     /// takes what is kept for it along.
     fn leave(&self, before: Option<Here>) {
         let Some(here) = before else { return };
+        self.saw_size(here.disk.options().block_size, here.disk.blocks());
         for nexus in here.disk.nexuses().attached() {
             // Those of other gateways are the host's.
             if self.nexuses.is_attached(&nexus) {
@@ -163,6 +169,28 @@ impl GroupUnit {
         }
     }
 
+    /// The unit's size, bytes; 0 as long as nobody has told.
+    pub fn size(&self) -> u64 {
+        match self.disk() {
+            Some(disk) => disk.blocks() * u64::from(disk.options().block_size),
+            None => self.size.load(Ordering::Acquire),
+        }
+    }
+
+    /// Bytes of a block; 0 as long as nobody has told.
+    pub fn block_size(&self) -> u32 {
+        match self.disk() {
+            Some(disk) => disk.options().block_size,
+            None => self.block_size.load(Ordering::Acquire),
+        }
+    }
+
+    /// What a unit that another gateway owns has, until its owner tells otherwise.
+    pub fn saw_size(&self, block_size: u32, blocks: u64) {
+        self.block_size.store(block_size, Ordering::Release);
+        self.size.store(blocks.saturating_mul(block_size.into()), Ordering::Release);
+    }
+
     /// Whether both are the same unit of a group.
     pub fn is_same_unit(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.peers, &other.peers) && self.number == other.number
@@ -204,6 +232,9 @@ impl GroupUnit {
     fn see(&self, view: View) {
         self.device_type.store(view.device_type, Ordering::Release);
         self.descriptor_sense.store(view.descriptor_sense, Ordering::Release);
+        if view.block_size > 0 {
+            self.saw_size(view.block_size, view.blocks);
+        }
     }
 }
 

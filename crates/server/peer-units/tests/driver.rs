@@ -4,6 +4,7 @@
 
 mod rig;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +57,15 @@ fn commands_of_all_directions_run_at_the_owner() {
         assert_eq!((long.outcome.wanted_in, long.data.len()), (512, 512));
         it.run(&[0xff; 10], &[], 0).await.fails(A::INVALID_COMMAND_OPERATION_CODE);
         soon(|| rig.unit.device_type() == 0 && !rig.unit.descriptor_sense()).await;
+        // What the owner tells of its unit, and what was forwarded to it.
+        soon(|| (rig.unit.block_size(), rig.unit.size()) == (512, 8 << 20)).await;
+        assert_eq!(rig.peers.links(), BTreeMap::from([(rig.owners[0].at.instance, true)]));
+        let before = rig.peers.forwarded();
+        it.write(8, &[7; 4096]).await.good();
+        it.read(8, 512).await.good();
+        let now = rig.peers.forwarded();
+        let more = (now.bytes_in - before.bytes_in, now.bytes_out - before.bytes_out);
+        assert_eq!((now.commands - before.commands, more), (2, (512, 4096)));
     });
 }
 
@@ -406,6 +416,8 @@ fn a_fence_ends_what_may_have_run_and_the_next_owner_gets_the_rest() {
         assert_eq!(changed(read.await.unwrap()) + changed(next.await.unwrap()), 1);
         it.write(16, &[6; 512]).await.good();
         assert_eq!(it.read(16, 512).await.good(), [6; 512]);
+        let next = BTreeMap::from([(rig.owners[1].at.instance, true)]);
+        soon(|| rig.peers.links() == next).await;
     });
 }
 

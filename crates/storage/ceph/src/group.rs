@@ -93,22 +93,22 @@ pub enum NotDone {
 impl fmt::Display for NotDone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(refusal) => write!(f, "the group refuses: {refusal:?}"),
+            Self::Refused(refusal) => write!(f, "the group refuses: {refusal}"),
             Self::Unknown => f.write_str("this life of the gateway ended first: look, and ask again"),
         }
     }
 }
 
-/// What names each image in the world, as [`crate::RbdStore::seed`] says. Blocks.
+/// What names each image in the world, as [`crate::RbdStore::seed`] says, and its bytes. Blocks.
 ///
 /// # Errors
 /// The first that cannot be opened.
-pub fn seeds(login: &Login, images: &[ImageName], op_timeout: Duration) -> Result<Vec<String>, Error> {
+pub fn seeds(login: &Login, images: &[ImageName], op_timeout: Duration) -> Result<Vec<(String, u64)>, Error> {
     let client = Client::connect(login, Some(op_timeout))?;
     let look = |name: &ImageName| {
         let source = Source { read_only: true, ..source(login, name, op_timeout) };
         let image = Image::open_unlocked(&client, &source, Arc::new(|| {}))?;
-        Ok(crate::store::seed(image.about()))
+        Ok((crate::store::seed(image.about()), image.about().size))
     };
     images.iter().map(look).collect()
 }

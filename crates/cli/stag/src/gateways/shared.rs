@@ -24,8 +24,8 @@ use crate::unit::{Backing, UnitSpec};
 pub struct Shared {
     pub config: Gateways,
     units: Arc<Units>,
-    /// By unit number: the image, and what names it in the world.
-    images: BTreeMap<u32, (ImageName, String)>,
+    /// By unit number: the image, what names it in the world, and its bytes.
+    images: BTreeMap<u32, (ImageName, String, u64)>,
 }
 
 /// A unit of the group, as it is configured here.
@@ -52,7 +52,8 @@ impl Shared {
         }
         let names: Vec<ImageName> = images.values().cloned().collect();
         let seeds = seeds(&login(group), &names, op_timeout(group)).map_err(|error| error.to_string())?;
-        let images = images.into_iter().zip(seeds).map(|((number, name), seed)| (number, (name, seed)));
+        let images = images.into_iter().zip(seeds);
+        let images = images.map(|((number, name), (seed, bytes))| (number, (name, seed, bytes)));
         let units = Units::new(gateway::Config {
             number: group.number,
             links: group.members.iter().map(|member| (member.number, member.link)).collect(),
@@ -82,7 +83,7 @@ impl Shared {
 
     /// The images, by the numbers of their units.
     pub fn images(&self) -> BTreeMap<u32, ImageName> {
-        self.images.iter().map(|(number, (name, _))| (*number, name.clone())).collect()
+        self.images.iter().map(|(number, (name, ..))| (*number, name.clone())).collect()
     }
 
     /// Opens a unit, of which this gateway need not be the owner. `open` makes its disk when it is.
@@ -96,13 +97,15 @@ impl Shared {
         open: Open,
     ) -> Result<(Arc<SharedUnit>, Settled), String> {
         let number = unit_number(name);
-        let Some((_, seed)) = self.images.get(&number) else {
+        let Some((_, seed, bytes)) = self.images.get(&number) else {
             return Err(SharedUnit::AT_START.into());
         };
         let settled = identity::of_seed(seed, None);
         let names = identity::names(&spec.options, Identity::of("Disk").named(settled.names.clone()));
         let added = self.units.add(number, name.clone(), open)?;
         let (unit, health) = (added.unit.clone(), added.health.clone());
+        let block = spec.options.block_bytes();
+        unit.saw_size(block, bytes / u64::from(block));
         Ok((Arc::new(SharedUnit { unit, health, identity: names }), settled))
     }
 

@@ -573,7 +573,14 @@ impl World {
         self.attentions.insert(itl, list);
         let descriptor_sense = self.chance.once_in(2);
         let unit = nexus(itl).unit;
-        self.owner.view(View { unit, device_type: 0, descriptor_sense, write_protected: false });
+        self.owner.view(View {
+            unit,
+            device_type: 0,
+            descriptor_sense,
+            write_protected: false,
+            block_size: 512,
+            blocks: self.chance.below(4),
+        });
     }
 
     fn flush(&mut self) {

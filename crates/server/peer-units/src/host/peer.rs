@@ -218,6 +218,8 @@ impl Peer {
                 device_type: unit.device_type(),
                 descriptor_sense: unit.descriptor_sense(),
                 write_protected: unit.options().read_only,
+                block_size: unit.options().block_size,
+                blocks: unit.blocks(),
             });
         }
     }

@@ -20,7 +20,7 @@ use runtime::{Bytes, Chain, TcpStream, timeout};
 use super::GroupUnit;
 use crate::host::nonce;
 use crate::line::{End, HANDSHAKE, Line, NoLine, kept, more, parts, pause, say, since};
-use crate::peers::{Life, OwnerAt, Peers};
+use crate::peers::{Life, LinkId, OwnerAt, Peers};
 
 /// Pauses between tries to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -147,15 +147,17 @@ impl Link {
     async fn serve(self: Rc<Self>) {
         let mut wait = FIRST_PAUSE;
         let mut told = String::new();
+        let id: LinkId = (self.life.0, self.at.instance, runtime::current_core());
         while !self.over.get() {
             if !self.is_wanted() {
+                self.peers.link_is(id, None);
                 runtime::sleep(LOOK).await;
                 continue;
             }
             let why = match self.connect().await {
                 Ok((line, rest)) => {
                     (wait, told) = (FIRST_PAUSE, String::new());
-                    self.peers.link_is_lost(self.at.instance, false);
+                    self.peers.link_is(id, Some(true));
                     let why = line.run(&self, rest).await;
                     self.forwarder.borrow_mut().lost();
                     self.line.borrow_mut().take();
@@ -165,7 +167,7 @@ impl Link {
                 }
                 Err(error) => error.to_string(),
             };
-            self.peers.link_is_lost(self.at.instance, true);
+            self.peers.link_is(id, Some(false));
             if why != told {
                 tracing::warn!(owner = %self.at.address, why, "no connection to the owner of units");
                 told = why;
@@ -173,6 +175,7 @@ impl Link {
             runtime::sleep(wait).await;
             wait = (2 * wait).min(LONGEST_PAUSE);
         }
+        self.peers.link_is(id, None);
     }
 
     /// Ends what has no end when the owner is fenced, and a connection that nothing needs.

@@ -203,6 +203,7 @@ impl<M: DataMover + 'static> Run<M> {
             self.poll(&mut this, cx)
         })
         .await;
+        self.unit.peers.has_forwarded(this.came, this.sent);
         let cleared = this.op.flow.borrow().cleared;
         if this.is_lost {
             return Verdict::Answer(NONE);
