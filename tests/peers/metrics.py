@@ -196,6 +196,9 @@ FIRES = {
     "StagCoreBusy": ('stag_core_busy_seconds_total{core="0",instance="a"}', "0+60x40"),
     "StagLimited": ('stag_target_limit_wait_seconds_total{target="t",instance="a"}', "0+300x40"),
     "StagNfsFailing": ('stag_nfs_operations_total{version="3",operation="write",outcome="failed",instance="a"}', "0+1x40"),
+    "StagGatewayMissing": ('stag_gateway_member_state{gateway="2",instance="a"}', "2x40"),
+    "StagGatewayLinkDown": ('stag_gateway_link_up{gateway="2",instance="a"}', "0x40"),
+    "StagGatewayTakeovers": ('stag_gateway_takeovers_total{instance="a"}', "0+1x40"),
     "StagBufferPoolShort": ('stag_pool_waits_total{core="0",instance="a"}', "0+600x40"),
 }
 QUIET = [('up{job="stag",instance="b"}', "1x40"), ('stag_core_up{core="0",instance="a"}', "1x40"),
@@ -203,6 +206,8 @@ QUIET = [('up{job="stag",instance="b"}', "1x40"), ('stag_core_up{core="0",instan
          ('stag_file_system_state{mount="/c",instance="a"}', "0x40"),
          ('stag_target_limit_wait_seconds_total{target="u",instance="a"}', "0+6x40"),
          ('stag_nfs_operations_total{version="3",operation="lookup",outcome="refused",instance="a"}', "0+9x40"),
+         ('stag_gateway_member_state{gateway="3",instance="a"}', "1x40"), ('stag_gateway_link_up{gateway="3",instance="a"}', "1x40"),
+         ('stag_gateway_takeovers_total{instance="b"}', "3x40"),
          ('stag_health_state{instance="a"}', "2x40"), ('stag_core_busy_seconds_total{core="1",instance="a"}', "0+6x40")]
 
 

@@ -1,17 +1,19 @@
 //! `gateways`: the group that a daemon is a gateway of, and moves of its units.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Instant;
 
 use ceph::ImageName;
 use cluster::record::{Next, Standing};
-use cluster::{Place, Request as Change};
+use cluster::{GatewayId, Place, Request as Change, UnitId};
 use gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::client::{CallError, Client};
 use super::daemon::Daemon;
+use super::plan::{self, Plan};
 use super::protocol::{Fault, Kind, Request, json as to_json};
 use crate::args;
 use crate::config::gateways::unit_number;
@@ -23,8 +25,11 @@ pub const VERB: &str = "gateways";
 pub const MOVE: &str = "move";
 pub const SPREAD: &str = "spread";
 
+/// The standing of a member that is silent.
+pub const FENCING: &str = "being taken out";
+
 /// The group, as one gateway knows it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupStatus {
     /// The gateway that was asked.
     pub gateway: u16,
@@ -33,12 +38,34 @@ pub struct GroupStatus {
     /// What does not work now.
     pub problem: Option<String>,
     pub members: Vec<Member>,
+    /// Gateways of the configuration that are not in the group.
+    #[serde(default)]
+    pub missing: Vec<u16>,
     pub units: Vec<SharedUnit>,
     /// The last gateways that were taken out, the latest first.
     pub fences: Vec<Fence>,
+    #[serde(default)]
+    pub counts: Counts,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// What has happened at the gateway that was asked, since its daemon has started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Units that came here from a gateway that handed them over.
+    pub moves: u64,
+    /// Units that came here from a gateway that was taken out.
+    pub takeovers: u64,
+    /// Gateways that it has taken out, earlier lives of its own among them.
+    pub fences: u64,
+    /// Commands that it has forwarded to the owners of their units.
+    pub forwarded: u64,
+    /// Data of these commands to initiators, bytes.
+    pub forwarded_read_bytes: u64,
+    /// Data of these commands from initiators, bytes.
+    pub forwarded_written_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub number: u16,
     /// Its life: 16 hexadecimal digits.
@@ -51,9 +78,13 @@ pub struct Member {
     pub units: usize,
     /// It is the gateway that was asked.
     pub own: bool,
+    /// Whether the connections by which commands are forwarded to it are up; none if there are none
+    /// to forward.
+    #[serde(default)]
+    pub link: Option<bool>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SharedUnit {
     pub image: String,
     /// The gateway that owns it; none while it is moved, or no gateway can.
@@ -64,7 +95,7 @@ pub struct SharedUnit {
     pub here: bool,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fence {
     pub gateway: u16,
     pub instance: String,
@@ -80,11 +111,20 @@ struct Move {
     /// `POOL/IMAGE`, or a target's name and a LUN: `IQN/LUN`.
     unit: String,
     gateway: u16,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spread {
+    #[serde(default)]
+    dry_run: bool,
 }
 
 fn group(daemon: &Daemon) -> Result<&Gateway, Fault> {
     let none = "this daemon is in no group: add [gateways] to its configuration, and start it again";
-    daemon.gateways().ok_or_else(|| Fault::new(Kind::Refused, none))
+    daemon.gateways().ok_or_else(|| Fault::new(Kind::Missing, none))
 }
 
 /// The verbs.
@@ -96,16 +136,50 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     let refused = |why: String| Fault::new(Kind::Refused, why);
     match request.verb.as_str() {
         MOVE => {
-            let Move { unit, gateway } = request.arguments()?;
+            let Move { unit, gateway, dry_run } = request.arguments()?;
             let image = image(daemon, &unit)?;
-            let began = Instant::now();
-            group.move_unit(unit_number(&image), gateway).map_err(refused)?;
-            let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            Ok(json!({ "image": image.to_string(), "gateway": gateway, "ms": ms }))
+            let unit = unit_number(&image);
+            let plan = plan(group, Change::Move(UnitId(unit), GatewayId(gateway)))?;
+            let done = || group.move_unit(unit, gateway).map_err(refused);
+            let mut outcome = outcome(plan, dry_run, done)?;
+            outcome["image"] = image.to_string().into();
+            outcome["gateway"] = gateway.into();
+            Ok(outcome)
         }
-        SPREAD => group.ask(Change::Spread).map(|()| json!({})).map_err(refused),
+        SPREAD => {
+            let Spread { dry_run } = request.arguments()?;
+            outcome(plan(group, Change::Spread)?, dry_run, || group.ask(Change::Spread).map_err(refused))
+        }
         _ => to_json(&status(group)),
     }
+}
+
+/// What a change of owners would do.
+fn plan(group: &Gateway, asked: Change) -> Result<Plan, Fault> {
+    let moves = group.plan(asked).map_err(|why| Fault::new(Kind::Refused, why))?;
+    let change = |(unit, from, to): (u32, u16, u16)| plan::Change {
+        kind: plan::Kind::Changed,
+        what: format!("{}: from gateway {from} to gateway {to}", name(group.images(), unit)),
+        disturbs: Some(
+            "its commands wait for some milliseconds, and initiators are told of other path states".into(),
+        ),
+    };
+    Ok(Plan { changes: moves.into_iter().map(change).collect(), ..Plan::default() })
+}
+
+/// Does what is planned, unless it is only planned.
+fn outcome(plan: Plan, dry_run: bool, act: impl FnOnce() -> Result<(), Fault>) -> Result<Value, Fault> {
+    let began = Instant::now();
+    if !dry_run {
+        act()?;
+    }
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    Ok(json!({ "plan": to_json(&plan)?, "applied": !dry_run, "took_ms": took_ms }))
+}
+
+/// A unit's image, or its number if this gateway's configuration does not have it.
+fn name(images: &BTreeMap<u32, ImageName>, unit: u32) -> String {
+    images.get(&unit).map_or_else(|| format!("unit {unit}"), ToString::to_string)
 }
 
 /// The image of a unit.
@@ -127,7 +201,11 @@ fn image(daemon: &Daemon, unit: &str) -> Result<ImageName, Fault> {
 
 pub fn status(group: &Gateway) -> GroupStatus {
     let status = group.status();
-    let (view, images) = (status.view.unwrap_or_default(), group.images());
+    let is_in = status.view.is_some();
+    let (view, links) = (status.view.unwrap_or_default(), group.links());
+    let is_member = |number: &u16| view.gateways.iter().any(|row| row.gateway.0 == *number);
+    // Who is not in the group does not know of others.
+    let is_missing = |number: &u16| if is_in { !is_member(number) } else { *number == group.number() };
     let hex = |instance: cluster::InstanceId| format!("{:016x}", instance.0);
     let member = |row: &cluster::view::Row| Member {
         number: row.gateway.0,
@@ -135,12 +213,13 @@ pub fn status(group: &Gateway) -> GroupStatus {
         standing: match row.standing {
             Standing::Serving => "serving",
             Standing::Leaving => "leaving",
-            Standing::Fencing { .. } => "being taken out",
+            Standing::Fencing { .. } => FENCING,
         }
         .into(),
         silent_ms: u64::try_from(row.silent.as_millis()).unwrap_or(u64::MAX),
         units: row.units,
         own: row.own,
+        link: links.get(&row.instance.0).copied(),
     };
     let unit = |(unit, place): &(cluster::UnitId, Place)| {
         let (owner, moving_to) = match place {
@@ -148,13 +227,11 @@ pub fn status(group: &Gateway) -> GroupStatus {
             Place::Moving { to: Next::Gateway(to), .. } => (None, Some(to.0)),
             Place::Moving { .. } | Place::Vacant => (None, None),
         };
-        let image = images.get(&unit.0);
         SharedUnit {
-            // One that this gateway's configuration does not have.
-            image: image.map_or_else(|| format!("unit {}", unit.0), ToString::to_string),
+            image: name(group.images(), unit.0),
             owner,
             moving_to,
-            here: view.here.contains(unit),
+            here: view.here.binary_search(unit).is_ok(),
         }
     };
     let fence = |fence: &cluster::record::Fence| Fence {
@@ -163,13 +240,49 @@ pub fn status(group: &Gateway) -> GroupStatus {
         by: fence.by.0,
         epoch: fence.epoch.0,
     };
+    let (counts, forwarded) = (group.counts(), group.forwarded());
     GroupStatus {
         gateway: group.number(),
         life: status.life,
         problem: status.problem,
         members: view.gateways.iter().map(member).collect(),
+        missing: group.configured().filter(is_missing).collect(),
         units: view.units.iter().map(unit).collect(),
         fences: view.fences.iter().map(fence).collect(),
+        counts: Counts {
+            moves: counts.moves,
+            takeovers: counts.takeovers,
+            fences: counts.fences,
+            forwarded: forwarded.commands,
+            forwarded_read_bytes: forwarded.bytes_in,
+            forwarded_written_bytes: forwarded.bytes_out,
+        },
+    }
+}
+
+impl GroupStatus {
+    /// What is wrong with the group: a sentence each.
+    pub fn problems(&self) -> Vec<String> {
+        let leaves = |member: &&Member| member.standing == FENCING;
+        let fenced = self.members.iter().filter(leaves).map(|member| member.number);
+        let down = self.members.iter().filter(|member| member.link == Some(false));
+        let of = |number: u16, what: &str| format!("gateway {number} {what}");
+        let all = self.problem.iter().cloned();
+        all.chain(self.missing.iter().map(|number| of(*number, "is not in the group")))
+            .chain(fenced.map(|number| of(number, "is being taken out of the group")))
+            .chain(down.map(|member| of(member.number, "cannot be reached by its peer link")))
+            .collect()
+    }
+}
+
+impl SharedUnit {
+    /// Who owns it.
+    pub fn owner_text(&self) -> String {
+        match (self.owner, self.moving_to) {
+            (Some(owner), _) => format!("gateway {owner}"),
+            (None, Some(to)) => format!("moving to gateway {to}"),
+            (None, None) => "no gateway".into(),
+        }
     }
 }
 
@@ -185,16 +298,15 @@ fn text(status: &GroupStatus) -> Result<String, std::fmt::Error> {
         } else {
             String::new()
         };
+        let link = if member.link == Some(false) { ", its peer link is down" } else { "" };
         let Member { number, instance, standing, units, .. } = member;
-        writeln!(out, "gateway {number}: {standing}, owns {units}{silent}{own} ({instance})")?;
+        writeln!(out, "gateway {number}: {standing}, owns {units}{silent}{link}{own} ({instance})")?;
+    }
+    for number in status.missing.iter().filter(|_| !status.members.is_empty()) {
+        writeln!(out, "gateway {number}: not in the group")?;
     }
     for unit in &status.units {
-        let owner = match (unit.owner, unit.moving_to) {
-            (Some(owner), _) => format!("gateway {owner}"),
-            (None, Some(to)) => format!("moving to gateway {to}"),
-            (None, None) => "no gateway".into(),
-        };
-        writeln!(out, "{}: {owner}", unit.image)?;
+        writeln!(out, "{}: {}", unit.image, unit.owner_text())?;
     }
     for Fence { gateway, instance, by, epoch } in status.fences.iter().take(5) {
         writeln!(out, "taken out: gateway {gateway} ({instance}), by gateway {by}, from map {epoch} on")?;
@@ -228,10 +340,10 @@ pub fn move_command(args: &args::Move) -> Exit {
     let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     show(call(args.at.control.as_deref(), MOVE, arguments).map(|done| {
         format!(
-            "{} is at gateway {} after {} ms\n",
+            "{} is at gateway {} after {:.0} ms\n",
             done["image"].as_str().unwrap_or_default(),
             done["gateway"],
-            done["ms"]
+            done["took_ms"].as_f64().unwrap_or_default()
         )
     }))
 }

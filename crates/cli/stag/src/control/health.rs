@@ -11,6 +11,7 @@ use backing::size::Size;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Running;
+use super::gateways::GroupStatus;
 use crate::exit::Exit;
 use crate::health::space::{FileSystem, Level, Spaces};
 use crate::health::{Member, Served};
@@ -25,6 +26,9 @@ pub struct Health {
     pub problems: Vec<ServedProblem>,
     /// File systems that units and exports lie on, and exports in memory.
     pub file_systems: Vec<FileSystem>,
+    /// What is wrong with the group of gateways, a warning each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub group: Vec<String>,
 }
 
 /// One kind of failure of one unit or export.
@@ -92,7 +96,7 @@ pub fn of(health: Option<&Arc<backing::Health>>) -> ServedHealth {
     }
 }
 
-pub fn all(running: &Running, spaces: &Spaces) -> Health {
+pub fn all(running: &Running, spaces: &Spaces, group: Option<&GroupStatus>) -> Health {
     let mut problems = Vec::new();
     for member in running.members() {
         let report = member.medium.health().map(|health| health.look()).unwrap_or_default();
@@ -100,8 +104,10 @@ pub fn all(running: &Running, spaces: &Spaces) -> Health {
     }
     let file_systems = spaces.file_systems.clone();
     let levels = problems.iter().map(|problem| problem.level);
-    let state = levels.chain(file_systems.iter().map(|system| system.state)).max().unwrap_or_default();
-    Health { state, problems, file_systems }
+    let group = group.map(GroupStatus::problems).unwrap_or_default();
+    let levels = levels.chain(file_systems.iter().map(|system| system.state));
+    let state = levels.chain(group.iter().map(|_| Level::Warning)).max().unwrap_or_default();
+    Health { state, problems, file_systems, group }
 }
 
 fn problem(found: &Problem, member: &Member<'_>) -> ServedProblem {
@@ -144,13 +150,16 @@ impl Health {
     /// The section of `stag status`: one line for each problem and each file system.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        if self.problems.is_empty() {
+        if self.problems.is_empty() && self.group.is_empty() {
             out.push_str("\nhealth: no problems\n");
         } else {
             let _ = writeln!(out, "\nhealth: {}", level(self.state));
         }
         for problem in &self.problems {
             let _ = writeln!(out, "  {}", problem.line());
+        }
+        for line in &self.group {
+            let _ = writeln!(out, "  {line}");
         }
         for system in &self.file_systems {
             let _ = writeln!(out, "  {}", line(system));
@@ -164,6 +173,7 @@ impl Health {
             self.problems.iter().map(|problem| (problem.level, problem.line())).collect();
         let systems = self.file_systems.iter().filter(|system| system.state > Level::Ok);
         lines.extend(systems.map(|system| (system.state, line(system))));
+        lines.extend(self.group.iter().map(|line| (Level::Warning, line.clone())));
         lines.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
         match lines.as_slice() {
             [] => format!("OK: no problems, {} file systems with room\n", self.file_systems.len()),
@@ -242,15 +252,18 @@ mod tests {
             state: Level::Critical,
             problems: vec![found(Level::Warning)],
             file_systems: vec![full, FileSystem::default()],
+            group: vec!["gateway 2 is not in the group".into()],
         };
         let text = health.check();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[0].starts_with("CRITICAL: file system /srv"), "{text}");
         assert!(
             lines[1]
                 .starts_with("WARNING: iqn.2026-01.org.example:t LUN 3 (/srv/a): a flush failed; 2 times")
         );
+        assert_eq!(lines[2], "WARNING: gateway 2 is not in the group");
+        assert!(health.text().contains("\n  gateway 2 is not in the group\n"));
         assert_eq!(health.exit(), Exit::CheckCritical);
         let well = Health::default();
         assert_eq!((well.exit(), well.check().lines().count()), (Exit::Done, 1));

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::client::{CallError, Client};
 use super::daemon::{Daemon, Running};
 use super::exports::NfsStatus;
+use super::gateways::{self, GroupStatus, SharedUnit};
 use super::health::{self, Health, ServedHealth};
 use super::protocol::{Fault, json};
 use crate::args;
@@ -18,7 +19,7 @@ use crate::health::space::Spaces;
 use crate::managed::Document;
 use crate::out;
 use crate::state::hex;
-use crate::unit::UnitSpec;
+use crate::unit::{Backing, UnitSpec};
 use crate::units::{self, OpenKind};
 
 /// Time for a core to answer.
@@ -45,6 +46,9 @@ pub struct Status {
     pub health: Health,
     #[serde(default)]
     pub nfs: NfsStatus,
+    /// The group of gateways that it is one of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateways: Option<GroupStatus>,
     /// The cores' threads; `None` for one that did not answer.
     pub cores: Vec<Option<CoreStatus>>,
     /// Whether all threads have answered. If not, their counts are missing from every sum.
@@ -170,7 +174,7 @@ impl Work {
 pub struct UnitStatus {
     /// Its number in its target.
     pub lun: u16,
-    /// `disk` or `objects`.
+    /// `disk` or `objects`; `shared` for a disk that another gateway owns.
     #[serde(default = "disk")]
     pub kind: String,
     /// Its path, or `mem:SIZE`.
@@ -193,6 +197,9 @@ pub struct UnitStatus {
     pub naa: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectsStatus>,
+    /// Who owns it, if a group of gateways serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedUnit>,
     #[serde(default)]
     pub health: ServedHealth,
     /// Bytes that it takes of its file system, where that can be said.
@@ -372,7 +379,10 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
     let mut flows: Flows =
         activity.units.into_iter().map(|flow| ((flow.target, flow.lun), flow.counts)).collect();
     let spaces = daemon.monitor.spaces(patience);
-    let health = health::all(&running, &spaces);
+    let group = daemon.gateways().map(gateways::status);
+    let owners: HashMap<&str, &SharedUnit> =
+        group.iter().flat_map(|group| &group.units).map(|unit| (unit.image.as_str(), unit)).collect();
+    let health = health::all(&running, &spaces, group.as_ref());
     let busy = busy_cores();
     let asked = Instant::now();
     let nfs = NfsStatus::now(daemon, patience);
@@ -394,7 +404,8 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
             .map(|one| {
                 let work = activity.targets.get(&one.name).map(Work::of).unwrap_or_default();
                 let managed = managed.contains(&one.name.to_ascii_lowercase());
-                TargetStatus { work, managed, ..target(one, &configured, &running, &spaces, &mut flows) }
+                let one = target(one, &configured, &running, &spaces, &owners, &mut flows);
+                TargetStatus { work, managed, ..one }
             })
             .collect(),
         sessions: server
@@ -409,6 +420,7 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
         recoveries: activity.recoveries.into(),
         health,
         nfs,
+        gateways: group,
         cores: cores
             .into_iter()
             .enumerate()
@@ -435,6 +447,7 @@ fn target(
     configured: &HashMap<&str, &config::Target>,
     running: &Running,
     spaces: &Spaces,
+    owners: &HashMap<&str, &SharedUnit>,
     flows: &mut Flows,
 ) -> TargetStatus {
     let configured = configured.get(served.name.as_str());
@@ -452,6 +465,9 @@ fn target(
         if let Some(OpenKind::Shared(shared)) = open.map(|open| &open.kind) {
             status.naa = hex(&shared.identity.naa);
             status.serial.clone_from(&shared.identity.serial);
+            if let Some(Backing::Rbd(name)) = open.map(|open| &open.spec.backing) {
+                status.shared = owners.get(name.to_string().as_str()).map(|unit| (*unit).clone());
+            }
         }
         status
     };
@@ -483,15 +499,16 @@ fn unit(
                     lun,
                     kind: "shared".into(),
                     path,
-                    size: 0,
-                    block: spec.map_or(0, |spec| spec.options.block_bytes()),
+                    size: unit.size(),
+                    block: unit.block_size(),
                     read_only: false,
-                    thin: false,
+                    thin: spec.is_some_and(|spec| spec.options.thin == Some(true)),
                     write_cache: false,
                     engine: None,
                     serial: String::new(),
                     naa: String::new(),
                     objects: None,
+                    shared: None,
                     health: ServedHealth::default(),
                     allocated: None,
                     io: counts,
@@ -517,6 +534,7 @@ fn unit(
                     partitions: root.partitions,
                     objects: root.objects,
                 }),
+                shared: None,
                 health: ServedHealth::default(),
                 allocated: None,
                 io: counts,
@@ -537,6 +555,7 @@ fn unit(
         serial: options.identity.serial.clone(),
         naa: hex(&options.identity.naa),
         objects: None,
+        shared: None,
         health: ServedHealth::default(),
         allocated: None,
         io: counts,

@@ -57,6 +57,7 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
             words.extend((!unit.write_cache).then(|| "write-through".to_owned()));
             words.extend(unit.engine.as_ref().map(|engine| format!("engine {engine}")));
             words.extend(unit.allocated.map(|bytes| format!("{} allocated", Size(bytes))));
+            words.extend(unit.shared.as_ref().map(|shared| format!("owner: {}", shared.owner_text())));
             words.extend((unit.health.state != "ok").then(|| unit.health.state.to_uppercase()));
             words.extend(done(&unit.io));
             writeln!(out, "  lun {}: {}", unit.lun, words.join(", "))?;

@@ -205,6 +205,7 @@ mod tests {
             recoveries: Default::default(),
             health: Default::default(),
             nfs: Default::default(),
+            gateways: None,
             cores: vec![Some(core()), None],
             complete: true,
             generation: 1,
@@ -264,6 +265,63 @@ mod tests {
         assert!(
             told("stag_target_limit_waits_total 102") && told("stag_target_limit_wait_seconds_total 25.5")
         );
+    }
+
+    #[test]
+    fn a_group_tells_its_members_owners_and_counts() {
+        let mut picture = picture(1, 3, 0);
+        let told = |picture: &Picture, beginning: &str| {
+            lines(picture).into_iter().filter(|line| line.starts_with(beginning)).collect::<Vec<_>>()
+        };
+        assert_eq!((told(&picture, "stag_gateway_").len(), told(&picture, "stag_unit_owner").len()), (0, 0));
+        let member = |number: u16, standing: &str, link: Option<bool>| {
+            json!({ "number": number, "instance": "", "standing": standing, "silent_ms": 250, "units": 1,
+                    "own": number == 1, "link": link })
+        };
+        let group = json!({
+            "gateway": 1, "life": 2, "problem": null, "missing": [4], "units": [], "fences": [],
+            "members": [member(1, "serving", None), member(2, "leaving", Some(true)), member(3, "being taken out", Some(false))],
+            "counts": { "moves": 5, "takeovers": 6, "fences": 7, "forwarded": 8, "forwarded_read_bytes": 9,
+                        "forwarded_written_bytes": 10 },
+        });
+        picture.status.gateways = serde_json::from_value(group).unwrap();
+        for (unit, owner) in picture.status.targets[0].units.iter_mut().zip([Some(2), None]) {
+            let shared = json!({ "image": "rbd/a", "owner": owner, "moving_to": null, "here": false });
+            unit.shared = serde_json::from_value(shared).unwrap();
+        }
+        let states = told(&picture, "stag_gateway_member_state{");
+        assert_eq!(
+            states,
+            [1, 2, 3, 4].map(|number: u16| {
+                let state = [0, 1, 2, 2][usize::from(number) - 1];
+                format!("stag_gateway_member_state{{gateway=\"{number}\"}} {state}")
+            })
+        );
+        let up = |number, up| format!("stag_gateway_link_up{{gateway=\"{number}\"}} {up}");
+        assert_eq!(told(&picture, "stag_gateway_link_up{"), [up(2, 1), up(3, 0)]);
+        let owner = "stag_unit_owner_info{target=\"iqn.2026-01.example:0\",lun=\"0\",gateway=\"2\"} 1";
+        assert_eq!(told(&picture, "stag_unit_owner_info{"), [owner]);
+        for line in [
+            "info{gateway=\"1\"} 1",
+            "member_silent_seconds{gateway=\"3\"} 0.25",
+            "member_units{gateway=\"2\"} 1",
+            "lives_total 2",
+            "moves_total 5",
+            "takeovers_total 6",
+            "fences_total 7",
+            "forwarded_commands_total 8",
+            "forwarded_bytes_total{direction=\"read\"} 9",
+            "forwarded_bytes_total{direction=\"write\"} 10",
+        ] {
+            assert_eq!(
+                told(&picture, "stag_gateway_")
+                    .iter()
+                    .filter(|one| one.ends_with(&format!("_{line}")))
+                    .count(),
+                1,
+                "{line}"
+            );
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use admin_http::exposition::{Family, Kind, Number, Rows};
 
 use super::picture::Picture;
+use crate::control::gateways::{Counts, FENCING, GroupStatus, Member};
 use crate::control::health::ServedHealth;
 use crate::control::status::{CoreStatus, Io, UnitStatus};
 use crate::health::space::{FileSystem, Level};
@@ -76,6 +77,7 @@ pub const LEFT_OUT: Family = Family {
 const UNIT: &[&str] = &["target", "lun"];
 const CORE: &[&str] = &["core"];
 const EXPORT: &[&str] = &["export"];
+const GATEWAY: &[&str] = &["gateway"];
 const MOUNT: &[&str] = &["mount"];
 const PAIR: &[&str] = &["initiator", "target"];
 
@@ -125,6 +127,12 @@ pub const TABLE: &[Metric] = &[
             let access = if unit.read_only { "read-only" } else { "read-write" };
             rows.row(&[target, lun, &unit.kind, &unit.path, &unit.serial, &unit.naa, access], 1_u64);
         })),
+    metric(UnitDetails, Info, "stag_unit_owner_info", &["target", "lun", "gateway"],
+        "Which gateway of the group owns the unit; none of a unit that is moved, and of one that no group serves.", |of, rows| {
+            each_unit(of, |target, lun, unit| if let Some(owner) = unit.shared.as_ref().and_then(|shared| shared.owner) {
+                rows.row(&[target, lun, &owner.to_string()], 1_u64);
+            });
+        }),
     metric(UnitDetails, Gauge, "stag_unit_allocated_bytes", UNIT, "What the unit takes of its file system, where that can be told.",
         |of, rows| units(of, rows, |unit| unit.allocated.or_else(|| unit.objects.as_ref().map(|objects| objects.used)))),
     metric(UnitDetails, Gauge, "stag_unit_refused_operations", UNIT, "Operations that the medium failed since the unit was last well.",
@@ -221,6 +229,39 @@ pub const TABLE: &[Metric] = &[
                 }
             }
         }),
+
+    metric(Daemon, Info, "stag_gateway_info", GATEWAY, "Which gateway of its group the daemon is.",
+        |of, rows| group(of, |group| rows.row(&[&group.gateway.to_string()], 1_u64))),
+    metric(Daemon, Gauge, "stag_gateway_member_state", GATEWAY, "A gateway of the group: 0 serving, 1 leaving, 2 being taken out or not in the group.", |of, rows| {
+        members(of, |gateway, member| rows.row(&[gateway], match member.standing.as_str() {
+            "serving" => 0_u64,
+            FENCING => 2,
+            _ => 1,
+        }));
+        group(of, |group| group.missing.iter().for_each(|number| rows.row(&[&number.to_string()], 2_u64)));
+    }),
+    metric(Daemon, Gauge, "stag_gateway_member_silent_seconds", GATEWAY, "How long the daemon has seen the gateway's heartbeat stand still.",
+        |of, rows| members(of, |gateway, member| rows.row(&[gateway], member.silent_ms as f64 / 1e3))),
+    metric(Daemon, Gauge, "stag_gateway_member_units", GATEWAY, "Units that the gateway owns.",
+        |of, rows| members(of, |gateway, member| rows.row(&[gateway], member.units))),
+    metric(Daemon, Gauge, "stag_gateway_link_up", GATEWAY, "Whether the connections are up by which commands go to the gateway; none while no command does.", |of, rows| {
+        members(of, |gateway, member| if let Some(up) = member.link { rows.row(&[gateway], up) });
+    }),
+    metric(Daemon, Counter, "stag_gateway_lives_total", &[], "Lives that the daemon has begun in its group: another one each time that it was out of it.",
+        |of, rows| group(of, |group| rows.row(&[], group.life))),
+    metric(Daemon, Counter, "stag_gateway_moves_total", &[], "Units that came here from a gateway that handed them over.",
+        |of, rows| counts(of, rows, |counts| counts.moves)),
+    metric(Daemon, Counter, "stag_gateway_takeovers_total", &[], "Units that came here from a gateway that was taken out.",
+        |of, rows| counts(of, rows, |counts| counts.takeovers)),
+    metric(Daemon, Counter, "stag_gateway_fences_total", &[], "Gateways that this one has taken out, earlier lives of its own among them.",
+        |of, rows| counts(of, rows, |counts| counts.fences)),
+    metric(Daemon, Counter, "stag_gateway_forwarded_commands_total", &[], "Commands that were forwarded to the owners of their units.",
+        |of, rows| counts(of, rows, |counts| counts.forwarded)),
+    metric(Daemon, Counter, "stag_gateway_forwarded_bytes_total", &["direction"], "Data of forwarded commands.", |of, rows| group(of, |group| {
+        for (direction, bytes) in [("read", group.counts.forwarded_read_bytes), ("write", group.counts.forwarded_written_bytes)] {
+            rows.row(&[direction], bytes);
+        }
+    })),
 
     metric(Daemon, Gauge, "stag_file_system_size_bytes", MOUNT, "Size of a file system that units or exports lie on, or of an export in memory.",
         |of, rows| file_systems(of, rows, |system| system.size)),
@@ -365,6 +406,22 @@ fn bytes(io: &Io, mut tell: impl FnMut(&str, u64)) {
     tell("write", io.written_bytes);
 }
 
+fn group(of: &Picture, tell: impl FnOnce(&GroupStatus)) {
+    if let Some(group) = &of.status.gateways {
+        tell(group);
+    }
+}
+
+fn members(of: &Picture, mut tell: impl FnMut(&str, &Member)) {
+    group(of, |group| {
+        group.members.iter().for_each(|member| tell(&member.number.to_string(), member));
+    });
+}
+
+fn counts(of: &Picture, rows: &mut Rows<'_>, value: impl FnOnce(&Counts) -> u64) {
+    group(of, |group| rows.row(&[], value(&group.counts)));
+}
+
 fn file_systems(of: &Picture, rows: &mut Rows<'_>, value: impl Fn(&FileSystem) -> u64) {
     of.status.health.file_systems.iter().for_each(|system| rows.row(&[&system.mount], value(system)));
 }
@@ -412,7 +469,8 @@ mod tests {
              | `version`, `outcome` | of NFS: 3 or 4; `done`, `refused` (the client asked for something that is not there, that it may not do, or that is wrong), \
              `delayed` (it was told to ask again later), `failed` (the medium or the server, or no space) |\n\
              | `direction` | `read`: to clients; `write`: from clients |\n\
-             | `core` | the number of the daemon's thread |\n\n\
+             | `core` | the number of the daemon's thread |\n\
+             | `gateway` | the number of a gateway in its group |\n\n\
              ## Bounds\n\n\
              The number of series is bounded: 10,000 units make less than 100,000. `stag_metrics_left_out` is 1 where something is left out.\n\n\
              | more than | then |\n|---|---|\n\
