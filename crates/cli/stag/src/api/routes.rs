@@ -7,7 +7,7 @@ use super::seen::{Changed, Looked};
 use crate::control::apply::{self, Change, How};
 use crate::control::daemon::Daemon;
 use crate::control::protocol::{Fault, Kind, Request};
-use crate::control::{acknowledge, disconnect, managed, slow, verbs};
+use crate::control::{acknowledge, disconnect, gateways, managed, slow, verbs};
 use crate::doctor;
 use crate::managed::Document;
 use crate::tokens::Role;
@@ -40,7 +40,8 @@ pub enum Does {
     Edit(fn(&mut Document, &Names, &Value) -> Result<(), Fault>),
     /// Executes a verb.
     Verb(MakeRequest),
-    /// Executes a verb that takes clients off. It can be planned: by its argument `dry_run`.
+    /// Executes a verb that takes clients off, or moves units. It can be planned: by its argument
+    /// `dry_run`.
     Disturb(MakeRequest),
     /// Sends events as they happen.
     Follow,
@@ -311,6 +312,23 @@ pub const ROUTES: &[Route] = &[
         Body::Members(&[("target", "string", true), ("group", "integer", true), ("state", "string", true)]),
         |_, _, members| Ok(Request::new("alua", members)),
     ),
+    look("/gateways", "The group of gateways: its members, owners of units and last fences", |daemon, _| {
+        Looked::verb(daemon, gateways::VERB)
+    }),
+    disturb(
+        "POST",
+        "/gateways/move",
+        "Moves a unit of the group to another gateway; answers once that owns it",
+        Body::Members(&[("unit", "string", true), ("gateway", "integer", true)]),
+        |_, _, members| Ok(Request::new(gateways::MOVE, members)),
+    ),
+    disturb(
+        "POST",
+        "/gateways/spread",
+        "Begins to move units of the group, so that all gateways own about as many",
+        Body::None,
+        |_, _, members| Ok(Request::new(gateways::SPREAD, members)),
+    ),
     verb(
         "POST",
         "/acknowledge",
@@ -391,7 +409,8 @@ pub fn edited(
 /// The verb's.
 pub fn executed(daemon: &Daemon, request: &Request) -> Result<Changed, Fault> {
     let value = verbs::answer(daemon, request, Default::default(), &mut |_| ())?;
-    Ok(Changed { generation: daemon.running().parts.generation, made: None, plan: None, value })
+    let plan = value.get("plan").cloned();
+    Ok(Changed { generation: daemon.running().parts.generation, made: None, plan, value })
 }
 
 fn one_target(daemon: &Daemon, names: &Names) -> Result<Looked, Fault> {
