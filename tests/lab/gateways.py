@@ -18,8 +18,8 @@ class Group:
 
     made = 0
 
-    def __init__(self, lab, *mib, net=None, chap=None, **unit):
-        """`net`: each gateway has a network of its own (lab/net.py). `chap`: what the target demands."""
+    def __init__(self, lab, *mib, net=None, chap=None, http=False, **unit):
+        """`net`: each gateway has a network of its own (lab/net.py). `chap`: what the target demands. `http`: each has an API and a dashboard."""
         Group.made += 1
         self.lab, self.net, self.chap, self.name = lab, net, chap, f"served{Group.made}"
         self.cluster = ceph.cluster(lab, CLUSTER) if net else ceph.cluster(lab)
@@ -28,6 +28,7 @@ class Group:
         self.links = {number: f"{net.link(number) if net else HOST}:{proc.free_port()}" for number in NUMBERS}
         self.ports = {number: proc.free_port() for number in NUMBERS}
         self.hosts = {number: net.portal(number) if net else HOST for number in NUMBERS}
+        self.http = {number: proc.free_port() for number in NUMBERS if http}
         self.unit, self.daemons, self.stack = unit, {}, contextlib.ExitStack()
         self.folder = lab.new_folder("group")
         self.secret = os.path.join(self.folder, "secret")
@@ -40,6 +41,8 @@ class Group:
         for member in NUMBERS:
             lines += ["[[gateways.member]]", f"number = {member}", f'link = "{self.links[member]}"',
                       f'portals = ["{self.portal(member)}"]']
+        if self.http:
+            lines += ["[http]", f'listen = "{HOST}:{self.http[number]}"', "api = true", "dashboard = true"]
         return lines
 
     def portal(self, number):
@@ -51,7 +54,8 @@ class Group:
             # What a machine keeps is its own.
             inside = [*(self.net.inside(number) if self.net else []), "env", f"STATE_DIRECTORY={self.folder}/{number}"]
             self.daemons[number] = self.stack.enter_context(self.lab.serve(
-                *units, host=self.hosts[number], port=self.ports[number], chap=self.chap, inside=inside, more=self.settings(number)))
+                *units, host=self.hosts[number], port=self.ports[number], chap=self.chap, inside=inside, more=self.settings(number),
+                top={"managed": True} if self.http else {}))
         self.settled()
         return self
 
@@ -64,6 +68,10 @@ class Group:
     def view(self, number):
         daemon = self.daemons[number]
         return json.loads(proc.run(daemon.binary, "gateways", "--json", "--control", daemon.control))
+
+    def token(self, number, role):
+        daemon = self.daemons[number]
+        return proc.run(daemon.binary, "token", "--control", daemon.control, "add", role, "--role", role).strip()
 
     def alive(self):
         return [number for number, daemon in self.daemons.items() if daemon.alive()]

@@ -4,6 +4,8 @@ QEMU, iscsi-test-cu and a second reading of the protocol (`lab/wire.py`) come th
 killed under verified I/O.
 """
 
+import contextlib
+import json
 import os
 import random
 import re
@@ -14,12 +16,14 @@ import subprocess
 import threading
 import time
 
-from lab import history, proc, wire
+from lab import history, proc, tools, wire
 from lab import reservations as oracle
 from lab.gateways import NUMBERS, Group
 from lab.report import Failed, expect
-from lab.target import Chap
-from peers import cu, qemu
+from lab.target import IQN, Chap
+from peers import cu, dashboard, qemu
+from peers.api import Api
+from peers.metrics import fetch, value
 
 MIB = 1 << 20
 OPTIMIZED, NON_OPTIMIZED, UNAVAILABLE = 0, 1, 3
@@ -456,6 +460,132 @@ def preempted_writers(lab):
             expect(hosts.out(preemptor, oracle.CLEAR, 0xB, 0, 0) == oracle.GOOD, "he clears")
 
 
+def status(daemon):
+    return json.loads(proc.run(daemon.binary, "status", "--json", "--control", daemon.control))
+
+
+def administered(lab):
+    """Status, metrics and API of each gateway tell the same owners and sizes. The API plans moves and makes them; a killed owner is told of."""
+    with Group(lab, 64, 48, http=True) as group:
+        first, second = group.images
+        group.move(first, 1)
+        group.move(second, 2)
+        owners = group.settled()
+
+        def sizes(number):
+            units = status(group.daemons[number])["targets"][0]["units"]
+            expect({unit["shared"]["image"]: unit["shared"]["owner"] for unit in units} == owners, f"owners through {number}: {units}")
+            return [(unit["size"] // MIB, unit["block"]) for unit in units]
+
+        def metric(number, name, **labels):
+            return value(fetch(group.http[number])[0], name, **labels)
+
+        def together(name, numbers=NUMBERS):
+            time.sleep(1.1)  # Metrics are gathered once a second at most.
+            return sum(metric(number, f"stag_gateway_{name}_total") for number in numbers)
+        for number in NUMBERS:
+            expect(sizes(number) == [(64, 512), (48, 512)], f"sizes through {number}: {sizes(number)}")
+            text = fetch(group.http[number])[0]
+            expect(value(text, "stag_unit_owner_info", lun="0", gateway="1") == value(text, "stag_unit_owner_info", lun="1", gateway="2") == 1, text)
+            expect(all(value(text, "stag_gateway_member_state", gateway=str(member)) == 0 for member in NUMBERS), text)
+            expect(value(text, "stag_gateway_info", gateway=str(number)) == 1, text)
+            said = proc.run(group.daemons[number].binary, "status", "--control", group.daemons[number].control)
+            expect("64M, 512-byte blocks" in said and "owner: gateway 2" in said, said)
+            expect("link_up" not in "".join(line for line in text.splitlines() if line[0] != "#"), "nothing is forwarded yet")
+        with wire.session(group.daemons[3]) as session:
+            ready(session)
+            session.write(0, b"\x5a" * 4096)
+            expect(together("forwarded_commands", [3]) >= 2 and together("forwarded_commands", [1, 2]) == 0, "commands were forwarded by one")
+            expect(metric(3, "stag_gateway_forwarded_bytes_total", direction="write") == 4096, "what was forwarded")
+            expect(metric(3, "stag_gateway_link_up", gateway="1") == 1, "by a link")
+            # Its owner tells of another size.
+            group.cluster.rbd("resize", first, "--size", "96M")
+            proc.wait_until(lambda: sizes(3) == [(96, 512), (48, 512)], 60, "the image has grown")
+        api = Api(group.http[3], group.token(3, "operate"))
+        expect(api.done("GET", "/gateways")["units"] == group.view(3)["units"], "the API tells what `stag gateways` does")
+        wanted, before = {"unit": first, "gateway": 3}, together("moves")
+        code, fields, plan = api.ask("POST", "/gateways/move?plan=1", wanted)
+        expect(code == 200 and not plan["applied"] and [one["what"] for one in plan["plan"]["changes"]] == [f"{first}: from gateway 1 to gateway 3"], plan)
+        expect(group.settled() == owners and together("moves") == before, "the plan has moved it")
+        expect(Api(group.http[3], group.token(3, "read")).ask("POST", "/gateways/move", wanted)[0] == 403, "who may only read moves units")
+        done = api.done("POST", "/gateways/move", wanted, **{"If-Match": fields["ETag"]})
+        expect(done["applied"] and done["plan"] == plan["plan"], f"{done}")
+        owners = group.settled()
+        expect(owners == {first: 3, second: 2} and together("moves") == before + 1, f"{owners}")
+        told = [one for one in api.done("GET", "/audit") if one["what"] == "POST /api/v1/gateways/move"]
+        expect(len(told) == 1 and told[0]["result"] == "done" and told[0]["plan"] == plan["plan"], f"{told}")
+        expect(api.done("POST", "/gateways/move", wanted)["plan"]["changes"] == [], "it is there already")
+        for body, code in [({"unit": first, "gateway": 9}, 409), ({"unit": "rbd/none", "gateway": 1}, 404), ({"unit": first}, 400)]:
+            expect(api.ask("POST", "/gateways/move", body)[0] == code, f"{body}")
+        api.done("POST", "/gateways/move", {"unit": second, "gateway": 3})
+        spread = api.done("POST", "/gateways/spread?plan=1")
+        expect(len(spread["plan"]["changes"]) == 1 and set(group.settled().values()) == {3}, f"{spread}")
+        api.done("POST", "/gateways/spread")
+        owners = proc.wait_until(lambda: (now := group.settled()) and len(set(now.values())) == 2 and now, 30, "the units are spread")
+        # The owner of one dies: the others say so.
+        lost = next(number for number in owners.values() if number != 3)
+        before = together("takeovers", [3]), together("fences", [3])
+        group.daemons[lost].kill()
+        left = [number for number in NUMBERS if number != lost]
+        owners = group.settled(left)
+        counted = {name: together(name, left) for name in ("takeovers", "fences")}
+        expect(counted["takeovers"] >= 1 and counted["fences"] >= 1, f"{counted}, of gateway 3 {before} before")
+        for number in left:
+            expect(metric(number, "stag_gateway_member_state", gateway=str(lost)) == 2, f"gateway {lost} is missing")
+            said = proc.run(group.daemons[number].binary, "status", "--check", "--control", group.daemons[number].control, ok=None)
+            expect(said.code == 1 and f"WARNING: gateway {lost} is not in the group" in said, f"{said.code}: {said}")
+            sizes(number)
+        expect(api.done("GET", "/gateways")["fences"][0]["gateway"] == lost, "the fence is told")
+        group.daemons[lost].restart()
+        group.settled(NUMBERS)
+        said = proc.run(group.daemons[3].binary, "status", "--check", "--control", group.daemons[3].control)
+        expect(said.startswith("OK"), f"all are there again: {said}")
+
+
+def pages(lab):
+    """The page of the group in a browser: a unit is moved and all are spread, each after its plan; axe finds nothing, the console is empty."""
+    axe = tools.axe()
+    with Group(lab, 32, 32, http=True) as group:
+        first, second = group.images
+        for image in group.images:
+            group.move(image, 1)
+        group.settled()
+        token = group.token(2, "operate")
+        for width, dark in dashboard.WINDOWS:
+            with contextlib.closing(dashboard.Browser(f"http://127.0.0.1:{group.http[2]}", width=width, dark=dark)) as browser:
+                browser.log_in(token)
+                for path in ["/gateways", f"/change/move?unit={first}", "/change/spread"]:
+                    browser.go(path)
+                    found = browser.run(axe + "; return axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then(said => said.violations)")
+                    expect(not found, f"{path} at {width} px: {[(one['id'], [node['html'] for node in one['nodes']]) for one in found]}")
+                    wide = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                    expect(wide <= 0, f"{path} is {wide} px too wide at {width} px")
+                expect(not browser.console(), f"{browser.console()}")
+        with contextlib.closing(dashboard.Browser(f"http://127.0.0.1:{group.http[2]}", script=False)) as browser:
+            browser.log_in(token)
+            browser.go("/gateways")
+            said = browser.text()
+            expect(first in said and second in said and "serving, this one" in said, said)
+            browser.follow(browser.one(f"a[aria-label='Move {first}']"))
+            browser.click("option[value='2']")
+            browser.press("Show what would change")
+            expect(f"{first}: from gateway 1 to gateway 2" in browser.text(), browser.text()[:500])
+            expect(group.settled()[first] == 1, "the plan has moved it")
+            browser.press("Move it")
+            expect("It has been done" in browser.text() and group.settled() == {first: 2, second: 1}, browser.text()[:500])
+            group.move(first, 1)
+            group.settled()
+            browser.go("/gateways")
+            browser.press("Spread the units")
+            browser.press("Show what would change")
+            expect("from gateway 1 to gateway 2" in browser.text(), browser.text()[:500])
+            browser.press("Spread them")
+            expect("It has been done" in browser.text(), browser.text()[:500])
+            proc.wait_until(lambda: set(group.settled().values()) == {1, 2}, 30, "the units are spread")
+            browser.go("/targets/" + IQN + "/units/0")
+            expect("OWNER" in browser.text().upper() and "gateway" in browser.text(), browser.text()[:500])
+
+
 CASES = [("three gateways show one disk, and forward", paths),
          ("reservations hold at all gateways", reservations),
          ("reservations by chance end as an oracle says, while gateways fail", as_an_oracle_says),
@@ -464,4 +594,6 @@ CASES = [("three gateways show one disk, and forward", paths),
          ("units move under load without an error", moves),
          ("owners end, die and freeze under load", ends),
          ("a late write over a path that was given up changes nothing", late),
+         ("status, metrics and the API tell of the group, and move units", administered),
+         ("the page of the group moves units and spreads them", pages),
          ("iscsi-test-cu through other gateways than the owner", conformance)]

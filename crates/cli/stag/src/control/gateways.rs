@@ -11,9 +11,10 @@ use gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::apply::Outcome;
 use super::client::{CallError, Client};
 use super::daemon::Daemon;
-use super::plan::{self, Plan};
+use super::plan::{Kind::Changed, Plan};
 use super::protocol::{Fault, Kind, Request, json as to_json};
 use crate::args;
 use crate::config::gateways::unit_number;
@@ -139,42 +140,49 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
             let Move { unit, gateway, dry_run } = request.arguments()?;
             let image = image(daemon, &unit)?;
             let unit = unit_number(&image);
-            let plan = plan(group, Change::Move(UnitId(unit), GatewayId(gateway)))?;
+            let plan = planned(group, Change::Move(UnitId(unit), GatewayId(gateway)))?;
             let done = || group.move_unit(unit, gateway).map_err(refused);
-            let mut outcome = outcome(plan, dry_run, done)?;
+            let mut outcome = outcome(daemon, plan, dry_run, done)?;
             outcome["image"] = image.to_string().into();
             outcome["gateway"] = gateway.into();
             Ok(outcome)
         }
         SPREAD => {
             let Spread { dry_run } = request.arguments()?;
-            outcome(plan(group, Change::Spread)?, dry_run, || group.ask(Change::Spread).map_err(refused))
+            let plan = planned(group, Change::Spread)?;
+            outcome(daemon, plan, dry_run, || group.ask(Change::Spread).map_err(refused))
         }
         _ => to_json(&status(group)),
     }
 }
 
 /// What a change of owners would do.
-fn plan(group: &Gateway, asked: Change) -> Result<Plan, Fault> {
+fn planned(group: &Gateway, asked: Change) -> Result<Plan, Fault> {
+    const DISTURBS: &str =
+        "its commands wait for some milliseconds, and initiators are told of other path states";
     let moves = group.plan(asked).map_err(|why| Fault::new(Kind::Refused, why))?;
-    let change = |(unit, from, to): (u32, u16, u16)| plan::Change {
-        kind: plan::Kind::Changed,
-        what: format!("{}: from gateway {from} to gateway {to}", name(group.images(), unit)),
-        disturbs: Some(
-            "its commands wait for some milliseconds, and initiators are told of other path states".into(),
-        ),
-    };
-    Ok(Plan { changes: moves.into_iter().map(change).collect(), ..Plan::default() })
+    let mut plan = Plan::default();
+    for (unit, from, to) in moves {
+        let what = format!("{}: from gateway {from} to gateway {to}", name(group.images(), unit));
+        plan.add(Changed, what, Some(DISTURBS.to_owned()));
+    }
+    Ok(plan)
 }
 
 /// Does what is planned, unless it is only planned.
-fn outcome(plan: Plan, dry_run: bool, act: impl FnOnce() -> Result<(), Fault>) -> Result<Value, Fault> {
-    let began = Instant::now();
-    if !dry_run {
-        act()?;
+fn outcome(
+    daemon: &Daemon,
+    plan: Plan,
+    dry_run: bool,
+    act: impl FnOnce() -> Result<(), Fault>,
+) -> Result<Value, Fault> {
+    if dry_run {
+        return to_json(&Outcome::planned(plan, daemon.running().parts.generation));
     }
+    let began = Instant::now();
+    act()?;
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    Ok(json!({ "plan": to_json(&plan)?, "applied": !dry_run, "took_ms": took_ms }))
+    Ok(json!({ "plan": to_json(&plan)?, "applied": true, "took_ms": took_ms }))
 }
 
 /// A unit's image, or its number if this gateway's configuration does not have it.

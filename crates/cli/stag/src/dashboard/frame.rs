@@ -12,16 +12,20 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// Pages that the navigation leads to.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 9] = [
     ("/", "Overview"),
     ("/targets", "Targets"),
     ("/exports", "Exports"),
     ("/clients", "Clients"),
     ("/slow", "Why slow"),
     ("/drains", "Maintenance"),
+    (GATEWAYS, "Gateways"),
     ("/changes", "Changes"),
     ("/support", "Support"),
 ];
+
+/// The page that only a gateway of a group has.
+pub const GATEWAYS: &str = "/gateways";
 
 /// A page without its content.
 pub struct Frame<'a> {
@@ -33,6 +37,8 @@ pub struct Frame<'a> {
     pub links: &'a [(&'a str, &'a str)],
     /// Whether it draws charts.
     pub charts: bool,
+    /// Whether the daemon is a gateway of a group.
+    pub in_group: bool,
 }
 
 impl Frame<'_> {
@@ -81,7 +87,7 @@ impl Frame<'_> {
         let Some(visitor) = self.visitor else { return };
         h.tag("nav", &[("aria-label", "Pages")], |h| {
             h.tag("ul", &[], |h| {
-                for (path, name) in PAGES {
+                for (path, name) in PAGES.into_iter().filter(|(path, _)| self.in_group || *path != GATEWAYS) {
                     h.tag("li", &[], |h| match path == self.here {
                         true => h.leaf("a", &[("href", path), ("aria-current", "page")], name),
                         false => h.link(path, name),

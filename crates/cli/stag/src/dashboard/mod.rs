@@ -98,7 +98,8 @@ impl Look<'_> {
 
     /// A page without its content. `links`: paths and texts of links beside its title.
     pub fn frame<'f>(&'f self, title: &'f str, here: &'f str, links: &'f [(&'f str, &'f str)]) -> Frame<'f> {
-        Frame { title, here, visitor: Some(self.visitor), links, charts: false }
+        let in_group = self.status.gateways.is_some();
+        Frame { title, here, visitor: Some(self.visitor), links, charts: false, in_group }
     }
 
     /// The page of a request that was refused.

@@ -45,7 +45,8 @@ fn empty() -> Status {
 
 fn full() -> Status {
     let unit = json!({ "lun": 0, "path": format!("/srv/{BAD}"), "size": 1_u64 << 30, "block": 512, "read_only": false,
-                       "thin": true, "write_cache": true, "engine": null, "serial": BAD, "naa": "6f", "allocated": 4096, "io": io() });
+                       "thin": true, "write_cache": true, "engine": null, "serial": BAD, "naa": "6f", "allocated": 4096, "io": io(),
+                       "shared": { "image": "rbd/vm1", "owner": 1, "moving_to": null, "here": true } });
     let buckets = vec![1; iscsi_server::STAGE_BUCKETS];
     let stages = ["order", "data", "medium", "send"]
         .map(|stage| json!({ "operation": "read", "stage": stage, "seconds": 0.5, "buckets": buckets }));
@@ -67,7 +68,13 @@ fn full() -> Status {
                        "error_recovery_level": 0, "max_connections": 1, "age_s": 5.0, "io": io(),
                        "connections": [{ "cid": 0, "peer": "192.0.2.7:1", "transport": "iscsi", "header_digest": false,
                                          "data_digest": false, "core": 0, "age_s": 5.0 }] }],
-        "health": { "state": "critical", "file_systems": [system],
+        "gateways": { "gateway": 1, "life": 2, "problem": BAD, "missing": [3],
+                      "members": [{ "number": 1, "instance": BAD, "standing": BAD, "silent_ms": 3, "units": 1, "own": true },
+                                  { "number": 2, "instance": "b", "standing": "serving", "silent_ms": 3, "units": 1, "own": false, "link": false }],
+                      "units": [{ "image": "rbd/vm1", "owner": 1, "moving_to": null, "here": true },
+                                { "image": BAD, "owner": null, "moving_to": 2, "here": false }],
+                      "fences": [{ "gateway": 2, "instance": BAD, "by": 1, "epoch": 77 }] },
+        "health": { "state": "critical", "file_systems": [system], "group": [BAD],
                     "problems": [problem(json!({ "target": IQN, "lun": 0 })), problem(json!({ "export": BAD }))] },
         "nfs": { "listen": ["192.0.2.1:2049"],
                  "exports": [{ "name": "/data", "path": BAD, "managed": true, "calls": 5, "read_bytes": 1, "written_bytes": 2, "errors": 1 },
@@ -200,6 +207,20 @@ fn every_page_shows_an_empty_daemon_and_a_full_one() {
             }
         }
     }
+    for (role, may) in [(Role::Read, false), (Role::Operate, true)] {
+        let answer = asks.look(&full(), role, |look| pages::answer(look, &["gateways"]));
+        check(&answer, "gateways");
+        let body = &answer.body;
+        assert_eq!((answer.status, body.contains("Move rbd/vm1"), body.contains("Spread")), (200, may, may));
+        for told in
+            ["gateway 3 is not in the group", "moving to gateway 2", ">down<", ">77<", ">LUN 0 of &lt;img"]
+        {
+            assert!(body.contains(told), "{told}: {body}");
+        }
+        assert!(body.contains("aria-current=\"page\">Gateways"), "{body}");
+    }
+    let alone = asks.look(&empty(), Role::Admin, |look| pages::answer(look, &["gateways"]));
+    assert!(alone.status == 404 && !alone.body.contains("href=\"/gateways\""), "{}", alone.body);
     for path in [
         &["targets", IQN][..],
         &["targets", BAD],
@@ -346,6 +367,8 @@ fn a_change_is_planned_and_then_made_on_the_generation_of_its_plan() {
         ("acknowledge", format!("target={IQN}&lun=0"), "POST acknowledge".to_owned()),
         ("alua", format!("target={IQN}&group=1&state=standby"), "POST alua".to_owned()),
         ("undo", "to=6".to_owned(), "POST document undo".to_owned()),
+        ("move", "unit=rbd/vm1&gateway=2".to_owned(), "POST gateways move".to_owned()),
+        ("spread", String::new(), "POST gateways spread".to_owned()),
     ] {
         assert_eq!(make(&asks, name, &fields).2.0, wanted);
     }
@@ -367,6 +390,7 @@ fn a_form_with_mistakes_is_shown_again_and_asks_for_nothing() {
         ("disconnect", "session=9".to_owned(), "no session 9"),
         ("disconnect", "session=3&initiator=iqn.before".to_owned(), "Session 3 is of"),
         ("drain", "target=&timeout=soon".to_owned(), "seconds"),
+        ("move", "unit=rbd/vm1".to_owned(), "The gateway is missing"),
     ] {
         let form = Form::read(&format!("{fields}&generation=7")).unwrap();
         let answer = asks.look(&full(), Role::Admin, |look| changes::go_on(look, name, &form, &full));

@@ -10,6 +10,7 @@ mod clients;
 pub mod commands;
 mod disk;
 mod export;
+mod gateways;
 mod secret;
 mod target;
 mod undo;
@@ -104,6 +105,8 @@ const CHANGES: &[Change] = &[
     clients::ACKNOWLEDGE,
     undo::UNDO,
     alua::ALUA,
+    gateways::MOVE,
+    gateways::SPREAD,
 ];
 
 fn find(look: &Look<'_>, name: &str) -> Result<&'static Change, Refused> {

@@ -7,11 +7,13 @@ use super::super::frame::Frame;
 
 /// The page; `mistake` says why a login was refused.
 pub fn page(status: u16, mistake: Option<&str>) -> Answer {
-    Frame { title: "Log in", here: "", visitor: None, links: &[], charts: false }.page(status, |h| {
-        if let Some(what) = mistake {
-            h.leaf("p", &[("class", "note mistake"), ("role", "alert")], what);
-        }
-        h.tag("form", &[("class", "page"), ("method", "post"), ("action", "/login")], |h| {
+    Frame { title: "Log in", here: "", visitor: None, links: &[], charts: false, in_group: false }.page(
+        status,
+        |h| {
+            if let Some(what) = mistake {
+                h.leaf("p", &[("class", "note mistake"), ("role", "alert")], what);
+            }
+            h.tag("form", &[("class", "page"), ("method", "post"), ("action", "/login")], |h| {
             let hint =
                 "The server's administrator makes one: stag token add NAME --role read, operate or admin.";
             fields::text(
@@ -24,5 +26,6 @@ pub fn page(status: u16, mistake: Option<&str>) -> Answer {
             );
             fields::button(h, "Log in");
         });
-    })
+        },
+    )
 }

@@ -4,6 +4,7 @@ mod audit;
 mod clients;
 mod drains;
 mod exports;
+mod gateways;
 pub mod login;
 mod overview;
 mod part;
@@ -31,6 +32,7 @@ pub fn answer(look: &Look<'_>, path: &[&str]) -> Answer {
         ["clients"] => clients::page(look),
         ["slow"] => slow::page(look),
         ["drains"] => drains::page(look),
+        ["gateways"] => gateways::page(look),
         ["changes"] => audit::page(look),
         ["support"] => support::page(look),
         ["support", "bundle.json"] => support::bundle(look),

@@ -48,6 +48,9 @@ fn health(look: &Look<'_>, h: &mut Html) {
     let problems = &status.health.problems;
     let text = match (status.health.state, problems.len()) {
         (Level::Ok, 0) => "Healthy: units, exports and their file systems have no problem.".to_owned(),
+        (state, 0) if !status.health.group.is_empty() => {
+            format!("{}: the group of gateways has a problem, see Gateways.", level(state).0)
+        }
         (state, 0) => format!("A file system is {}: see Space.", level(state).0),
         (state, 1) => format!("{}: a unit or an export has a problem.", level(state).0),
         (state, number) => format!("{}: units and exports have {number} problems.", level(state).0),

@@ -6,6 +6,7 @@ use super::super::changes::commands;
 use super::super::{Look, fields, show};
 use super::target::latency;
 use super::{missing, of_change, of_target};
+use crate::control::gateways::SharedUnit;
 use crate::tokens::Role;
 
 /// The page of the unit `lun` of the target `iqn`.
@@ -21,6 +22,7 @@ pub fn page(look: &Look<'_>, iqn: &str, lun: &str) -> Answer {
             ("Medium", unit.path.clone()),
             ("Size", show::bytes(unit.size)),
             ("Takes", unit.allocated.map_or_else(|| "–".to_owned(), show::bytes)),
+            ("Owner", unit.shared.as_ref().map_or_else(|| "this server".to_owned(), SharedUnit::owner_text)),
             ("State", unit.health.state.clone()),
             ("Last error", unit.health.last_error.clone().unwrap_or_else(|| "none".to_owned())),
             ("Block", show::bytes(unit.block.into())),
