@@ -106,24 +106,11 @@ impl fmt::Display for NotDone {
 pub fn seeds(login: &Login, images: &[ImageName], op_timeout: Duration) -> Result<Vec<(String, u64)>, Error> {
     let client = Client::connect(login, Some(op_timeout))?;
     let look = |name: &ImageName| {
-        let source = Source { read_only: true, ..source(login, name, op_timeout) };
+        let source = Source { read_only: true, ..name.source(login.clone(), op_timeout) };
         let image = Image::open_unlocked(&client, &source, Arc::new(|| {}))?;
         Ok((crate::store::seed(image.about()), image.about().size))
     };
     images.iter().map(look).collect()
-}
-
-fn source(login: &Login, name: &ImageName, op_timeout: Duration) -> Source {
-    Source {
-        login: login.clone(),
-        pool: name.pool.clone(),
-        namespace: name.namespace.clone(),
-        image: name.image.clone(),
-        snapshot: None,
-        read_only: false,
-        key_file: None,
-        op_timeout,
-    }
 }
 
 /// Gets the answer to a request, on the group's thread.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rados::{Client, Error, Image, Login, Source};
+use rados::{Client, Error, Image, Login};
 
 use crate::name::ImageName;
 
@@ -17,17 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// An [`Error`]. The client may still have the lock.
 pub fn lock_owner(name: &ImageName, login: Login, and_break: bool) -> Result<Option<String>, Error> {
     let client = Client::connect(&login, Some(PATIENCE))?;
-    let source = Source {
-        login,
-        pool: name.pool.clone(),
-        namespace: name.namespace.clone(),
-        image: name.image.clone(),
-        snapshot: None,
-        read_only: false,
-        key_file: None,
-        op_timeout: PATIENCE,
-    };
-    let image = Image::open_unlocked(&client, &source, Arc::new(|| {}))?;
+    let image = Image::open_unlocked(&client, &name.source(login, PATIENCE), Arc::new(|| {}))?;
     let owner = image.lock_owner()?;
     if let (Some(owner), true) = (&owner, and_break) {
         image.break_lock(owner)?;

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
+use rados::{Login, Source};
 
 /// Names an image, or a snapshot of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +46,22 @@ impl FromStr for ImageName {
             return Err(wrong());
         }
         Ok(Self { pool: pool.to_owned(), namespace, image: image.to_owned(), snapshot })
+    }
+}
+
+impl ImageName {
+    /// What is opened, to be written unless it is a snapshot.
+    pub(crate) fn source(&self, login: Login, op_timeout: Duration) -> Source {
+        Source {
+            login,
+            pool: self.pool.clone(),
+            namespace: self.namespace.clone(),
+            image: self.image.clone(),
+            snapshot: self.snapshot.clone(),
+            read_only: false,
+            key_file: None,
+            op_timeout,
+        }
     }
 }
 

@@ -53,16 +53,7 @@ impl RbdStore {
         op_timeout: Duration,
     ) -> Result<Self, Error> {
         let writable = !read_only && name.snapshot.is_none();
-        let source = Source {
-            login,
-            pool: name.pool.clone(),
-            namespace: name.namespace.clone(),
-            image: name.image.clone(),
-            snapshot: name.snapshot.clone(),
-            read_only: !writable,
-            key_file,
-            op_timeout,
-        };
+        let source = Source { read_only: !writable, key_file, ..name.source(login, op_timeout) };
         let health = Health::new(format!("rbd:{name}"));
         Ok(Self { live: Live::open(source, health.clone())?, writable, health, space: Space::default() })
     }

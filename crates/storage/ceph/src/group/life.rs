@@ -172,7 +172,7 @@ impl Life {
             .collect::<Result<_, _>>()?;
         let instance = unit::instance(&addresses[0]);
         let tell = Teller { life: number, to: shared.tell.clone() };
-        let source = |name: &crate::ImageName| super::source(&config.login, name, config.op_timeout);
+        let source = |name: &crate::ImageName| name.source(config.login.clone(), config.op_timeout);
         let units = config.units.iter().map(|(unit, name)| {
             let (slot, gate) = (Slot::new(*unit, data.clone(), source(name)), Gate::new(*unit, tell.clone()));
             (*unit, Unit { slot, gate, reported: false })
