@@ -348,7 +348,8 @@ class Hosts:
         a frozen one answers after the patience of a session only."""
         names = [name for name in self.names if name[1] != failed]
         names.sort(key=lambda name: (name not in self.sessions, random.random()))
-        # Twice: a command through a frozen gateway has kept this process from answering NOP-Ins, so the others dropped its sessions.
+        # Twice: while this process waited for a frozen gateway it answered no NOP-Ins, and the
+        # others dropped its sessions.
         for name in names + names:
             outcomes, answers = zip(*[self.run(name, struct.pack(">BB5xHB", 0x5E, action, 512, 0), 512) for action in (0, 1)])
             if outcomes == (oracle.GOOD, oracle.GOOD):

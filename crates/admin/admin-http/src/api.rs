@@ -42,7 +42,7 @@ pub struct Head {
     pub origin: Option<String>,
     /// Sec-Fetch-Site: the browser's own word for that.
     pub fetch_site: Option<String>,
-    /// Who asks; `None` if the connection did not tell it.
+    /// The client; `None` if its connection is not known.
     pub from: Option<Peer>,
 }
 
@@ -63,7 +63,7 @@ pub enum Peer {
     User {
         /// The user's number, as the kernel tells it.
         uid: u32,
-        /// Whether it has all rights.
+        /// It has all rights: root, or the daemon's own user.
         is_owner: bool,
     },
 }

@@ -52,10 +52,10 @@ const HANDSHAKE: u8 = 22;
 const IN_THE_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     connection: close\r\n\r\nthis address speaks TLS: use https://\n";
 
-/// What a connection knows of its client.
+/// A connection's client.
 struct About {
     peer: Peer,
-    /// Whether its request has arrived.
+    /// Its request has arrived.
     asked: Arc<AtomicBool>,
     life: Life,
 }
