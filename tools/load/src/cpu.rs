@@ -1,9 +1,11 @@
-//! Processor time of this process, and of another one from /proc.
+//! Processor time of this process, and of another one and the whole machine from /proc.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::machine::Machine;
 
 /// Processor times at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +13,7 @@ pub struct Sample {
     at: Instant,
     own: Duration,
     target: Option<Duration>,
+    machine: Option<Machine>,
 }
 
 /// Processor time between two moments.
@@ -21,12 +24,15 @@ pub struct Spent {
     pub own: Duration,
     /// CPU time of the target process, if it was named and still exists.
     pub target: Option<Duration>,
+    /// What all processors did, for this process and all others.
+    pub machine: Option<Machine>,
 }
 
 impl Sample {
     /// Now, with the process `target` if it is named.
     pub fn take(target: Option<u32>) -> Self {
-        Self { at: Instant::now(), own: own(), target: target.and_then(used) }
+        let target = target.and_then(used);
+        Self { at: Instant::now(), own: own(), target, machine: Machine::now() }
     }
 
     /// CPU time used since `before`.
@@ -36,6 +42,7 @@ impl Sample {
             time: self.at.saturating_duration_since(before.at),
             own: self.own.saturating_sub(before.own),
             target,
+            machine: self.machine.zip(before.machine).map(|(now, before)| now.since(&before)),
         }
     }
 }
@@ -126,10 +133,12 @@ mod tests {
     fn a_busy_process_is_seen_to_be_busy() {
         let before = Sample::take(Some(std::process::id()));
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(50) {
-            std::hint::spin_loop();
+        let mut spent = Sample::take(Some(std::process::id())).since(&before);
+        // Another process's time is counted in ticks, and only while this one gets a processor.
+        while spent.target.is_none_or(|target| target.is_zero()) && start.elapsed() < Duration::from_secs(60)
+        {
+            spent = Sample::take(Some(std::process::id())).since(&before);
         }
-        let spent = Sample::take(Some(std::process::id())).since(&before);
         assert!(spent.percent(spent.own) > 0.0, "{spent:?}");
         assert!(spent.target.is_some_and(|target| spent.percent(target) > 0.0), "{spent:?}");
         assert!(spent.each_us(spent.own, 1.0) > 0.0 && spent.each_us(spent.own, 0.0) == 0.0);

@@ -1,6 +1,5 @@
 //! The load engine. A driver brings the I/O: iSCSI and iSER (`stag bench`), objects (`stag osd
 //! bench`), RDMA (`stag rdma-bench`), and iSCSI and TCP without any library (`stag-load`). The
-//! bench`), RDMA (`stag rdma-bench`), and iSCSI and TCP without any library (`stag-load`). The
 //! engine decides when a command may begin ([`Engine`]: a closed loop, or an open one at a rate)
 //! and which commands count, and measures their time ([`Latency`], [`cpu`]). It does no I/O but for
 //! reading /proc.
@@ -9,12 +8,15 @@
 
 pub mod between;
 pub mod cpu;
+mod distribution;
 mod engine;
 mod latency;
+pub mod machine;
 mod pace;
 pub mod random;
 mod zipf;
 
+pub use distribution::Distribution;
 pub use engine::{Engine, Window};
 pub use latency::{Latency, round};
 pub use pace::Pace;

@@ -9,7 +9,7 @@ use iwarp::stream::{Landing, Options, Remote, SendFlags, Sink, Step, Stream};
 
 /// Counts the bytes appended to it.
 #[derive(Default)]
-struct Count(usize);
+struct Count(usize, Vec<u8>);
 
 impl Sink<&'static [u8]> for Count {
     fn bytes(&mut self, bytes: &[u8]) {
@@ -17,6 +17,16 @@ impl Sink<&'static [u8]> for Count {
     }
     fn payload(&mut self, payload: &'static [u8]) {
         self.0 += black_box(payload).len();
+    }
+    fn marked(
+        &mut self,
+        payload: &'static [u8],
+        len: usize,
+        fill: impl FnOnce(&&'static [u8], &mut [u8]) -> bool,
+    ) {
+        self.1.resize(len, 0);
+        fill(&payload, &mut self.1);
+        self.0 += black_box(&self.1).len();
     }
 }
 
@@ -108,12 +118,14 @@ fn sending(rounds: usize, crc: bool, markers: bool, payload: usize, write: bool)
 
 fn main() {
     let rounds: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(1_000_000);
-    for (crc, markers) in [(false, false), (true, false), (false, true)] {
+    for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
         receiving(rounds, crc, markers, 76, false);
         receiving(rounds, crc, markers, 76, true);
         receiving(rounds, crc, markers, 4096, true);
         sending(rounds, crc, markers, 76, false);
         sending(rounds / 4, crc, markers, 4096, true);
+        receiving(rounds / 64, crc, markers, 64000, true);
+        sending(rounds / 64, crc, markers, 64000, true);
     }
 
     let mut reader = Stream::new(&agreed(Role::Requester, false, false), &Options::new([1; 16]));

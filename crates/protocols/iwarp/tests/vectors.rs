@@ -173,6 +173,9 @@ impl Payload for Shared {
         crc.update(&self.0);
         self
     }
+    fn copy_to(&self, at: usize, to: &mut [u8]) -> bool {
+        self.0.copy_to(at, to)
+    }
 }
 
 #[test]

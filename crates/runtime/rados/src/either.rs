@@ -210,12 +210,21 @@ impl Image {
     }
 
     /// Breaks the exclusive lock if the client at this address has it, and keeps that client from
-    /// the cluster. Blocks.
+    /// the cluster. Returns false if it had given the lock back. Blocks.
     ///
     /// # Errors
     /// Those of librbd.
-    pub fn break_lock(&self, owner: &str) -> Result<(), Error> {
+    pub fn break_lock(&self, owner: &str) -> Result<bool, Error> {
         each!(self, it => it.break_lock(owner))
+    }
+
+    /// Breaks the exclusive lock if the client at this address has it. The caller has fenced that
+    /// client: this call does not. Blocks.
+    ///
+    /// # Errors
+    /// Those of librados.
+    pub fn break_fenced_lock(&self, owner: &str) -> Result<(), Error> {
+        each!(self, it => it.break_fenced_lock(owner))
     }
 
     /// Gives the exclusive lock back, after the operations in flight. Blocks.

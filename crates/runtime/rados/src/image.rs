@@ -17,6 +17,7 @@ use crate::bound::{Bound, Permit};
 use crate::client::Client;
 use crate::connection::{Connection, Login, Pool, c_string, plain, text};
 use crate::error::Error;
+use crate::header_lock;
 use crate::library::{
     EXCLUSIVE, FEATURE_FAST_DIFF, FEATURE_LOCK, FLAGS_INVALID, ImageInfo, Library, RbdImage, THICK, Watcher,
     library,
@@ -136,8 +137,13 @@ impl Image {
         self.0.handle.lock()
     }
 
-    pub fn break_lock(&self, owner: &str) -> Result<(), Error> {
+    pub fn break_lock(&self, owner: &str) -> Result<bool, Error> {
         self.0.handle.break_lock(owner)
+    }
+
+    pub fn break_fenced_lock(&self, owner: &str) -> Result<(), Error> {
+        let header = c_string(&format!("rbd_header.{}", self.0.about.id))?;
+        header_lock::remove(&self.0.handle.pool, &header, owner)
     }
 
     pub fn release_lock(&self) -> Result<(), Error> {
@@ -532,16 +538,19 @@ impl Handle {
         Ok(true)
     }
 
-    fn break_lock(&self, owner: &str) -> Result<(), Error> {
-        let Some(found) = self.owner()?.filter(|found| plain(found) == plain(owner)) else { return Ok(()) };
+    fn break_lock(&self, owner: &str) -> Result<bool, Error> {
+        let Some(found) = self.owner()?.filter(|found| plain(found) == plain(owner)) else {
+            return Ok(false);
+        };
         let c_found = c_string(&found)?;
         // SAFETY: the owner ends with a zero.
         let code = unsafe { (self.library.rbd_lock_break)(self.image, EXCLUSIVE, c_found.as_ptr()) };
         // Nobody has it now, or another client.
         if [-libc::ENOENT, -libc::EBUSY].contains(&code) {
-            return Ok(());
+            return Ok(false);
         }
-        Error::check(code, || format!("the image's exclusive lock of {found} cannot be broken")).map(drop)
+        Error::check(code, || format!("the image's exclusive lock of {found} cannot be broken"))?;
+        Ok(true)
     }
 
     fn release_lock(&self) -> Result<(), Error> {

@@ -9,6 +9,7 @@
 //!
 //! - `library`: the two libraries and their functions. `unpinned`: threads for calls that block.
 //! - `connection`: a cluster, and a pool of it. `image`: an open image, its lock and metadata.
+//!   `header_lock`: that lock as it lies in the header.
 //! - `client`: a connection that images and objects share. `object`: bytes and attributes, changed
 //!   by compare-and-set, and watches. Both block.
 //! - `luks`: decryption of an image. `operation`: I/O. `bound`: how many bytes of it may be in
@@ -26,6 +27,7 @@ mod client;
 mod connection;
 mod either;
 mod error;
+mod header_lock;
 mod image;
 mod library;
 mod luks;

@@ -165,6 +165,11 @@ functions! {
             rados_watch_flush: fn(Cluster) -> c_int;
             rados_notify2: fn(Pool, *const c_char, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
             rados_notify_ack: fn(Pool, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
+            rados_list_lockers: fn(
+                Pool, *const c_char, *const c_char, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize,
+                *mut c_char, *mut usize, *mut c_char, *mut usize
+            ) -> isize;
+            rados_break_lock: fn(Pool, *const c_char, *const c_char, *const c_char, *const c_char) -> c_int;
         }
         librbd {
             rbd_open: fn(Pool, *const c_char, *mut RbdImage, *const c_char) -> c_int;

@@ -19,8 +19,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Bytes of outgoing payload: everything posted except heads of Sends.
     pub sent: u64,
-    /// Bytes of it that user space copied. These are memory that may change, under a CRC; pieces of
-    /// up to 256 bytes; and memory read by the peer that it may also write.
+    /// Bytes of it that user space copied. These are memory that may change, under a CRC; all data
+    /// with markers; pieces of up to 256 bytes; and memory read by the peer that it may also write.
     pub copied_out: u64,
     /// Messages received that require an action: all except RDMA Writes.
     pub messages_in: u64,

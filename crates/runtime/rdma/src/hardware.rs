@@ -171,6 +171,7 @@ mod with {
             receive_size: options.receive_size as usize,
             stags: options.stags as usize,
             setup_timeout: options.setup_timeout,
+            unsound_windows: options.unsound_windows,
             ..::verbs::Options::default()
         }
     }

@@ -65,6 +65,9 @@ pub struct Options {
     /// reference. The peer then gets its content at the time of the transfer. See
     /// [`crate::QueuePair::confirm`].
     pub lend: bool,
+    /// Verbs: bind memory windows even if the device does not enforce their bounds (Linux' rxe),
+    /// which exposes up to 2 MiB around the memory. Only for measurements and tests of windows.
+    pub unsound_windows: bool,
 }
 
 impl Default for Options {
@@ -86,6 +89,7 @@ impl Default for Options {
             max_fpdu: 65_536,
             path: runtime::PathOptions::default(),
             lend: false,
+            unsound_windows: false,
         }
     }
 }

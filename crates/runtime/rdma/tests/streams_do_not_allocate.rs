@@ -22,6 +22,14 @@ impl Sink<&'static [u8]> for Wire {
     fn payload(&mut self, payload: &'static [u8]) {
         self.0.extend_from_slice(payload);
     }
+    fn marked(
+        &mut self,
+        payload: &'static [u8],
+        len: usize,
+        fill: impl FnOnce(&&'static [u8], &mut [u8]) -> bool,
+    ) {
+        self.0.marked(payload, len, fill);
+    }
 }
 
 /// Receives the wire in pieces of `cut` bytes and answers requests.

@@ -28,6 +28,7 @@ mod awaited;
 mod blocking;
 mod blocking_stream;
 mod buf;
+mod copies;
 mod cores;
 mod fs;
 mod identity;
@@ -59,6 +60,7 @@ pub use blocking_stream::BlockingStream;
 pub use buf::{
     Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, pool,
 };
+pub use copies::{Copies, copies, count_copy};
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
 pub use fs::{File, FileHandle, OpenOptions, Patience, names as files};
 pub use identity::{ActingAs, act_as, may_access};
@@ -73,8 +75,8 @@ pub use pooled::Pooled;
 pub use random::random;
 pub use readable::Readable;
 pub use runtime::{
-    Config, JoinError, JoinHandle, NoRing, Runtime, available_cores, has_polled, is_alone, is_running, round,
-    spawn, submit, yield_now,
+    Config, JoinError, JoinHandle, NoRing, Runtime, STALL, Stalls, available_cores, has_polled, is_alone,
+    is_running, round, spawn, stalls, submit, yield_now,
 };
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};

@@ -241,7 +241,7 @@ impl OsdUnit {
                 }
                 let list = parameter_list(command, mover, parameter_len).await?;
                 let wanted_out = u64::from(parameter_len);
-                let set = self.nexuses.set_port_groups(&command.nexus, &list).await;
+                let set = self.nexuses.set_port_groups(command, &list).await;
                 set.map_err(|sense| Outcome { wanted_out, ..sense.into() })?;
                 Ok(Outcome::wrote(wanted_out))
             }

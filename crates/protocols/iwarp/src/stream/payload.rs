@@ -2,7 +2,7 @@
 
 use crate::crc::Crc32c;
 
-/// Bytes to send, by reference: cheap to split; read only for the CRC.
+/// Bytes to send, by reference: cheap to split; read only for the CRC, or copied for markers.
 pub trait Payload: Sized {
     /// Length in bytes.
     fn len(&self) -> usize;
@@ -18,8 +18,11 @@ pub trait Payload: Sized {
         None
     }
     /// Adds these bytes to `crc` and returns a payload that no longer changes. Memory that others
-    /// may write concurrently must be copied first. Called only if CRCs are on.
+    /// may write concurrently must be copied first. Called only if CRCs are on, without markers.
     fn with_crc(self, crc: &mut Crc32c) -> Self;
+    /// Copies the bytes from `at` on that fill `to`. Returns whether they could be read. Called
+    /// only with markers.
+    fn copy_to(&self, at: usize, to: &mut [u8]) -> bool;
 }
 
 /// Receives FPDUs in order: the one queue in front of a connection's socket.
@@ -28,6 +31,10 @@ pub trait Sink<P> {
     fn bytes(&mut self, bytes: &[u8]);
     /// Appends a payload, by reference.
     fn payload(&mut self, payload: P);
+    /// Appends `len` bytes that `fill` copies to a place of this sink: the payload, with markers
+    /// between its bytes. If `fill` returns false, some bytes could not be read: then none of
+    /// the FPDU must be sent.
+    fn marked(&mut self, payload: P, len: usize, fill: impl FnOnce(&P, &mut [u8]) -> bool);
 }
 
 impl Payload for Vec<u8> {
@@ -44,6 +51,9 @@ impl Payload for Vec<u8> {
     fn with_crc(self, crc: &mut Crc32c) -> Self {
         crc.update(&self);
         self
+    }
+    fn copy_to(&self, at: usize, to: &mut [u8]) -> bool {
+        self.as_slice().copy_to(at, to)
     }
 }
 
@@ -63,6 +73,10 @@ impl Payload for &[u8] {
         crc.update(self);
         self
     }
+    fn copy_to(&self, at: usize, to: &mut [u8]) -> bool {
+        to.copy_from_slice(&self[at..at + to.len()]);
+        true
+    }
 }
 
 impl<P: AsRef<[u8]>> Sink<P> for Vec<u8> {
@@ -71,5 +85,10 @@ impl<P: AsRef<[u8]>> Sink<P> for Vec<u8> {
     }
     fn payload(&mut self, payload: P) {
         self.extend_from_slice(payload.as_ref());
+    }
+    fn marked(&mut self, payload: P, len: usize, fill: impl FnOnce(&P, &mut [u8]) -> bool) {
+        let start = self.len();
+        self.resize(start + len, 0);
+        fill(&payload, &mut self[start..]);
     }
 }

@@ -196,25 +196,39 @@ impl Writer {
     }
 
     #[inline]
-    fn payload<P: Payload>(&mut self, mut payload: P, sink: &mut impl Sink<P>) {
-        while self.markers {
-            self.due_marker(sink);
-            if payload.len() <= self.to_marker {
-                self.passed(payload.len());
-                break;
-            }
-            let n = self.to_marker;
-            let now = payload.split_to(n);
-            self.whole(now, sink);
-            self.passed(n);
+    fn payload<P: Payload>(&mut self, payload: P, sink: &mut impl Sink<P>) {
+        if self.markers {
+            return self.marked(payload, sink);
         }
-        self.whole(payload, sink);
-    }
-
-    #[inline]
-    fn whole<P: Payload>(&mut self, payload: P, sink: &mut impl Sink<P>) {
         let payload = if self.crc { payload.with_crc(&mut self.sum) } else { payload };
         sink.payload(payload);
+    }
+
+    /// Copies a payload with the markers that are due before and between its bytes: by reference
+    /// each 508 bytes of it would be a piece of their own.
+    fn marked<P: Payload>(&mut self, payload: P, sink: &mut impl Sink<P>) {
+        let markers = match payload.len().checked_sub(self.to_marker + 1) {
+            Some(behind) => 1 + behind / MARKER_GAP,
+            None => 0,
+        };
+        let len = payload.len() + markers * MARKER_LEN;
+        sink.marked(payload, len, |payload, place| {
+            let (mut from, mut to, mut readable) = (0, 0, true);
+            while to < place.len() {
+                if let Some(marker) = self.next_marker() {
+                    place[to..to + MARKER_LEN].copy_from_slice(&marker);
+                    to += MARKER_LEN;
+                }
+                let n = self.to_marker.min(place.len() - to);
+                readable &= payload.copy_to(from, &mut place[to..to + n]);
+                self.passed(n);
+                (from, to) = (from + n, to + n);
+            }
+            if self.crc {
+                self.sum.update(place);
+            }
+            readable
+        });
     }
 
     fn passed(&mut self, n: usize) {
@@ -222,21 +236,28 @@ impl Writer {
         self.since += n;
     }
 
-    /// Appends a marker if one is due. It points back to the FPDU's start; right before an FPDU it
-    /// is 0 (RFC 5044 §4.3).
+    /// Appends a marker if one is due.
     fn due_marker<P>(&mut self, sink: &mut impl Sink<P>) {
+        if let Some(marker) = self.next_marker() {
+            if self.crc {
+                self.sum.update(&marker);
+            }
+            sink.bytes(&marker);
+        }
+    }
+
+    /// The marker, if one is due. It points back to the FPDU's start; right before an FPDU it is 0
+    /// (RFC 5044 §4.3).
+    #[inline]
+    fn next_marker(&mut self) -> Option<[u8; MARKER_LEN]> {
         if self.to_marker > 0 {
-            return;
+            return None;
         }
         let [high, low] = (self.since as u16).to_be_bytes();
-        let marker = [0, 0, high, low];
-        if self.crc {
-            self.sum.update(&marker);
-        }
-        sink.bytes(&marker);
         if self.since > 0 {
             self.since += MARKER_LEN;
         }
         self.to_marker = MARKER_GAP;
+        Some([0, 0, high, low])
     }
 }

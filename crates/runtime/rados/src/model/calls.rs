@@ -305,9 +305,13 @@ impl Image {
         Ok(is_locked)
     }
 
-    pub(crate) fn break_lock(&self, owner: &str) -> Result<(), Error> {
+    pub(crate) fn break_lock(&self, owner: &str) -> Result<bool, Error> {
         let owner = plain(owner).to_owned();
-        self.wait("breaking a lock", move |image| _ = image.lock.take_if(|lock| *lock == owner))
+        self.wait("breaking a lock", move |image| image.lock.take_if(|lock| *lock == owner).is_some())
+    }
+
+    pub(crate) fn break_fenced_lock(&self, owner: &str) -> Result<(), Error> {
+        self.break_lock(owner).map(drop)
     }
 
     pub(crate) fn release_lock(&self) -> Result<(), Error> {

@@ -60,6 +60,7 @@ impl Arriving {
         if let Some((open, filled)) = &mut self.open
             && let Some(room) = open.get_mut(*filled..*filled + here)
         {
+            runtime::count_copy(here);
             room.copy_from_slice(piece);
             *filled += here;
             return Taken::Copied;
@@ -73,6 +74,7 @@ impl Arriving {
         let len = if self.is_empty() { here + rest } else { (here + rest).max(GATHERED) };
         let Some(mut open) = pool::alloc(len) else { return Taken::Needs(len) };
         self.close();
+        runtime::count_copy(here);
         open[..here].copy_from_slice(piece);
         self.open = Some((open, here));
         Taken::Copied
@@ -109,6 +111,7 @@ impl Arriving {
         match room {
             Some((mut open, filled)) => {
                 let end = filled + bytes.len();
+                runtime::count_copy(bytes.len());
                 open[filled..end].copy_from_slice(&bytes);
                 self.put_back(open, end);
                 Taken::Copied

@@ -53,7 +53,8 @@ impl Handle {
         let mut stream = Stream::new(&agreed, &stream_options);
         stream.post_receives(options.first_receives.min(options.receives));
         let mut outbox = Outbox::default();
-        outbox.lend = options.lend && !agreed.crc;
+        // A CRC covers, and markers stand between, bytes of a copy.
+        outbox.lend = options.lend && !agreed.crc && !agreed.send_markers;
         stream.start::<Data<'_>>(&mut outbox);
         let inner = Inner {
             stream,

@@ -210,6 +210,7 @@ pub(super) fn find(buffers: &[BufMut], mut offset: usize) -> Option<(usize, usiz
 /// Copies `bytes` to `offset` of the whole.
 pub(super) fn copy_in(buffers: &mut [BufMut], offset: usize, mut bytes: &[u8]) {
     let Some((first, mut at)) = find(buffers, offset) else { return };
+    runtime::count_copy(bytes.len());
     for buffer in &mut buffers[first..] {
         let (here, rest) = bytes.split_at(bytes.len().min(buffer.len() - at));
         buffer[at..at + here.len()].copy_from_slice(here);

@@ -311,8 +311,9 @@ impl Pair {
     async fn transmit(&self, mut gather: Gather) -> (std::io::Result<()>, Gather) {
         loop {
             let sent = {
-                let end = self.inner.borrow().outbox.swapped;
-                self.loans.borrow_mut().send(&self.socket, &mut gather, end)
+                let outbox = &self.inner.borrow().outbox;
+                let mut send = || self.loans.borrow_mut().send(&self.socket, &mut gather, outbox.swapped);
+                outbox.readable().and_then(|()| send())
             };
             match sent {
                 Ok(Lent::All) => return (Ok(()), gather),
@@ -364,8 +365,10 @@ impl Pair {
             return;
         }
         let result = {
-            let Outbox { gather, end, .. } = &mut self.inner.borrow_mut().outbox;
-            match self.loans.borrow_mut().send(&self.socket, gather, *end) {
+            let outbox = &mut self.inner.borrow_mut().outbox;
+            let readable = outbox.readable();
+            let Outbox { gather, end, .. } = outbox;
+            match readable.and_then(|()| self.loans.borrow_mut().send(&self.socket, gather, *end)) {
                 Ok(Lent::Rest) => self.socket.try_send(gather).map(drop),
                 Ok(Lent::All | Lent::Full) => Ok(()),
                 Err(error) => Err(error),

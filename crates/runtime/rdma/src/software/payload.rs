@@ -2,6 +2,7 @@
 //! only for a CRC.
 
 use std::collections::VecDeque;
+use std::io;
 
 use iwarp::crc::Crc32c;
 use iwarp::stream::{Payload, Sink};
@@ -66,6 +67,30 @@ impl Payload for Data<'_> {
         }
         stable
     }
+
+    fn copy_to(&self, mut at: usize, mut to: &mut [u8]) -> bool {
+        if let Some(head) = self.head.get(at..).filter(|head| !head.is_empty()) {
+            let (now, rest) = to.split_at_mut(head.len().min(to.len()));
+            now.copy_from_slice(&head[..now.len()]);
+            (at, to) = (at + now.len(), rest);
+        }
+        at -= self.head.len().min(at);
+        for buf in &self.chain {
+            if to.is_empty() {
+                break;
+            }
+            if at >= buf.len() {
+                at -= buf.len();
+                continue;
+            }
+            let (now, rest) = to.split_at_mut((buf.len() - at).min(to.len()));
+            if buf.slice(at..at + now.len()).try_copy_to(now).is_err() {
+                return false;
+            }
+            (at, to) = (0, rest);
+        }
+        true
+    }
 }
 
 /// Copies a region's bytes and digests the copy, piece by piece.
@@ -112,6 +137,7 @@ pub(super) fn copy_out(buffers: &[BufMut], mut at: usize, mut len: usize) -> Cha
             continue;
         }
         let mut rest = &buffer[at..buffer.len().min(at + len)];
+        runtime::count_copy(rest.len());
         at = 0;
         len -= rest.len();
         while !rest.is_empty() {
@@ -146,6 +172,8 @@ pub(super) struct Outbox {
     reports: VecDeque<(u64, Completion)>,
     pub(super) sent: u64,
     pub(super) copied: u64,
+    /// Some of the data could not be read, so nothing more may be sent.
+    unreadable: bool,
 }
 
 impl Outbox {
@@ -158,6 +186,18 @@ impl Outbox {
     pub(super) fn due(&mut self, taken: u64) -> Option<Completion> {
         let (at, _) = self.reports.front()?;
         if *at > taken { None } else { self.reports.pop_front().map(|(_, completion)| completion) }
+    }
+
+    /// Checks that everything appended was readable.
+    ///
+    /// # Errors
+    /// If a file behind some of it was cut short.
+    pub(super) fn readable(&self) -> io::Result<()> {
+        if self.unreadable {
+            Err(io::Error::other("a file that was being sent was cut short"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes the data to send; later data is collected in `spare`.
@@ -196,6 +236,114 @@ impl<'a> Sink<Data<'a>> for Outbox {
                 true => self.gather.push_lent(buf),
                 false => self.gather.push(buf),
             }
+        }
+    }
+
+    fn marked(&mut self, payload: Data<'a>, len: usize, fill: impl FnOnce(&Data<'a>, &mut [u8]) -> bool) {
+        self.end += len as u64;
+        self.sent += payload.chain.len() as u64;
+        self.copied += payload.chain.len() as u64;
+        if len <= SHORT {
+            let mut copy = [0; SHORT];
+            self.unreadable |= !fill(&payload, &mut copy[..len]);
+            return self.gather.push_copy(&copy[..len]);
+        }
+        let (copy, readable) = match pool::alloc(len) {
+            Some(mut copy) => {
+                let readable = fill(&payload, &mut copy);
+                (copy.freeze(), readable)
+            }
+            None => {
+                let mut copy = vec![0; len];
+                let readable = fill(&payload, &mut copy);
+                (Buf::from(copy), readable)
+            }
+        };
+        self.unreadable |= !readable;
+        self.gather.push(copy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use iwarp::mpa::{Agreed, Role};
+    use iwarp::stream::{Options, Remote, SendFlags, Stream};
+    use runtime::Region;
+
+    use super::*;
+
+    fn with_markers(crc: bool) -> Stream {
+        let agreed = Agreed {
+            role: Role::Requester,
+            revision: 2,
+            crc,
+            send_markers: true,
+            receive_markers: false,
+            ird: 1,
+            ord: 1,
+            rtr: None,
+        };
+        Stream::new(&agreed, &Options::new([1; 16]))
+    }
+
+    /// A region with a different byte at each of the first 64 Ki places, and those bytes.
+    fn region() -> (Arc<Region>, Vec<u8>) {
+        let bytes: Vec<u8> = (0..64 << 10u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let region = Region::new(1 << 20).unwrap();
+        region.write_from(0, &bytes).unwrap();
+        (region, bytes)
+    }
+
+    /// Memory that sockets hold while they copy it had been a send for each 508 bytes.
+    #[test]
+    fn data_and_its_markers_are_one_piece_of_memory_to_send() {
+        let (region, bytes) = region();
+        let to = Remote { stag: iwarp::stag::Stag(7), to: 0 };
+        for crc in [false, true] {
+            let (mut ours, mut plain) = (with_markers(crc), with_markers(crc));
+            let (mut outbox, mut wire) = (Outbox::default(), Vec::new());
+            for (at, len) in [(4096, 60_000), (0, 100), (512, 4096)] {
+                let data = Chain::from(region.slice(at, len).unwrap());
+                ours.write(to, Data::new(&[], data), &mut outbox).unwrap();
+                plain.write(to, &bytes[at..at + len], &mut wire).unwrap();
+            }
+            // Each has a header before it, and a trailer behind.
+            assert!(outbox.gather.vectors() <= 3 * 3, "{:?}", outbox.gather);
+            assert_eq!((outbox.gather.len(), outbox.end), (wire.len(), wire.len() as u64));
+            assert_eq!((outbox.sent, outbox.copied), (64_196, 64_196));
+            assert!(outbox.readable().is_ok());
+        }
+    }
+
+    #[test]
+    fn any_part_of_a_head_and_its_data_is_copied() {
+        let (region, bytes) = region();
+        let mut chain = Chain::from(region.slice(100, 1000).unwrap());
+        chain.push(bytes[1100..1500].to_vec());
+        chain.push(region.slice(1500, 500).unwrap());
+        let data = Data::new(&bytes[60..100], chain);
+        for (at, len) in
+            [(0, 1940), (0, 10), (30, 20), (39, 1), (40, 1000), (1039, 402), (1440, 500), (1939, 1)]
+        {
+            let mut copy = vec![0; len];
+            assert!(data.copy_to(at, &mut copy));
+            assert_eq!(copy, bytes[60 + at..60 + at + len], "{len} bytes from {at}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_once_some_of_it_could_not_be_read() {
+        for len in [100, 5000] {
+            let mut outbox = Outbox::default();
+            with_markers(false)
+                .send(Data::new(b"fine", Chain::new()), SendFlags::default(), &mut outbox)
+                .unwrap();
+            assert!(outbox.readable().is_ok());
+            outbox.marked(Data::new(&[], Chain::new()), len, |_, _| false);
+            outbox.marked(Data::new(&[], Chain::new()), len, |_, _| true);
+            assert!(outbox.readable().is_err());
         }
     }
 }

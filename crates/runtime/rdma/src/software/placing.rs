@@ -254,6 +254,7 @@ impl Receiver {
         if filled > whole {
             match pool::alloc(BULK) {
                 Some(mut next) => {
+                    runtime::count_copy(filled - whole);
                     next[..filled - whole].copy_from_slice(&buffer[whole..filled]);
                     self.raw = Some((next, filled - whole));
                 }

@@ -32,6 +32,8 @@ pub use region::{Guard, LastUse, OutOfRange, Region, RegionRange};
 pub(crate) use region::{map as map_pages, unmap as unmap_pages};
 pub use unique::{BufMut, Destination};
 
+use crate::copies::count_copy;
+
 /// Immutable, counted bytes; cheap to clone and to slice. See the module for what "immutable" means
 /// for a region.
 pub struct Buf {
@@ -193,6 +195,7 @@ impl Buf {
     /// has some of them.
     pub fn try_copy_to(&self, dst: &mut [u8]) -> Result<(), OutOfRange> {
         assert_eq!(dst.len(), self.len, "lengths differ");
+        count_copy(self.len);
         let all = match self.as_slice() {
             Some(bytes) => {
                 dst.copy_from_slice(bytes);
@@ -220,6 +223,7 @@ impl Buf {
         if let Some(bytes) = self.as_slice() {
             return f(bytes);
         }
+        count_copy(self.len);
         let mut piece = [0u8; 4096];
         let mut at = 0;
         while at < self.len {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::pool::{self, Header};
 use super::{Buf, racy};
+use crate::copies::count_copy;
 use crate::fs::File;
 use crate::runtime::{Address, Core};
 
@@ -369,6 +370,7 @@ impl Region {
     /// Copies the bytes from `at` on to `dst`.
     pub fn read_into(&self, at: usize, dst: &mut [u8]) -> Result<(), OutOfRange> {
         let src = self.at(at, dst.len())?;
+        count_copy(dst.len());
         // SAFETY: the range was checked, and no `&mut [u8]` can name a region's memory.
         unsafe { whole(racy::copy_out(src.as_ptr(), dst)) }
     }
@@ -397,6 +399,7 @@ impl Region {
     /// Copies `src` to the bytes from `at` on.
     pub fn write_from(&self, at: usize, src: &[u8]) -> Result<(), OutOfRange> {
         let dst = self.at(at, src.len())?;
+        count_copy(src.len());
         // SAFETY: the range was checked, and no `&[u8]` can name a region's memory.
         unsafe { whole(racy::copy_in(src.as_ptr(), dst.as_ptr(), src.len())) }
     }
@@ -406,6 +409,7 @@ impl Region {
     pub fn write_buf(&self, at: usize, src: &Buf) -> Result<(), OutOfRange> {
         let (len, from) = (src.len(), src.as_ptr());
         let dst = self.at(at, len)?.as_ptr();
+        count_copy(len);
         if self.is_streamed(dst, len) && !src.is_region() {
             // SAFETY: both ranges were checked, alignment and length too; they do not overlap,
             // since the source is no region's.
@@ -546,6 +550,7 @@ impl RegionRange {
     /// Copies `src` to the start. Panics if `src` is longer.
     pub fn write(&mut self, src: &[u8]) {
         assert!(src.len() <= self.len(), "{} bytes into {}", src.len(), self.len());
+        count_copy(src.len());
         // SAFETY: the range is mapped and long enough, and no `&[u8]` can name a region's memory.
         let all = unsafe { racy::copy_in(src.as_ptr(), self.as_mut_ptr(), src.len()) };
         assert!(all, "a bus error");

@@ -55,6 +55,17 @@ fn a_pool_never_maps_more_than_its_limit_and_carves_free_chunks_anew() {
     assert!(pool::alloc(1 << 20).is_some());
 }
 
+/// `pool` of the configuration is at least that.
+#[test]
+fn a_pool_of_18_mib_has_a_block_of_each_size_at_once() {
+    let all = |mib: usize| -> usize {
+        pool::set_limit(mib << 20);
+        let sizes = (12..=20).map(|bits| pool::alloc(1 << bits));
+        sizes.collect::<Vec<_>>().iter().flatten().count()
+    };
+    assert_eq!((all(16), all(18)), (8, 9));
+}
+
 #[test]
 fn no_buffer_is_longer_than_the_largest_class() {
     assert!(pool::alloc(pool::MAX_ALLOC + 1).is_none());

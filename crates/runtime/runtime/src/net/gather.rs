@@ -7,6 +7,7 @@ use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 
 use crate::buf::{Buf, Chain};
+use crate::copies::{count_copy, count_sent};
 use crate::sim::calls;
 
 /// Stable bytes up to this length are copied by [`Gather::push`]: cheaper than a vector of their
@@ -141,6 +142,7 @@ impl Gather {
     pub fn push(&mut self, buf: Buf) {
         if buf.len() <= COPIED {
             if let Some(bytes) = buf.as_slice() {
+                count_copy(bytes.len());
                 return self.push_copy(bytes);
             }
         }
@@ -262,7 +264,9 @@ impl Gather {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let sent = self.send_vectors(socket, vectors);
-        self.advance(*sent.as_ref().unwrap_or(&0));
+        let n = *sent.as_ref().unwrap_or(&0);
+        count_sent(n);
+        self.advance(n);
         self.0.release(held);
         sent
     }

@@ -18,6 +18,7 @@ use super::Gather;
 use super::gather::Kind;
 use super::options::check;
 use crate::buf::{map_pages, unmap_pages};
+use crate::copies::count_lent;
 use crate::op::is_transient;
 
 /// Bytes of headers that may be unconfirmed before their pages are left to the kernel. Touched page
@@ -147,6 +148,7 @@ impl Lender {
             match usize::try_from(moved) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
+                    count_lent(n);
                     self.in_pipe -= n;
                     gather.advance(n);
                 }

@@ -13,6 +13,7 @@ use super::options::{self, Keepalive, check, set};
 use super::path::{self, PathOptions, TcpInfo};
 use super::{Gather, Lender, Lent, Scatter};
 use crate::buf::{Bytes, RegionRange, pool};
+use crate::copies::{count_dropped, count_received, count_sent};
 use crate::op::{IGNORED, Op, RECV_BUFFER, Watched, is_transient};
 use crate::runtime::Core;
 use crate::sim::calls;
@@ -104,6 +105,7 @@ impl TcpStream {
             self.more.set(completion.socket_nonempty());
             match completion.count() {
                 Ok(n) => {
+                    count_received(n);
                     let Some(id) = completion.buffer() else { return Ok(Bytes::new()) };
                     return Ok(Core::current().provided.borrow_mut().take(id, n));
                 }
@@ -141,6 +143,7 @@ impl TcpStream {
             match completion.count() {
                 Ok(0) => break,
                 Ok(n) => {
+                    count_received(n);
                     scatter.advance(n);
                     received += n;
                     if received >= at_least {
@@ -181,7 +184,10 @@ impl TcpStream {
             let (completion, ()) = op.await;
             self.more.set(completion.socket_nonempty());
             match completion.count() {
-                Ok(n) => return Ok(n),
+                Ok(n) => {
+                    count_dropped(n);
+                    return Ok(n);
+                }
                 Err(e) if is_transient(&e) => self.after(&e, libc::POLLIN).await,
                 Err(e) => return Err(e),
             }
@@ -194,10 +200,12 @@ impl TcpStream {
         let len = len.min(1 << 30);
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         // SAFETY: recv(2): of a TCP socket, MSG_TRUNC takes the bytes without storing them.
-        self.now(len, |fd| unsafe {
+        let got = self.now(len, |fd| unsafe {
             let null = std::ptr::null_mut();
             calls::recv(fd, null, len).unwrap_or_else(|| count(libc::recv(fd, null.cast(), len, flags)))
-        })
+        })?;
+        count_dropped(got);
+        Ok(got)
     }
 
     /// Bytes that have come and that no receive has taken (SIOCINQ): a system call. 0 also when the
@@ -253,19 +261,23 @@ impl TcpStream {
     /// `ptr` may be written for `len` bytes, by the kernel, until this returns.
     unsafe fn recv_now(&self, ptr: *mut u8, len: usize) -> io::Result<usize> {
         // SAFETY: the caller's.
-        self.now(len, |fd| unsafe {
+        let got = self.now(len, |fd| unsafe {
             calls::recv(fd, ptr, len)
                 .unwrap_or_else(|| count(libc::recv(fd, ptr.cast(), len, libc::MSG_DONTWAIT)))
-        })
+        })?;
+        count_received(got);
+        Ok(got)
     }
 
     /// # Safety
     /// The header's vectors may be written, by the kernel, until this returns.
     unsafe fn recvmsg_now(&self, room: usize, header: *mut libc::msghdr) -> io::Result<usize> {
         // SAFETY: the caller's.
-        self.now(room, |fd| unsafe {
+        let got = self.now(room, |fd| unsafe {
             calls::recvmsg(fd, header).unwrap_or_else(|| count(libc::recvmsg(fd, header, libc::MSG_DONTWAIT)))
-        })
+        })?;
+        count_received(got);
+        Ok(got)
     }
 
     /// Calls `receive` for up to `room` bytes, and again if a signal interrupted it.
@@ -347,7 +359,10 @@ impl TcpStream {
             gather = back;
             match completion.count() {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), gather),
-                Ok(n) => gather.advance(n),
+                Ok(n) => {
+                    count_sent(n);
+                    gather.advance(n);
+                }
                 Err(e) if is_transient(&e) => self.after(&e, libc::POLLOUT).await,
                 Err(e) => return (Err(e), gather),
             }

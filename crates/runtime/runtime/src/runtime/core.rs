@@ -13,6 +13,7 @@ use io_uring::{opcode, squeue, types};
 use super::Config;
 use super::remote::{Address, Message, Remote};
 use super::spin::{Polled, Spin};
+use super::stall::{Stalls, Watch};
 use super::task::{self, Tasks};
 use super::waker::TaskName;
 use crate::buf::racy;
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     event_armed: Cell<bool>,
     /// The time, once a task has asked for it in this turn.
     now: Cell<Option<Instant>>,
+    /// Notices turns that take too long.
+    watch: RefCell<Watch>,
     /// Whether to poll or to sleep; its clock begins with the core.
     spin: RefCell<Spin>,
     /// Whether the latest wait polled, since there was nothing to do.
@@ -113,6 +116,7 @@ impl Core {
             main_woken: Cell::new(false),
             event_armed: Cell::new(false),
             now: Cell::new(None),
+            watch: RefCell::default(),
             spin: RefCell::new(Spin::new(u64::from(config.spin_us) * 1000)),
             polled: Cell::new(false),
             begun: Instant::now(),
@@ -163,6 +167,16 @@ impl Core {
     /// The runtime's number in the process.
     pub(super) fn number(&self) -> usize {
         usize::from(self.remote.number())
+    }
+
+    /// The thread begins to drive a future: it did something else since the last turn.
+    pub(super) fn begin(&self) {
+        self.watch.borrow_mut().forget();
+    }
+
+    /// Its turns that took too long.
+    pub(super) fn stalls(&self) -> Stalls {
+        self.watch.borrow().stalls()
     }
 
     /// Whether it had to wait for its latest work, and polled meanwhile.
@@ -320,6 +334,7 @@ impl Core {
             return false;
         }
         let now = self.now();
+        self.watch.borrow_mut().begin(now);
         let mut fired = false;
         loop {
             let waker = self.timers.borrow_mut().pop_due(now);
@@ -337,7 +352,9 @@ impl Core {
         if self.spin.borrow().is_off() || self.uring.polls() == 0 {
             return self.sleep();
         }
-        let mut begin = self.elapsed_ns();
+        let now = Instant::now();
+        self.watch.borrow_mut().end(now);
+        let mut begin = self.nanoseconds(now);
         let budget = self.spin.borrow_mut().budget_ns(begin);
         if budget == 0 {
             self.sleep();
@@ -390,7 +407,13 @@ impl Core {
     /// Nanoseconds since the core began.
     #[inline]
     fn elapsed_ns(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.nanoseconds(Instant::now())
+    }
+
+    /// Nanoseconds from the core's beginning until `now`.
+    #[inline]
+    fn nanoseconds(&self, now: Instant) -> u64 {
+        u64::try_from((now - self.begun).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Submits, and sleeps until the next completion, timer or message.
@@ -400,7 +423,9 @@ impl Core {
         self.provided.borrow_mut().refill();
         if self.remote.mailbox.may_sleep() {
             let deadline = self.timers.borrow().next().into_iter().chain(crate::uses::sweep()).min();
-            let timeout = deadline.map(|at| at.saturating_duration_since(clock()));
+            let now = clock();
+            self.watch.borrow_mut().end(now);
+            let timeout = deadline.map(|at| at.saturating_duration_since(now));
             self.must_enter(1, timeout);
         }
         self.remote.mailbox.awake();

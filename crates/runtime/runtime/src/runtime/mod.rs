@@ -9,6 +9,7 @@ mod mailbox;
 mod refused;
 mod remote;
 mod spin;
+mod stall;
 mod sync;
 mod task;
 mod waker;
@@ -28,6 +29,7 @@ pub(crate) use self::core::Core;
 pub use refused::NoRing;
 pub(crate) use refused::explained;
 pub(crate) use remote::Address;
+pub use stall::{STALL, Stalls};
 pub use task::{JoinError, JoinHandle, spawn};
 
 /// Configuration of a runtime.
@@ -95,6 +97,7 @@ impl Runtime {
     /// ring breaks.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _entered = self.core.enter();
+        self.core.begin();
         let mut future = pin!(future);
         let waker = self.core.main_waker();
         let mut cx = Context::from_waker(&waker);
@@ -140,6 +143,12 @@ pub fn has_polled() -> bool {
 /// True outside of a runtime.
 pub fn is_alone() -> bool {
     Core::with_current(|core| core.is_none_or(|core| core.is_alone()))
+}
+
+/// Turns of this core that took longer than [`STALL`]; none outside of a runtime. A core without a
+/// timer does not look.
+pub fn stalls() -> Stalls {
+    Core::with_current(|core| core.map_or_else(Stalls::default, |core| core.stalls()))
 }
 
 /// Submits queued operations to the kernel at once. The kernel begins them with the thread's

@@ -363,6 +363,9 @@ pub fn describe(store: &dyn ObjectStore) -> String {
                 out.push('\n');
             }
             assert_eq!(next, info.length);
+            let beyond = next.saturating_add(3 * BLOCK);
+            assert!(!store.extents(id, beyond, 10, 10, &mut extents).unwrap());
+            assert_eq!(extents.last().map_or(0, |last| last.at + last.len), next, "extents beyond the end");
             let (at, len) = (info.length / 3 + 1, 5000);
             let some = now(store.read(id, at, len)).unwrap().to_vec();
             let _ = writeln!(out, "  read {} {:08x}", some.len(), crc_fast::crc32_iscsi(&some));

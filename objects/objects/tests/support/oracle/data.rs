@@ -95,8 +95,9 @@ impl Data {
         Ok(())
     }
 
+    /// None from `at` beyond the end, where a shrinking object may have left a caller.
     pub fn extents(&self, at: u64, len: u64) -> Vec<Extent> {
-        let end = at.saturating_add(len).min(self.length);
+        let end = at.saturating_add(len).min(self.length).max(at);
         let mut extents: Vec<Extent> = Vec::new();
         let mut next = at;
         let mut push = |at: u64, to: u64, data| match extents.last_mut() {
