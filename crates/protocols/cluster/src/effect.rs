@@ -175,8 +175,10 @@ pub enum Request {
     Move(UnitId, GatewayId),
     /// Moves units so that all gateways own about as many.
     Spread,
-    /// Serves one more unit.
+    /// Serves one more unit, at the gateway with the fewest.
     Add(UnitId),
+    /// Serves one more unit, at this gateway: others may not know it yet.
+    AddHere(UnitId),
     /// Serves a unit no more.
     Remove(UnitId),
     /// This gateway hands its units over and leaves.

@@ -500,6 +500,7 @@ impl Gateway {
             }
             Request::Spread => Ok(record.spread()),
             Request::Add(unit) => record.add(unit),
+            Request::AddHere(unit) => record.add_at(unit, self.id),
             Request::Remove(unit) => record.remove(unit).map(|()| true),
             Request::Leave => Ok(record.leave(self.id)),
         }

@@ -258,10 +258,35 @@ impl Record {
         Ok(true)
     }
 
-    /// Begins to serve a unit no more.
+    /// [`Self::add`], at the gateway `by`. A unit that is being removed stays. Whether that changed
+    /// anything.
     ///
     /// # Errors
-    /// If it is not served, or is being moved.
+    /// If the record has no room for it.
+    pub fn add_at(&mut self, unit: UnitId, by: GatewayId) -> Result<bool, Refusal> {
+        let (serves, has_room) = (self.serves(by), self.places.len() < PLACES);
+        match self.places.get_mut(&unit) {
+            Some(place @ Place::Moving { to: Next::Removed, .. }) => {
+                let Place::Moving { from, .. } = *place else { return Ok(false) };
+                *place = match from == by || !serves {
+                    true => Place::Owned { by: from },
+                    false => Place::Moving { from, to: Next::Gateway(by) },
+                };
+                Ok(true)
+            }
+            Some(_) => Ok(false),
+            None if serves && has_room => {
+                self.places.insert(unit, Place::Owned { by });
+                Ok(true)
+            }
+            None => self.add(unit),
+        }
+    }
+
+    /// Begins to serve a unit no more. One that is being moved goes nowhere then.
+    ///
+    /// # Errors
+    /// If it is not served.
     pub fn remove(&mut self, unit: UnitId) -> Result<(), Refusal> {
         match self.places.get_mut(&unit) {
             None => Err(Refusal::NoUnit),
@@ -269,13 +294,12 @@ impl Record {
                 self.places.remove(&unit);
                 Ok(())
             }
-            Some(place) => match *place {
-                Place::Owned { by } => {
-                    *place = Place::Moving { from: by, to: Next::Removed };
-                    Ok(())
+            Some(place) => {
+                if let Place::Owned { by: from } | Place::Moving { from, .. } = *place {
+                    *place = Place::Moving { from, to: Next::Removed };
                 }
-                _ => Err(Refusal::NotNow),
-            },
+                Ok(())
+            }
         }
     }
 
@@ -517,6 +541,29 @@ mod tests {
         assert!(record.places.values().all(|place| *place == Place::Vacant));
         record.join(GatewayId(1), member(7)).expect("a gateway joins");
         assert_eq!(owned(&record, 1), 2);
+    }
+
+    #[test]
+    fn a_unit_is_added_where_it_is_asked_for_and_stays_if_it_was_being_removed() {
+        let mut record = group(1, 1);
+        record.join(GatewayId(2), member(2)).expect("a gateway joins");
+        let new = UnitId(9);
+        let at = |record: &Record| record.places[&new];
+        // The first one would be chosen by load after this.
+        record.add(UnitId(8)).expect("there is room");
+        assert_eq!(record.add_at(new, GatewayId(2)), Ok(true));
+        assert_eq!(at(&record), Place::Owned { by: GatewayId(2) });
+        assert_eq!(record.add_at(new, GatewayId(1)), Ok(false), "it has an owner");
+        record.remove(new).expect("it is there");
+        assert_eq!(record.add_at(new, GatewayId(2)), Ok(true));
+        assert_eq!(at(&record), Place::Owned { by: GatewayId(2) });
+        record.remove(new).expect("it is there");
+        assert_eq!(record.add_at(new, GatewayId(1)), Ok(true));
+        let moving = Place::Moving { from: GatewayId(2), to: Next::Gateway(GatewayId(1)) };
+        assert_eq!(at(&record), moving);
+        record.remove(new).expect("it is there");
+        assert_eq!(at(&record), Place::Moving { from: GatewayId(2), to: Next::Removed });
+        assert!(record.end_move(new) && !record.places.contains_key(&new));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl View {
         match asked {
             Request::Move(unit, to) => record.begin_move(unit, to)?,
             Request::Spread => drop(record.spread()),
-            Request::Add(_) | Request::Remove(_) | Request::Leave => {}
+            Request::Add(_) | Request::AddHere(_) | Request::Remove(_) | Request::Leave => {}
         }
         let begun = |(unit, before): &(UnitId, Place)| match (before, record.places.get(unit)) {
             (Place::Owned { by }, Some(Place::Moving { to: Next::Gateway(to), .. })) => {

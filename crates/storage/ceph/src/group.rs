@@ -43,7 +43,7 @@ pub struct GroupConfig {
     pub gateway: GatewayId,
     /// The newest secret of the group that it has.
     pub secret: u32,
-    /// The same in all gateways of the group.
+    /// The same in all gateways of the group, but while the administrator changes them.
     pub units: BTreeMap<UnitId, ImageName>,
     /// How long an operation on an image may take. After that this life of the gateway ends.
     pub op_timeout: Duration,
@@ -121,20 +121,25 @@ type Reporter = Box<dyn FnMut(Report) + Send>;
 pub struct Group {
     tell: Sender<Told>,
     status: Arc<Mutex<Status>>,
+    units: UnitNames,
 }
+
+/// The units that each life begins with.
+type UnitNames = Arc<Mutex<BTreeMap<UnitId, ImageName>>>;
 
 impl Group {
     /// Begins to be a gateway of the group.
     ///
     /// # Errors
     /// The timers do not fit, or there is no thread.
-    pub fn start(config: GroupConfig, report: Reporter) -> Result<Self, Error> {
+    pub fn start(mut config: GroupConfig, report: Reporter) -> Result<Self, Error> {
         config.timers.check().map_err(|wrong| Error::Name(wrong.to_owned()))?;
         let (tell, told) = channel();
         let status = Arc::new(Mutex::new(Status::default()));
-        let shared = Shared { config, tell: tell.clone(), status: status.clone() };
+        let units: UnitNames = Arc::new(Mutex::new(std::mem::take(&mut config.units)));
+        let shared = Shared { config, tell: tell.clone(), status: status.clone(), units: units.clone() };
         match rados::start_unpinned(move || live(shared, &told, report)) {
-            true => Ok(Self { tell, status }),
+            true => Ok(Self { tell, status, units }),
             false => Err(Error::NoThread),
         }
     }
@@ -146,6 +151,23 @@ impl Group {
         {
             answer(Err(NotDone::Unknown));
         }
+    }
+
+    /// Serves one more unit, at this gateway if no other one does.
+    pub fn add(&self, unit: UnitId, name: ImageName) {
+        lock(&self.units).insert(unit, name.clone());
+        // A next life begins with it.
+        let _ = self.tell.send(Told::Add(unit, name));
+    }
+
+    /// No gateway serves the unit any more.
+    pub fn remove(&self, unit: UnitId) {
+        lock(&self.units).remove(&unit);
+        let answer = move |removed: Result<(), NotDone>| match removed {
+            Ok(()) | Err(NotDone::Refused(Refusal::NoUnit)) => {}
+            Err(why) => tracing::warn!(unit = unit.0, %why, "a unit of the group is not taken out"),
+        };
+        self.ask(Request::Remove(unit), Box::new(answer));
     }
 
     /// What tells this gateway that a peer link to an instance is lost, or up again: a hint, so
@@ -173,6 +195,7 @@ struct Shared {
     config: GroupConfig,
     tell: Sender<Told>,
     status: Arc<Mutex<Status>>,
+    units: UnitNames,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -224,7 +247,7 @@ fn wait(told: &Receiver<Told>, pause: Duration) -> bool {
             Err(RecvTimeoutError::Timeout) => return false,
             Ok(Told::Ask(_, answer)) => answer(Err(NotDone::Unknown)),
             // Of the life before.
-            Ok(Told::Of(..) | Told::Link(..)) => {}
+            Ok(Told::Of(..) | Told::Link(..) | Told::Add(..)) => {}
         }
     }
 }

@@ -17,7 +17,7 @@ mod persist;
 mod space;
 mod store;
 
-pub use lock::lock_owner;
+pub use lock::{LockOwner, lock_owner};
 pub use name::{ImageName, NameError};
 pub use persist::ImagePersist;
 pub use rados::{Error, Login, wait_until_closed};

@@ -26,7 +26,7 @@ pub use identity::{Identity, IdentityError, Names};
 pub use landing::{Fill, LEAST as LEAST_LANDING, Land, Landing, Step as LandingStep};
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Principal, Verdict};
-pub use nexuses::{AbortTasks, HandedOver, KeptError, Nexuses, Tasks};
+pub use nexuses::{AbortTasks, Deed, HandedOver, KeptError, Nexuses, Tasks};
 pub use persist::{Persist, Reload};
 pub use ports::{AccessError, PortGroups};
 pub use unit::{Execution, LogicalUnit, ResetKind};

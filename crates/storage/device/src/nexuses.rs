@@ -3,13 +3,14 @@
 //! state before GOOD is returned. It serves every kind of unit; it never decodes a CDB and moves no
 //! data.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use scsi::cdb::PersistentReserveOut;
-use scsi::data::target_port_groups::{self, TargetPortGroup};
+use scsi::data::target_port_groups::{self, SetTargetPortGroup, TargetPortGroup};
 use scsi::data::vpd::{Designator, Identification, Identifier};
 use scsi::reservation::{
     Access, Effects, Environment, InAction, ItPort, Refusal, Reservations, SavedError, TransportId,
@@ -49,11 +50,20 @@ pub trait AbortTasks: Send + Sync + 'static {
         except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>>;
 
-    /// Reports that `command` removed the registrations, and any reservation, of this number of
-    /// `others`. `how`: `preempt` or `clear`.
-    fn preempted(&self, command: &Command, how: &'static str, others: usize) {
-        let _ = (command, how, others);
+    /// Reports what `command` has done to other initiators.
+    fn did(&self, command: &Command, deed: Deed) {
+        let _ = (command, deed);
     }
+}
+
+/// What a command has done to other initiators.
+#[derive(Clone, Copy, Debug)]
+pub enum Deed {
+    /// It removed the registrations, and any reservation, of this number of others: by PREEMPT, or
+    /// by CLEAR.
+    Preempted { by_clear: bool, others: usize },
+    /// It set the state of a target port group.
+    SetAccess(SetTargetPortGroup),
 }
 
 /// Why stored reservations cannot be restored. Serving the unit without them could let a fenced
@@ -493,14 +503,16 @@ impl Nexuses {
         let lost = |wanted: UnitAttention| {
             effects.attentions.iter().filter(|(port, told)| *told == wanted && port != own).count()
         };
-        for (how, others) in
-            [("preempt", lost(RegistrationsPreempted)), ("clear", lost(ReservationsPreempted))]
+        for (by_clear, others) in [(false, lost(RegistrationsPreempted)), (true, lost(ReservationsPreempted))]
         {
             if others > 0 {
-                let aborters = self.aborters();
-                aborters.iter().flatten().for_each(|aborter| aborter.preempted(command, how, others));
+                self.tell(command, Deed::Preempted { by_clear, others });
             }
         }
+    }
+
+    fn tell(&self, command: &Command, deed: Deed) {
+        self.aborters().iter().flatten().for_each(|aborter| aborter.did(command, deed));
     }
 
     /// The state after the command, or its refusal.
@@ -642,10 +654,16 @@ impl Nexuses {
     ///
     /// # Errors
     /// The sense data for the response.
-    pub async fn set_port_groups(&self, nexus: &ItlNexus, list: &[u8]) -> Result<(), Sense> {
-        let ports = nexus.ports.as_ref().filter(|ports| ports.explicit());
+    pub async fn set_port_groups(&self, command: &Command, list: &[u8]) -> Result<(), Sense> {
+        let ports = command.nexus.ports.as_ref().filter(|ports| ports.explicit());
         let ports = ports.ok_or(Sense::invalid_service_action())?;
-        ports.set(&target_port_groups::parse_set(list)?, nexus).await
+        let wanted = target_port_groups::parse_set(list)?;
+        ports.set(&wanted, &command.nexus).await?;
+        // A list may name a group many times.
+        let last: BTreeMap<u16, SetTargetPortGroup> =
+            wanted.into_iter().map(|set| (set.group_or_port, set)).collect();
+        last.into_values().for_each(|set| self.tell(command, Deed::SetAccess(set)));
+        Ok(())
     }
 
     /// Takes the persistent reservations of a unit that this one replaces on the same store. Until

@@ -187,6 +187,14 @@ impl PortGroups {
         Ok(self.carry_out(plan, None).await?)
     }
 
+    /// Whether [`Self::change`] would change the group's state now.
+    ///
+    /// # Errors
+    /// A [`ChangeError`]: it would be refused.
+    pub fn would_change(&self, group: u16, to: AccessState) -> Result<bool, ChangeError> {
+        self.state().groups.plan_implicit(group, to).map(|plan| !plan.is_empty())
+    }
+
     async fn carry_out(&self, plan: Plan, by: Option<&ItlNexus>) -> std::io::Result<()> {
         if plan.is_empty() {
             return Ok(());

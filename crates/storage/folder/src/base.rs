@@ -17,6 +17,7 @@ use tree::{Attributes, Batch, Caller, Changed, Kind, NodeId, Permissions, Time, 
 use crate::cache::Cache;
 use crate::durable::Durability;
 use crate::locator::Locator;
+use crate::names::Names;
 use crate::node::{Descriptors, Node};
 use crate::permit::Permit;
 use crate::stat::{Changes, Stat};
@@ -63,6 +64,7 @@ pub(crate) struct Base {
     pub(crate) descriptors: Descriptors,
     pub(crate) locator: Locator,
     pub(crate) cache: Cache,
+    pub(crate) names: Names,
     pub(crate) changes: Changes,
     pub(crate) permit: Permit,
     pub(crate) durability: Durability,

@@ -139,16 +139,18 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use tree::Kind;
+    use std::os::fd::AsFd;
 
     use super::*;
+    use crate::stat::Stat;
 
     fn node(n: u32) -> Arc<Node> {
         let file = std::fs::File::open("/").unwrap();
         // The last byte chooses the part: all go to one part.
         let mut bytes = [0; 12];
         bytes[4..8].copy_from_slice(&n.to_le_bytes());
-        Node::new(NodeId::new(&bytes).unwrap(), Kind::Directory, file.into())
+        let stat = Stat::of(file.as_fd()).unwrap();
+        Node::new(NodeId::new(&bytes).unwrap(), &stat, None, file.into())
     }
 
     #[test]

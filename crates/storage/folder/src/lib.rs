@@ -41,6 +41,7 @@ mod listing;
 mod locate;
 mod locator;
 mod metadata;
+mod names;
 mod node;
 mod open;
 mod permit;

@@ -21,6 +21,10 @@ use crate::{failed, open_failed};
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) kind: Kind,
+    /// Device and inode, which no other file can have while this one is open.
+    place: ((u32, u32), u64),
+    /// The name that it was opened by, as [`Names`](crate::names::Names) has it.
+    pub(crate) name: Option<u64>,
     path: OwnedFd,
     reader: OnceLock<File>,
     writer: Mutex<Option<Arc<File>>>,
@@ -64,10 +68,13 @@ impl Descriptors {
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, kind: Kind, path: OwnedFd) -> Arc<Self> {
+    /// The file that is open as `path`, with its attributes, and the name that it was opened by.
+    pub(crate) fn new(id: NodeId, stat: &Stat, name: Option<u64>, path: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
             id,
-            kind,
+            kind: stat.kind(),
+            place: (stat.device(), stat.inode()),
+            name,
             path,
             reader: OnceLock::new(),
             writer: Mutex::default(),
@@ -78,6 +85,11 @@ impl Node {
             list: Mutex::default(),
             used: AtomicBool::new(true),
         })
+    }
+
+    /// Whether these attributes are of this file.
+    pub(crate) fn is(&self, stat: &Stat) -> bool {
+        self.place == (stat.device(), stat.inode())
     }
 
     /// The O_PATH descriptor.

@@ -14,12 +14,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
-use tree::{Caller, Kind, Time, TreeError, TreeLimits};
+use tree::{Caller, Time, TreeError, TreeLimits};
 
 use crate::base::Base;
 use crate::cache::Cache;
 use crate::durable::Durability;
 use crate::locator::{By, Locator};
+use crate::names::Names;
 use crate::node::{Descriptors, Node};
 use crate::permit::Permit;
 use crate::seal::{self, Seal};
@@ -173,11 +174,12 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
         me: me.clone(),
         _held: held,
         path: path.to_owned(),
-        root: Node::new(id, Kind::Directory, root_path),
+        root: Node::new(id, &stat, None, root_path),
         descriptors,
         locator,
         // A file may need one for its name, one to be read, and one to be written.
         cache: Cache::new(most / 3),
+        names: Names::default(),
         changes: Changes::default(),
         permit,
         durability,

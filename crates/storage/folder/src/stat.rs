@@ -2,12 +2,12 @@
 //! attribute: the ctime, and a count of changes that did not move it.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp};
+use rustix::path::Arg;
 use tree::{Attributes, Device, Kind, NodeId, Time, TreeError};
 
 use crate::failed;
@@ -22,14 +22,16 @@ pub(crate) struct Stat(Statx);
 impl Stat {
     /// Attributes of an open file.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Result<Self, TreeError> {
-        Self::at(file, c"")
+        Self::read(file, c"", AtFlags::EMPTY_PATH)
     }
 
-    /// Attributes of a name in a directory; of the descriptor's file, if it is empty. A link is not
-    /// followed.
-    pub(crate) fn at(directory: BorrowedFd<'_>, name: &CStr) -> Result<Self, TreeError> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let flags = if name.is_empty() { flags | AtFlags::EMPTY_PATH } else { flags };
+    /// Attributes of a name in a directory. A link is not followed.
+    pub(crate) fn at(directory: BorrowedFd<'_>, name: impl Arg) -> Result<Self, TreeError> {
+        Self::read(directory, name, AtFlags::empty())
+    }
+
+    fn read(directory: BorrowedFd<'_>, name: impl Arg, more: AtFlags) -> Result<Self, TreeError> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | more;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         rustix::fs::statx(directory, name, flags, wanted).map(Self).map_err(failed)
     }

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -197,7 +197,7 @@ impl PastCache {
         if (about.dev(), about.ino()) != (known.dev(), known.ino()) {
             return None;
         }
-        let (memory_align, sector) = direct_alignment(&file, false)?;
+        let (memory_align, sector) = direct_alignment(&file, false).ok()??;
         let file = runtime::File::from_fd(file.into()).ok()?;
         Some(Self { file, memory_align, sector, refused: AtomicBool::new(false) })
     }
@@ -285,6 +285,7 @@ impl Medium {
         }
         let (memory_align, sector) = match cache {
             CacheMode::Direct => direct_alignment(&data, is_block_device)
+                .map_err(system("read with O_DIRECT"))?
                 .ok_or_else(|| OpenError::NoDirect { path: path.to_owned() })?,
             _ => (1, DEFAULT_BLOCK_SIZE),
         };
@@ -594,28 +595,30 @@ fn media_size(file: &File) -> io::Result<u64> {
 }
 
 /// The alignment that O_DIRECT requires of memory addresses, and of offsets and lengths. `None`
-/// without direct I/O.
-fn direct_alignment(file: &File, is_block_device: bool) -> Option<(usize, u32)> {
+/// without direct I/O; an error if that cannot be told, since the medium fails.
+fn direct_alignment(file: &File, is_block_device: bool) -> io::Result<Option<(usize, u32)>> {
     if let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
             let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
             // Both 0: this file does not support direct reads (encrypted, or data in the journal).
-            return (memory.is_power_of_two() && offset.is_power_of_two())
-                .then_some((memory as usize, offset.max(DEFAULT_BLOCK_SIZE)));
+            return Ok((memory.is_power_of_two() && offset.is_power_of_two())
+                .then_some((memory as usize, offset.max(DEFAULT_BLOCK_SIZE))));
         }
     }
     // Kernels before 6.1, and file systems that do not report it: ask the device, or try.
     if is_block_device {
-        let sector = rustix::fs::ioctl_blksszget(file).ok().filter(|s| s.is_power_of_two())?;
-        return Some((sector as usize, sector.max(DEFAULT_BLOCK_SIZE)));
+        let sector = rustix::fs::ioctl_blksszget(file)?;
+        return Ok(sector.is_power_of_two().then_some((sector as usize, sector.max(DEFAULT_BLOCK_SIZE))));
     }
-    let mut buf = pool::alloc(4096)?;
+    let mut buf = pool::alloc(4096).ok_or(io::ErrorKind::OutOfMemory)?;
     for sector in [512u32, 1024, 2048, 4096] {
-        if file.read_at(&mut buf[..sector as usize], 0).is_ok() {
-            return Some((sector as usize, sector));
+        match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut buf[..sector as usize], 0)) {
+            Ok(_) => return Ok(Some((sector as usize, sector))),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
         }
     }
-    None
+    Ok(None)
 }
 
 fn block_size(path: &Path, asked: Option<u32>, sector: u32) -> Result<u32, OpenError> {

@@ -13,18 +13,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cluster::record::{Member, Standing};
-use cluster::{Effect, Epoch, Event, Gateway, InstanceId, Refusal, Request, Stop, Time, UnitId, View};
-use rados::{Client, Error, Object, Watch};
+use cluster::view::Row;
+use cluster::{
+    Effect, Epoch, Event, Gateway, GatewayId, InstanceId, Refusal, Request, Stop, Time, UnitId, View,
+};
+use rados::{Client, Error, Object, Source, Watch};
 use runtime::{Receiver, RecvTimeoutError, Sender, channel, clock_since_boot as clock};
 
 use super::object::{self, Wrong, errno};
 use super::unit::{self, Gate, Serving, Slot};
 use super::{Answer, NotDone, Report, Reporter, Shared, Status, lock};
+use crate::name::ImageName;
 
 /// The versions of the peer protocol that this release speaks.
 const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
 /// Pause before what has failed is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
+/// A unit that nobody knows goes on to the next gateway no sooner than this.
+const PASSING: Duration = Duration::from_secs(5);
 /// How long a notification waits for the watchers.
 const NOTIFY: Duration = Duration::from_secs(2);
 
@@ -33,6 +39,8 @@ pub(super) enum Told {
     /// By this life.
     Of(u64, Happened),
     Ask(Request, Answer),
+    /// A unit more.
+    Add(UnitId, ImageName),
     /// Whether the peer link to an instance is lost.
     Link(InstanceId, bool),
     End,
@@ -131,6 +139,13 @@ struct Unit {
     reported: bool,
 }
 
+impl Unit {
+    fn new(unit: UnitId, data: &Client, source: Source, tell: &Teller) -> Self {
+        let (slot, gate) = (Slot::new(unit, data.clone(), source), Gate::new(unit, tell.clone()));
+        Self { slot, gate, reported: false }
+    }
+}
+
 /// Whether somebody notifies this life.
 enum Watching {
     No { since: Time },
@@ -145,6 +160,11 @@ pub(super) struct Life {
     data: Client,
     object: Object,
     units: BTreeMap<UnitId, Unit>,
+    /// Where an image is.
+    source: Box<dyn Fn(&ImageName) -> Source + Send>,
+    /// When units that this gateway does not know went to another one.
+    passed: BTreeMap<UnitId, Time>,
+    own: GatewayId,
     /// To the thread that looks.
     look: Sender<Option<u64>>,
     watching: Watching,
@@ -172,11 +192,11 @@ impl Life {
             .collect::<Result<_, _>>()?;
         let instance = unit::instance(&addresses[0]);
         let tell = Teller { life: number, to: shared.tell.clone() };
-        let source = |name: &crate::ImageName| name.source(config.login.clone(), config.op_timeout);
-        let units = config.units.iter().map(|(unit, name)| {
-            let (slot, gate) = (Slot::new(*unit, data.clone(), source(name)), Gate::new(*unit, tell.clone()));
-            (*unit, Unit { slot, gate, reported: false })
-        });
+        let (login, op_timeout) = (config.login.clone(), config.op_timeout);
+        let source = move |name: &ImageName| name.source(login.clone(), op_timeout);
+        let wanted = lock(&shared.units).clone();
+        let units = wanted.iter().map(|(unit, name)| (*unit, Unit::new(*unit, &data, source(name), &tell)));
+        let units: BTreeMap<UnitId, Unit> = units.collect();
         let own = Member {
             instance,
             addresses: addresses.clone(),
@@ -196,13 +216,16 @@ impl Life {
         let now = clock();
         let mut machine = Gateway::new(now, config.gateway, own, config.timers.clone());
         // Answers to these have no one who waits: number 0.
-        for unit in config.units.keys() {
+        for unit in wanted.keys() {
             machine.handle(now, Event::Request { request: 0, asked: Request::Add(*unit) });
         }
         report(Report::Begins { instance, addresses });
         Ok(Self {
             machine,
-            units: units.collect(),
+            units,
+            source: Box::new(source),
+            passed: BTreeMap::new(),
+            own: config.gateway,
             tell,
             control,
             data,
@@ -241,6 +264,11 @@ impl Life {
                     self.asked += 1;
                     self.requests.insert(self.asked, answer);
                     self.machine.handle(now, Event::Request { request: self.asked, asked });
+                }
+                Ok(Told::Add(unit, name)) => {
+                    let new = || Unit::new(unit, &self.data, (self.source)(&name), &self.tell);
+                    self.units.entry(unit).or_insert_with(new);
+                    self.machine.handle(now, Event::Request { request: 0, asked: Request::AddHere(unit) });
                 }
                 Ok(Told::Of(life, happened)) if life == self.tell.life => {
                     if let Some(over) = self.happened(now, happened, report) {
@@ -344,6 +372,7 @@ impl Life {
                     epoch.into_iter().for_each(|epoch| tell.event(Event::Map(Epoch(epoch))));
                 });
             }
+            Effect::Acquire { unit } if !self.units.contains_key(&unit) => self.pass_on(unit),
             Effect::Acquire { unit } => self.with(unit, |slot, tell| slot.tell(tell, slot.acquire())),
             Effect::Break { unit, instance } => {
                 self.with(unit, move |slot, tell| slot.tell(tell, slot.break_lock(instance)))
@@ -374,11 +403,25 @@ impl Life {
                 let slot = here.slot.clone();
                 beside(&self.tell, move || what(&slot, &tell));
             }
-            None => {
-                // Soon enough: a pause of the machine follows.
-                let why = format!("unit {} is another gateway's: give all gateways the same units", unit.0);
-                tell.failed(unit, why);
-            }
+            // Soon enough: a pause of the machine follows.
+            None => tell.failed(unit, format!("unit {} is not here", unit.0)),
+        }
+    }
+
+    /// Moves a unit that this gateway does not know to the next one, which may.
+    fn pass_on(&mut self, unit: UnitId) {
+        let now = clock();
+        let why = format!("unit {} is not known here: give all gateways the same units", unit.0);
+        self.tell.failed(unit, why);
+        if self.passed.get(&unit).is_some_and(|last| now < *last + PASSING) {
+            return;
+        }
+        let rows = self.told.gateways.iter().filter(|row| row.standing == Standing::Serving);
+        let (below, above): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.gateway <= self.own);
+        let next = above.first().or_else(|| below.first().filter(|row| !row.own)).map(|row| row.gateway);
+        if let Some(next) = next {
+            self.passed.insert(unit, now);
+            self.machine.handle(now, Event::Request { request: 0, asked: Request::Move(unit, next) });
         }
     }
 

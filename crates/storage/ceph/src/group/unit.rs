@@ -210,7 +210,7 @@ impl Slot {
     pub(super) fn break_lock(&self, of: InstanceId) -> Result<Event, Error> {
         let image = self.opened()?;
         if let Some(owner) = image.lock_owner()?.filter(|owner| instance(owner) == of) {
-            image.break_lock(&owner)?;
+            image.break_fenced_lock(&owner)?;
         }
         Ok(Event::Broken { unit: self.unit })
     }

@@ -34,7 +34,7 @@ impl DiskUnit {
         let wanted = u64::from(parameter_len);
         let list = self.parameter_list(command, mover, wanted).await?;
         let with_data = |sense: Sense| Outcome { wanted_out: wanted, ..sense.into() };
-        self.nexuses.set_port_groups(&command.nexus, &list).await.map_err(with_data)?;
+        self.nexuses.set_port_groups(command, &list).await.map_err(with_data)?;
         Ok(Outcome::wrote(wanted))
     }
 }

@@ -159,27 +159,35 @@ fn what_is_mounted_inside_is_not_entered() {
         let folder = ground.open_as(as_itself);
         fs::create_dir(ground.path("mounted")).unwrap();
         fs::create_dir(ground.path("bound")).unwrap();
+        fs::create_dir(ground.path("itself")).unwrap();
         fs::create_dir(ground.directory.path().join("elsewhere")).unwrap();
+        // They are open when something is mounted on them.
+        run(async {
+            for name in [&b"mounted"[..], b"bound", b"itself"] {
+                find(&folder, &folder.root(), name).await.unwrap();
+            }
+        });
         let data: Option<&std::ffi::CStr> = None;
         if rustix::mount::mount("none", ground.path("mounted"), "tmpfs", MountFlags::empty(), data).is_err() {
             return;
         }
         let bound =
             rustix::mount::mount_bind(ground.directory.path().join("elsewhere"), ground.path("bound"));
+        let itself = rustix::mount::mount_bind(ground.path("itself"), ground.path("itself"));
         fs::write(ground.path("mounted/file"), b"x").unwrap();
         run(async {
             let root = folder.root();
             for entry in common::list(&folder, &root, common::ROOM).await {
                 assert_eq!(entry.node, None, "{:?}", entry.name);
             }
-            for name in [&b"mounted"[..], b"bound"] {
+            for name in [&b"mounted"[..], b"bound", b"itself"] {
                 assert_eq!(find(&folder, &root, name).await.err(), Some(TreeError::Access));
                 let removed = folder.remove(&Caller::root(), &root, name, RemovedKind::Any).await;
                 assert_eq!(removed.err(), Some(TreeError::Access));
             }
         });
-        bound.unwrap();
-        for name in ["mounted", "bound"] {
+        bound.and(itself).unwrap();
+        for name in ["mounted", "bound", "itself"] {
             rustix::mount::unmount(ground.path(name), UnmountFlags::DETACH).unwrap();
         }
     });

@@ -262,6 +262,40 @@ fn ids_stay_good_over_a_restart_and_a_rename_by_somebody_else() {
 }
 
 #[test]
+fn a_name_that_was_looked_up_means_what_the_host_says_now() {
+    both_ways(|ground, as_itself| {
+        let folder = ground.open_as(as_itself);
+        let root = folder.root();
+        for name in ["a", "b"] {
+            fs::write(ground.path(name), name).unwrap();
+        }
+        run(async {
+            let found = async |name: &[u8]| find(&folder, &root, name).await.map(|found| found.node);
+            let (a, b) = (found(b"a").await.unwrap(), found(b"b").await.unwrap());
+            assert_ne!(a, b);
+            fs::write(ground.path("a"), b"longer").unwrap();
+            let again = find(&folder, &root, b"a").await.unwrap();
+            assert_eq!((again.node, again.attributes.size), (a, 6));
+            // All files stay open here.
+            fs::rename(ground.path("a"), ground.path("c")).unwrap();
+            assert_eq!((found(b"a").await, found(b"c").await), (Err(TreeError::NoEntry), Ok(a)));
+            fs::rename(ground.path("b"), ground.path("c")).unwrap();
+            assert_eq!((found(b"c").await, found(b"b").await), (Ok(b), Err(TreeError::NoEntry)));
+            fs::hard_link(ground.path("c"), ground.path("a")).unwrap();
+            assert_eq!(found(b"a").await, Ok(b));
+            fs::remove_file(ground.path("c")).unwrap();
+            fs::create_dir(ground.path("c")).unwrap();
+            let directory = find(&folder, &root, b"c").await.unwrap();
+            assert_eq!((directory.attributes.kind, found(b"a").await), (Kind::Directory, Ok(b)));
+            fs::remove_dir(ground.path("c")).unwrap();
+            std::os::unix::fs::symlink("a", ground.path("c")).unwrap();
+            assert_eq!(find(&folder, &root, b"c").await.unwrap().attributes.kind, Kind::Symlink);
+            assert_eq!(folder.attributes(&a).await, Err(TreeError::Stale));
+        });
+    });
+}
+
+#[test]
 fn long_and_durable_writes_and_holes_are_as_they_should_be() {
     both_ways(|ground, as_itself| {
         let folder = ground.open_as(as_itself);
