@@ -44,6 +44,9 @@ pub struct Options {
     pub data_digest: DigestChoice,
     /// Connections of the session (MC/S), 1 to 64. Fewer if the target allows fewer.
     pub connections: u16,
+    /// Further addresses of the target's portal group, host and port: the session's connections go
+    /// to the URL's own and to these in turn, by their CID.
+    pub portals: Vec<(String, u16)>,
     /// MaxConnections to negotiate, if more than the session starts with.
     pub allow_connections: u16,
     /// Distribution of commands over several connections.
@@ -110,6 +113,7 @@ impl Default for Options {
             header_digest: DigestChoice::Allow,
             data_digest: DigestChoice::Allow,
             connections: 1,
+            portals: Vec::new(),
             allow_connections: 1,
             spread: Spread::default(),
             error_recovery_level: 2,

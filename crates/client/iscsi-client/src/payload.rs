@@ -144,10 +144,14 @@ impl Place<&[u8]> for Destination {
             Destination::Nothing | Destination::Discard | Destination::Pieces(_) | Destination::Lent(_) => {}
             Destination::Pool(buf) => {
                 if let Some(part) = buf.get_mut(offset..offset + data.len()) {
+                    runtime::count_copy(data.len());
                     part.copy_from_slice(data);
                 }
             }
-            Destination::Heap(bytes) => bytes.place(offset, data),
+            Destination::Heap(bytes) => {
+                runtime::count_copy(data.len());
+                bytes.place(offset, data);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use peer_link::Secret;
 use peer_units::{Begun, Gate, Life, OwnerAt};
 use runtime::{Receiver, Sender};
 use scsi::data::target_port_groups::AccessState;
+use server_core::audit::TARGET;
 
 use super::host::{HostAt, Members};
 use super::units::{Owned, SharedUnit, Units};
@@ -21,6 +22,8 @@ pub enum Told {
     Group(Report),
     /// A unit's disk is made, or cannot be, for the number of the order.
     Made(u64, Serving, Result<Owned, String>),
+    /// A unit more is added here.
+    Added(Arc<SharedUnit>),
 }
 
 pub struct Driver {
@@ -36,9 +39,11 @@ pub struct Driver {
     orders: u64,
     /// The last order of each unit that the group wants served here.
     wanted: BTreeMap<u32, u64>,
-    here: BTreeMap<u32, (Serving, Owned)>,
+    here: BTreeMap<u32, (Serving, Owned, Arc<SharedUnit>)>,
     /// The last view of the group.
     seen: View,
+    /// The last owner of each unit.
+    owners: BTreeMap<UnitId, GatewayId>,
     /// The group has this life of the gateway.
     is_in: bool,
     /// Stores of earlier lives, which may still write.
@@ -58,6 +63,7 @@ impl Driver {
             wanted: BTreeMap::new(),
             here: BTreeMap::new(),
             seen: View::default(),
+            owners: BTreeMap::new(),
             is_in: false,
             ending: Vec::new(),
         }
@@ -76,6 +82,7 @@ impl Driver {
                 // It is logged where it comes from.
                 Told::Group(Report::Problem(_)) => {}
                 Told::Made(order, serving, made) => self.made(order, serving, made),
+                Told::Added(unit) => self.added(&unit),
             }
         }
     }
@@ -131,24 +138,35 @@ impl Driver {
                     host.serve_unit(number, disk, gate);
                     opened.opened();
                 });
-                self.here.insert(number, (serving, owned));
+                self.here.insert(number, (serving, owned, unit));
             }
         }
     }
 
     fn gone(&mut self, unit: UnitId) {
         self.wanted.remove(&unit.0);
-        let Some((serving, owned)) = self.here.remove(&unit.0) else { return };
-        if let Some(unit) = self.units.unit(unit.0) {
-            tracing::info!(image = %unit.name, "this gateway owns the unit no more");
-            unit.unit.stop();
-        }
+        let Some((serving, owned, shared)) = self.here.remove(&unit.0) else { return };
+        tracing::info!(image = %shared.name, "this gateway owns the unit no more");
+        shared.unit.stop();
         self.host.with(move |host| host.stop_unit(unit.0));
         match serving.is_idle() {
             true => owned.store.over(),
             // They end when the cluster refuses this life.
             false => self.ending.push((self.instance, owned.store)),
         }
+    }
+
+    fn added(&mut self, unit: &Arc<SharedUnit>) {
+        let (number, ports) = (unit.number, unit.unit.ports().clone());
+        self.host.with(move |host| host.add_unit(number, &ports));
+        // It was taken out and is back before the group has let go of it.
+        if let Some((serving, owned, before)) = self.here.get_mut(&number) {
+            std::mem::replace(before, unit.clone()).unit.stop();
+            unit.unit.serve(&owned.disk, gate(serving));
+        }
+        // Its owner may be known already.
+        let seen = self.seen.clone();
+        self.changed(&seen);
     }
 
     /// A life is over: commands wait for the next one.
@@ -175,8 +193,21 @@ impl Driver {
             let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *members, now.clone())
         };
+        for (gateway, instance) in now.difference(&before) {
+            let instance = format!("{instance:016x}");
+            tracing::info!(target: TARGET, what = "gateway-in", gateway, instance, "a gateway is in the group");
+        }
         for (gateway, instance) in before.difference(&now).copied() {
-            tracing::warn!(gateway, instance, "a gateway is out of the group");
+            let fenced = view.fences.iter().any(|fence| fence.instance.0 == instance);
+            let name = format!("{instance:016x}");
+            tracing::warn!(
+                target: TARGET,
+                what = "gateway-out",
+                gateway,
+                instance = name,
+                fenced,
+                "a gateway is out of the group"
+            );
             self.units.peers.fenced(instance);
             self.host.with(move |host| host.forget(instance));
         }
@@ -196,8 +227,13 @@ impl Driver {
                 Place::Vacant | Place::Moving { .. } => None,
             };
             self.units.peers.set_owner(unit.0, by.and_then(|by| self.owner_at(view, by)));
-            if let (Some(by), Some(unit)) = (by, self.units.unit(unit.0)) {
-                paths.push((unit, by));
+            if let (Some(by), Some(shared)) = (by, self.units.unit(unit.0)) {
+                // Who joins hears of all owners at once: that is no news.
+                if self.owners.insert(*unit, by).is_some_and(|before| before != by) {
+                    let (image, gateway) = (shared.name.to_string(), by.0);
+                    tracing::info!(target: TARGET, what = "owner", image, gateway, "a unit has another owner");
+                }
+                paths.push((shared, by));
             }
         }
         let members: BTreeSet<u16> = now.iter().map(|(gateway, _)| *gateway).collect();

@@ -19,7 +19,7 @@ mod units;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ceph::group::{Group, GroupConfig, Report, Status};
@@ -27,7 +27,7 @@ use ceph::{ImageName, Login};
 use cluster::{GatewayId, Place, Request, Timers, UnitId};
 use peer_link::Secret;
 use peer_units::Forwarded;
-use runtime::{channel, clock, nap};
+use runtime::{Sender, channel, clock, nap};
 use server_core::Post;
 
 pub use counts::Counts;
@@ -64,7 +64,8 @@ pub struct Config {
 pub struct Gateway {
     group: Group,
     units: Arc<Units>,
-    images: BTreeMap<u32, ImageName>,
+    images: Mutex<BTreeMap<u32, ImageName>>,
+    tell: Sender<driver::Told>,
 }
 
 impl Gateway {
@@ -98,10 +99,11 @@ impl Gateway {
             timers: config.timers,
         };
         // The receiver is gone when the daemon ends.
-        let report = move |report: Report| drop(tell.send(driver::Told::Group(report)));
+        let reports = tell.clone();
+        let report = move |report: Report| drop(reports.send(driver::Told::Group(report)));
         let group = Group::start(group, Box::new(report)).map_err(io::Error::other)?;
         units.peers.watch_links(Box::new(group.links()));
-        Ok(Self { group, units, images })
+        Ok(Self { group, units, images: Mutex::new(images), tell })
     }
 
     /// This gateway's number.
@@ -135,8 +137,30 @@ impl Gateway {
 
     /// The images of the group, by the numbers of their units.
     #[must_use]
-    pub fn images(&self) -> &BTreeMap<u32, ImageName> {
-        &self.images
+    pub fn images(&self) -> BTreeMap<u32, ImageName> {
+        self.named().clone()
+    }
+
+    fn named(&self) -> MutexGuard<'_, BTreeMap<u32, ImageName>> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The group serves one more unit, which was added to the units here. This gateway owns it if
+    /// no other one does.
+    pub fn add(&self, number: u32) {
+        let Some(unit) = self.units.unit(number) else { return };
+        let name = unit.name.clone();
+        self.named().insert(number, name.clone());
+        // The receiver is gone when the daemon ends.
+        let _ = self.tell.send(driver::Told::Added(unit));
+        self.group.add(UnitId(number), name);
+    }
+
+    /// The group serves the unit no more, at no gateway.
+    pub fn remove(&self, number: u32) {
+        self.named().remove(&number);
+        self.units.remove(number);
+        self.group.remove(UnitId(number));
     }
 
     /// The group's status, as this gateway knows it.

@@ -97,6 +97,11 @@ impl Units {
         Ok(unit)
     }
 
+    /// Takes out a unit. Its commands are the server's.
+    pub(crate) fn remove(&self, number: u32) {
+        self.units().remove(&number);
+    }
+
     /// One target port group for each gateway; no owner is known yet.
     fn ports(&self) -> Result<Arc<PortGroups>, String> {
         use supported::{ACTIVE_NON_OPTIMIZED, ACTIVE_OPTIMIZED, TRANSITIONING, UNAVAILABLE};

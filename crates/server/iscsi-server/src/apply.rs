@@ -11,6 +11,7 @@ use crate::model::{Edition, Model};
 use crate::preemptor::Preemptor;
 use crate::renewal::{self, Renewal};
 use crate::shared::Shared;
+use crate::stages::UnitStages;
 
 /// Tells units their aborter and the target ports that reach them. Skips units with the same ports
 /// in `before`.
@@ -56,6 +57,25 @@ pub(crate) fn forget_targets(shared: &Shared, before: &Model, now: &Model) {
         // A core that has stopped counts nothing.
         let _ = core.run(move |core| async move {
             gone.iter().for_each(|target| core.own::<Accounts>().forget(target));
+        });
+    }
+}
+
+/// Forgets the stages of units for which they are not counted any more.
+pub(crate) fn forget_stages(shared: &Shared, before: &Model, now: &Model) {
+    let counted = |model: &Model| -> HashSet<usize> {
+        let units = model.targets.iter().flat_map(|target| &target.config.units);
+        units.filter(|lun| lun.stages).map(|lun| lun.unit.address()).collect()
+    };
+    let gone: Arc<[usize]> = counted(before).difference(&counted(now)).copied().collect();
+    if gone.is_empty() {
+        return;
+    }
+    for core in shared.hub.posts() {
+        let gone = gone.clone();
+        // A core that has stopped counts nothing.
+        let _ = core.run(move |core| async move {
+            gone.iter().for_each(|unit| core.own::<UnitStages>().forget(*unit));
         });
     }
 }

@@ -4,7 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use device::Deed;
 use iscsi::login::target::Outcome;
+use scsi::data::target_port_groups::AccessState;
 pub use server_core::audit::TARGET;
 use server_core::audit::Who;
 
@@ -53,20 +55,36 @@ pub(crate) fn disconnected(session: &Session, members: &[Member], time: Duration
     server_core::audit::disconnected(&who, &addresses.join(" "), time);
 }
 
-/// An initiator has taken registrations, or a reservation, from `others`.
-pub(crate) fn preempted(session: &Session, lun: Option<u16>, how: &'static str, others: usize) {
+/// An initiator has taken registrations or a reservation from others, or has set the state of a
+/// target port group.
+pub(crate) fn did(session: &Session, lun: Option<u16>, deed: Deed) {
     let address = session.connections().first().map(|member| member.arrival.peer.to_string());
-    tracing::warn!(
-        target: TARGET,
-        what = how,
-        initiator = session.port.initiator,
-        target = session.port.target,
-        user = user(session),
-        address,
-        lun,
-        others,
-        "reservations of others were taken"
-    );
+    let (initiator, target, user) = (&session.port.initiator, &session.port.target, user(session));
+    match deed {
+        Deed::Preempted { by_clear, others } => tracing::warn!(
+            target: TARGET,
+            what = if by_clear { "clear" } else { "preempt" },
+            initiator,
+            target,
+            user,
+            address,
+            lun,
+            others,
+            "reservations of others were taken"
+        ),
+        Deed::SetAccess(set) => tracing::info!(
+            target: TARGET,
+            what = "alua",
+            initiator,
+            target,
+            user,
+            address,
+            lun,
+            group = set.group_or_port,
+            state = set.state.map_or("reserved", AccessState::name),
+            "an initiator has set the state of a target port group"
+        ),
+    }
 }
 
 fn user(session: &Session) -> Option<&str> {

@@ -267,6 +267,8 @@ pub struct LunConfig {
     pub unit: Unit,
     /// Its limits of service, shared by all initiators.
     pub limiter: Arc<Limiter>,
+    /// Whether the times of its commands' stages are counted for it, besides for its target.
+    pub stages: bool,
 }
 
 /// Access of one initiator.

@@ -152,7 +152,7 @@ impl Connection {
         let keeps = state.error_recovery_level() > 1;
         let account = session.target().map(|target| core.own::<Accounts>().of(&target.config.name));
         let account = account.unwrap_or_default();
-        let timing = Timing::new(account, core.own(), session.nexus.clone(), session.tsih);
+        let timing = Timing::new(account, core.own(), core.own(), session.nexus.clone(), session.tsih);
         let connection = Rc::new(Self {
             id,
             cid,
@@ -199,6 +199,7 @@ impl Connection {
 
     /// Runs the connection to its end.
     pub(crate) async fn run(self: &Rc<Self>, start: Start) -> End {
+        let before = runtime::copies();
         let sender = match &self.transport {
             Transport::Tcp(_) => Some(runtime::spawn(self.clone().send_loop())),
             // A queue pair sends by itself.
@@ -269,6 +270,8 @@ impl Connection {
             (Transport::Iser(iser), _) => Box::pin(iser::wind_down(iser, self, clean, LAST_WORDS)).await,
             (Transport::Tcp(_), None) => {}
         }
+        // The lab reads this event: the bytes that the connection's core copied meanwhile.
+        tracing::debug!(core = ?(runtime::copies() - before), "connection ended");
         if kept {
             self.detach();
             // Queued PDUs are dropped, and another connection continues the reads.

@@ -28,6 +28,7 @@ use crate::remote;
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
 use crate::slow::SlowCommand;
+use crate::stages::{Stages, UnitStages};
 
 /// A running server's interface for administrators. Cheap to clone.
 #[derive(Clone)]
@@ -118,6 +119,8 @@ pub struct Flow {
     pub lun: u16,
     /// Counts of the work.
     pub counts: Counts,
+    /// Times of one command in eight, by stage, if they are counted for the unit.
+    pub stages: Option<Box<Stages>>,
 }
 
 /// A session that was dropped.
@@ -187,16 +190,19 @@ impl Handle {
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
         let ask = |core: &Rc<Core>| {
             let targets = core.own::<Accounts>().all();
-            (remote::counted(core), core.ended.counts(), remote::recovered(core), targets)
+            let stages = core.own::<UnitStages>().all();
+            (remote::counted(core), core.ended.counts(), remote::recovered(core), targets, stages)
         };
         let per_core = self.shared.hub.on_each_core(patience, ask);
         let complete = per_core.iter().all(Option::is_some);
         let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
         let mut targets = HashMap::<String, TargetCounts>::new();
-        for (connections, ended, recovered, accounts) in per_core.into_iter().flatten() {
+        let mut stages = HashMap::<usize, Box<Stages>>::new();
+        for (connections, ended, recovered, accounts, of_units) in per_core.into_iter().flatten() {
             for (target, counts) in accounts {
                 targets.entry(target).or_default().add(&counts);
             }
+            of_units.into_iter().for_each(|(unit, times)| stages.entry(unit).or_default().add(&times));
             for (tsih, recovered) in recovered {
                 recoveries.add(&recovered);
                 session_recoveries.entry(tsih).or_default().add(&recovered);
@@ -211,8 +217,15 @@ impl Handle {
             Activity { sessions, targets, session_recoveries, recoveries, complete, ..Activity::default() };
         for target in &self.shared.model().targets {
             for lun in &target.config.units {
-                let counts = units.get(&lun.unit.address()).copied().unwrap_or_default();
-                activity.units.push(Flow { target: target.config.name.clone(), lun: lun.lun, counts });
+                let unit = lun.unit.address();
+                let counts = units.get(&unit).copied().unwrap_or_default();
+                let stages = lun.stages.then(|| stages.get(&unit).cloned().unwrap_or_default());
+                activity.units.push(Flow {
+                    target: target.config.name.clone(),
+                    lun: lun.lun,
+                    counts,
+                    stages,
+                });
             }
         }
         activity
@@ -293,6 +306,22 @@ impl Handle {
         let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
         let changed = self.shared.hub.wait_for(move || async move { ports.change(group, state).await });
         Ok(changed.map_err(|_| SetAccessError::Ended)??)
+    }
+
+    /// The state that [`Self::set_access`] would change now; `None` if it is that already.
+    ///
+    /// # Errors
+    /// The reason for which it would be refused.
+    pub fn would_set_access(
+        &self,
+        target: &str,
+        group: u16,
+        state: AccessState,
+    ) -> Result<Option<AccessState>, SetAccessError> {
+        let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
+        let changes = ports.would_change(group, state).map_err(AccessError::Change)?;
+        let before = ports.groups().into_iter().find(|one| one.id == group);
+        Ok(before.filter(|_| changes).map(|group| group.state))
     }
 
     /// Drops a session, with notice, and refuses its initiator's logins to the target for `time`.

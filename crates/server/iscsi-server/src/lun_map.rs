@@ -27,6 +27,8 @@ pub struct Entry {
     pub nexus: Arc<ItlNexus>,
     /// Its limits of service.
     pub limiter: Arc<Limiter>,
+    /// Whether the times of its commands' stages are counted for it.
+    pub stages: bool,
 }
 
 /// The units of one session, by LUN.
@@ -78,7 +80,7 @@ impl LunMap {
             None => Arc::new(unit.unit.nexus(nexus.clone(), read_only)),
         };
         let limiter = unit.limiter.clone();
-        self.entries[at] = Some(Entry { lun, unit: unit.unit.clone(), nexus, limiter });
+        self.entries[at] = Some(Entry { lun, unit: unit.unit.clone(), nexus, limiter, stages: unit.stages });
     }
 
     /// The unit with this LUN.

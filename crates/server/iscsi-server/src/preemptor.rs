@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-use device::{AbortTasks, Command, ItlNexus, Tasks};
+use device::{AbortTasks, Command, Deed, ItlNexus, Tasks};
 
 use crate::audit;
 use crate::remote::{Remote, Victims};
@@ -89,14 +89,14 @@ impl AbortTasks for Preemptor {
         Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
     }
 
-    fn preempted(&self, command: &Command, how: &'static str, others: usize) {
+    fn did(&self, command: &Command, deed: Deed) {
         let Some(shared) = self.0.upgrade() else { return };
         let nexus = command.nexus.shared();
         let all = shared.registry.all();
         if let Some(session) = all.iter().find(|session| session.nexus.id == nexus.nexus.id) {
             let view = session.view();
             let lun = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus)).map(|entry| entry.lun);
-            audit::preempted(session, lun, how, others);
+            audit::did(session, lun, deed);
         }
     }
 }

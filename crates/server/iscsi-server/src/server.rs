@@ -177,6 +177,7 @@ impl Changing for Shared {
         let applied = apply::renew_sessions(self, now);
         apply::retire_units(self, before, now);
         apply::forget_targets(self, before, now);
+        apply::forget_stages(self, before, now);
         self.limits_changed();
         applied
     }

@@ -1,8 +1,12 @@
-//! [`Stages`]: the times of a target's commands by stage and operation, in buckets.
+//! [`Stages`]: the times of a target's commands by stage and operation, in buckets; and
+//! [`UnitStages`], the same of those units for which the configuration asks.
 //!
 //! The stages follow each other, but for the data, which move while the unit is at work: what it
 //! waits for the initiator does not count as the medium's time.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use server_core::tally::Class;
@@ -81,6 +85,37 @@ impl Stages {
     }
 }
 
+/// Times of the units of one core whose stages are counted for themselves, by the units' addresses.
+#[derive(Default)]
+pub(crate) struct UnitStages(RefCell<HashMap<NonZeroUsize, Box<Stages>>>);
+
+impl UnitStages {
+    /// Counts the stages of a command of `unit` whose status is ready.
+    pub(crate) fn count(&self, unit: NonZeroUsize, class: Class, stages: [(Stage, Duration); 3]) {
+        let mut all = self.0.borrow_mut();
+        let own = all.entry(unit).or_default();
+        stages.into_iter().for_each(|(stage, took)| own.count(class, stage, took));
+    }
+
+    /// Counts the time until the status of such a command was acknowledged, unless its unit was
+    /// forgotten meanwhile.
+    pub(crate) fn acknowledged(&self, unit: NonZeroUsize, class: Class, took: Duration) {
+        if let Some(own) = self.0.borrow_mut().get_mut(&unit) {
+            own.count(class, Stage::Send, took);
+        }
+    }
+
+    /// Forgets a unit that is not served any more, or not counted: another may get its address.
+    pub(crate) fn forget(&self, unit: usize) {
+        self.0.borrow_mut().retain(|known, _| known.get() != unit);
+    }
+
+    /// All, by their units' addresses.
+    pub(crate) fn all(&self) -> Vec<(usize, Box<Stages>)> {
+        self.0.borrow().iter().map(|(unit, stages)| (unit.get(), stages.clone())).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +129,22 @@ mod tests {
         let mut expected = [0; STAGE_BUCKETS];
         (expected[0], expected[1], expected[2], expected[10], expected[11]) = (2, 2, 1, 1, 2);
         assert_eq!((times.buckets, times.commands(), times.time_ns), (expected, 8, u64::MAX));
+    }
+
+    #[test]
+    fn a_unit_that_is_forgotten_begins_again_at_zero() {
+        let (units, [a, b]) = (UnitStages::default(), [1, 2].map(|it| NonZeroUsize::new(it).unwrap()));
+        let ms = Duration::from_millis(1);
+        let stages = [(Stage::Order, ms), (Stage::Data, ms), (Stage::Medium, ms)];
+        units.count(a, Class::Read, stages);
+        units.acknowledged(a, Class::Read, ms);
+        units.acknowledged(b, Class::Read, ms);
+        let [(1, ref counted)] = units.all()[..] else { panic!("only the first is counted") };
+        assert!(counted.iter().take(4).all(|(.., times)| times.commands() == 1), "{counted:?}");
+        units.count(b, Class::Write, stages);
+        units.forget(1);
+        units.acknowledged(a, Class::Read, ms);
+        assert_eq!(units.all().iter().map(|(unit, _)| *unit).collect::<Vec<_>>(), [2]);
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn a_warm_data_path_does_not_allocate() {
             OsdUnit::new(Arc::new(EmbeddedStore::in_memory(1 << 20).expect("memory")), OsdOptions::default())
                 .expect("an OSD");
         for (lun, unit) in [(ON_FILE, on_file), (OBJECTS, Unit::Objects(osd))] {
-            config.targets[0].units.push(LunConfig { lun, unit, limiter: Default::default() });
+            config.targets[0].units.push(LunConfig { lun, unit, limiter: Default::default(), stages: false });
         }
     });
     let mut found = Vec::new();

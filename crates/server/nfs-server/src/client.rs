@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nfs::v4::state::Outcome;
 use rpc::auth::OpaqueAuth;
 use rpc::message::AuthStat;
-use server_core::ConnectionId;
 use server_core::qos::Cost;
+use server_core::{ConnectionId, Core};
 
 use crate::back_channel::{BackChannel, PATIENCE};
 use crate::caller::{Identities, Identity};
@@ -17,6 +17,7 @@ use crate::file::File;
 use crate::model::Edition;
 use crate::pace::Pace;
 use crate::shared::Shared;
+use crate::slow::Courses;
 use crate::tally::Tallies;
 
 /// Port 111: a portal there tells the port of another one.
@@ -36,6 +37,8 @@ pub(crate) struct Client {
     pub local: SocketAddr,
     pub identities: Identities,
     pace: Pace,
+    /// Its calls that could not be answered at once.
+    pub courses: Courses,
     pub shared: Arc<Shared>,
     /// Its core's counts.
     pub tallies: Rc<Tallies>,
@@ -47,7 +50,7 @@ impl Client {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         connection: ConnectionId,
-        tallies: Rc<Tallies>,
+        core: &Core,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> Self {
@@ -59,7 +62,8 @@ impl Client {
             local,
             identities: Identities::default(),
             pace: Pace::default(),
-            tallies,
+            courses: Courses::new(core.own()),
+            tallies: core.own(),
             model: RefCell::new(shared.model()),
             shared: shared.clone(),
         }
@@ -85,7 +89,7 @@ impl Client {
             _ => self.shared.model().groups.clone(),
         };
         match lookup {
-            Some(lookup) => Ok(user.managed(&self.shared.groups, &lookup).await),
+            Some(lookup) => Ok(self.courses.wait(user.managed(&self.shared.groups, &lookup)).await),
             None => Ok(user.claimed.clone()),
         }
     }
@@ -94,7 +98,8 @@ impl Client {
     pub(crate) async fn admit(&self, file: &File, writes: bool, bytes: u64) {
         if let Some(limits) = &file.rule.limits {
             let whose = (file.export.id, self.peer.ip());
-            let waited = self.pace.admit(&self.shared, whose, **limits, Cost { writes, bytes }).await;
+            let turn = self.pace.admit(&self.shared, whose, **limits, Cost { writes, bytes });
+            let waited = self.courses.wait(turn).await;
             if !waited.is_zero() {
                 file.tally.waited(waited);
             }

@@ -26,6 +26,7 @@ use crate::long_calls::LongCalls;
 use crate::records::{Record, Records};
 use crate::reply::Reply;
 use crate::shared::Shared;
+use crate::slow::Followed;
 
 /// TCP keepalive: a silent peer is found dead after 140 s.
 pub(crate) const KEEPALIVE: Keepalive =
@@ -85,7 +86,7 @@ impl Connection {
         let id = shared.hub.connection_id();
         Rc::new(Self {
             id,
-            client: Rc::new(Client::new(shared, id, core.own(), peer, local)),
+            client: Rc::new(Client::new(shared, id, core, peer, local)),
             since: runtime::now(),
             account: core.tcp.clone(),
             long_calls: core.own(),
@@ -169,6 +170,7 @@ impl Connection {
     fn execute(self: &Rc<Self>, record: Record) -> Result<(), End> {
         self.made.set(self.made.get() + 1);
         self.account.count(record.len(), 0);
+        let first = record.first.clone();
         let mut call = Pooled::new(dispatch::call(self.client.clone(), record));
         let at_once = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
         match at_once {
@@ -176,12 +178,17 @@ impl Connection {
             Poll::Pending => {
                 self.calls.set(self.calls.get() + 1);
                 let this = self.clone();
+                let call = Followed::new(&self.client, first).run(call);
                 drop(runtime::spawn(async move {
-                    let outcome = call.await;
+                    let (outcome, slow) = call.await;
                     this.calls.set(this.calls.get() - 1);
+                    let is_sent = matches!(outcome, Ok(Some(_))) && this.phase.get() != Phase::Cut;
                     match outcome {
                         Ok(reply) => this.reply(reply),
                         Err(_) => this.close(),
+                    }
+                    if let Some(slow) = slow {
+                        this.client.courses.ended(slow, is_sent);
                     }
                     this.to_send.notify();
                     this.room.notify();
@@ -213,14 +220,19 @@ impl Connection {
             }
             let gather = std::mem::replace(&mut *self.outbox.borrow_mut(), spare);
             self.sending.set(gather.len());
+            self.client.courses.leave();
             let (result, gather) = self.send(&mut lender, gather).await;
             self.sending.set(0);
+            if result.is_ok() {
+                self.client.courses.sent();
+            }
             spare = gather;
             self.room.notify();
             if result.is_err() {
                 self.cut();
             }
         }
+        self.client.courses.close();
         // The peer may be gone already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }

@@ -21,6 +21,7 @@ use crate::{mount as mounting, portmap, v3 as version3, v4 as version4};
 /// # Errors
 /// The message is no call: the connection ends.
 pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Option<Reply>, End> {
+    client.courses.begins(0);
     // Given back when the call has ended.
     let _held = record.held.take();
     let first = record.first.as_slice().ok_or(End::NoCall)?;

@@ -31,6 +31,7 @@ use crate::model::{Exported, Model, PortalEntry};
 use crate::over_rdma::OverRdma;
 use crate::replies::Replies;
 use crate::shared::Shared;
+use crate::slow::{SlowCall, SlowLog};
 use crate::state::{State, limits};
 use crate::tally::{self, Counts, OperationCounts, Tallies};
 
@@ -198,6 +199,23 @@ impl Handle {
         };
         let exports = self.shared.model().exports.iter().map(status).collect();
         (exports, tally::named(operations.into_iter()))
+    }
+
+    /// The slowest calls of each core, and those that have been at work for long, the slowest
+    /// first. `None` if a core does not answer within `patience`. Blocks, and must not be called
+    /// on a core.
+    pub fn slow(&self, patience: Duration) -> Option<Vec<SlowCall>> {
+        let per_core = self.shared.hub.on_each_core(patience, |core| {
+            let mut all = core.own::<SlowLog>().all();
+            for one in core.own::<Own>().0.borrow().values() {
+                all.extend(one.client().courses.slow_now(one.client()));
+            }
+            all
+        });
+        let all: Option<Vec<_>> = per_core.into_iter().collect();
+        let mut all: Vec<SlowCall> = all?.into_iter().flatten().collect();
+        all.sort_by_key(|one| std::cmp::Reverse(one.took()));
+        Some(all)
     }
 
     /// Ends the connections of a host at once, or the one with this port, and refuses the host for

@@ -35,10 +35,12 @@ mod records;
 mod replies;
 mod reply;
 mod shared;
+mod slow;
 mod state;
 mod tally;
 mod v3;
 mod v4;
 
 pub use front_end::{ClientStatus, ExportStatus, Handle, begin, prepare};
+pub use slow::{Progress, SlowCall};
 pub use tally::{Counts, OperationCounts, Outcome};

@@ -69,6 +69,7 @@ struct Unit {
 
 struct Shared {
     config: HostConfig,
+    ports: RefCell<BTreeMap<u32, Arc<PortGroups>>>,
     /// This life of the gateway.
     instance: Cell<u64>,
     number: u64,
@@ -87,11 +88,12 @@ struct Shared {
 impl Host {
     /// A host on this core, whose handle is `core`.
     #[must_use]
-    pub fn new(config: HostConfig, core: Handle) -> Self {
+    pub fn new(mut config: HostConfig, core: Handle) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let shared = Rc::new(Shared {
             instance: Cell::new(config.instance),
+            ports: RefCell::new(std::mem::take(&mut config.ports)),
             config,
             number,
             core,
@@ -155,6 +157,11 @@ impl Host {
                 shared.ending.borrow_mut().retain(|other| !Rc::ptr_eq(other, &peer));
             });
         }
+    }
+
+    /// The ports of all gateways that lead to a unit, of which this gateway need not be the owner.
+    pub fn add_unit(&self, unit: u32, ports: &Arc<PortGroups>) {
+        self.0.ports.borrow_mut().insert(unit, ports.clone());
     }
 
     /// Accepts connections for as long as the future is polled.

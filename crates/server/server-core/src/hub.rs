@@ -51,10 +51,14 @@ pub struct CoreStatus {
     pub tcp: TcpCounters,
     /// RDMA counters.
     pub rdma: rdma::Counters,
+    /// Bytes that were copied on their way through sockets, and that were not.
+    pub copies: runtime::Copies,
     /// Pings sent to silent initiators, including those of connections that have ended.
     pub pings: u64,
     /// Connections whose pings are delayed because too many connections are silent.
     pub pings_waiting: usize,
+    /// Turns of its loop in which all else on the core waited for too long.
+    pub stalls: runtime::Stalls,
 }
 
 struct Load {
@@ -175,8 +179,10 @@ impl Hub {
                 kept_given_up,
                 tcp: core.tcp.counters(),
                 rdma: rdma::counters(),
+                copies: runtime::copies(),
                 pings,
                 pings_waiting,
+                stalls: runtime::stalls(),
             }
         });
         let with =

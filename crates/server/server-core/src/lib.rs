@@ -29,6 +29,7 @@ pub mod refusals;
 pub mod retention;
 mod served;
 mod server;
+pub mod slow;
 pub mod tally;
 
 pub use core::{Core, Post, TcpAccount, TcpCounters};

@@ -142,7 +142,7 @@ async fn connect(inner: &Rc<Inner>, generation: u64, broken: &Broken, others: bo
         runtime::sleep(begin.saturating_duration_since(runtime::now())).await;
     }
     let end = begin + Duration::from_secs(params.default_time2retain_s.into());
-    let portal = inner.portal();
+    let portal = inner.portal_of(broken.cid);
     let dialed = dial(&portal, &inner.further_config(broken.cid), &inner.options).await;
     {
         let core = inner.core.borrow();

@@ -296,8 +296,8 @@ fn apply(inner: &Inner, governor: &Governor, had: u64) {
 /// Adds connections up to `wanted`, as far as the target accepts them.
 async fn widen(inner: &Rc<Inner>, generation: u64, wanted: u16) {
     loop {
-        let portal = inner.portal();
         let Some(cid) = free_cid(&inner.core.borrow(), generation, wanted) else { return };
+        let portal = inner.portal_of(cid);
         let dialed = dial(&portal, &inner.further_config(cid), &inner.options).await;
         // The session may have changed meanwhile, or be closing.
         let here = {

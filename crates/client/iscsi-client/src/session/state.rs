@@ -577,6 +577,17 @@ impl Inner {
         self.core.borrow().portal.clone()
     }
 
+    /// The portal of the connection with this CID.
+    pub fn portal_of(&self, cid: u16) -> Portal {
+        let own = self.portal();
+        let others = &self.options.portals;
+        let turn = usize::from(cid) % (others.len() + 1);
+        match turn.checked_sub(1).and_then(|at| others.get(at)) {
+            Some((host, port)) => Portal { transport: own.transport, host: host.clone(), port: *port },
+            None => own,
+        }
+    }
+
     pub fn recoveries(&self) -> Recoveries {
         self.core.borrow().protocol.recoveries()
     }

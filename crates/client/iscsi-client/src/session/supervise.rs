@@ -67,13 +67,13 @@ impl Inner {
         if leading.moved_for_good {
             self.core.borrow_mut().home = leading.portal.clone();
         }
-        let (portal, most) = (leading.portal.clone(), leading.login.params.max_connections.max(1));
+        let most = leading.login.params.max_connections.max(1);
         self.install(leading, 0, true)?;
         // As many connections as before, if automatic tuning had added some.
         let grown = self.core.borrow().tuning.as_ref().map_or(0, |tuning| tuning.connections);
         let wanted = self.options.connections.max(grown).clamp(1, 64).min(most);
         for cid in 1..wanted {
-            match dial(&portal, &self.further_config(cid), &self.options).await {
+            match dial(&self.portal_of(cid), &self.further_config(cid), &self.options).await {
                 Ok(further) => drop(self.install(further, cid, false)?),
                 Err(error) if no_more(&error) => {
                     tracing::info!(connections = cid, "the target takes no more connections");

@@ -25,7 +25,7 @@ pub struct Far {
 impl Far {
     pub fn start(medium: Arc<Medium>, options: DiskOptions) -> Self {
         let unit = DiskUnit::new(medium.clone(), options.with_identity("far"), &Registry::new()).unwrap();
-        let unit = LunConfig { lun: 0, unit: Unit::Disk(unit), limiter: Default::default() };
+        let unit = LunConfig { lun: 0, unit: Unit::Disk(unit), limiter: Default::default(), stages: false };
         let config = ServerConfig {
             portals: vec![Portal {
                 listen: "127.0.0.1:0".parse().unwrap(),

@@ -21,7 +21,7 @@ use server_core::backlog::STEP;
 use super::{Connection, Inner};
 use crate::end::End;
 use crate::transport::Transport;
-use crate::transport::iser::{Iser, key_of, prefix, sent_or_over, setup};
+use crate::transport::iser::{Iser, closed, key_of, prefix, sent_or_over, setup};
 use crate::wire::Pieces;
 
 /// Handles completions of the queue pair, until the peer closes, breaks the protocol or is lost.
@@ -109,6 +109,10 @@ pub(super) fn watch_room(iser: &Iser, connection: &Rc<Connection>) {
     });
 }
 
+/// Time for an initiator that has logged out to close the connection itself. Linux's siw takes its
+/// logout for a failure (`QP fatal error`) if the target's FIN comes before its send has returned.
+const FAREWELL: Duration = Duration::from_millis(500);
+
 /// Ends the connection. After a `clean` end queued PDUs are still sent, if the peer takes them
 /// within `patience`.
 pub(super) async fn wind_down(iser: &Iser, connection: &Connection, clean: bool, patience: Duration) {
@@ -117,6 +121,9 @@ pub(super) async fn wind_down(iser: &Iser, connection: &Connection, clean: bool,
     tracing::debug!(moved = ?pair.counters(), "iSER connection ended");
     if clean {
         sent_or_over(&pair, patience).await;
+        if iser.logged_out.get() {
+            closed(&pair, FAREWELL).await;
+        }
     }
     pair.disconnect();
     connection.inner.borrow_mut().outbox.iser = None;

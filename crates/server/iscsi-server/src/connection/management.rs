@@ -18,6 +18,7 @@ use crate::end::End;
 use crate::preemptor;
 use crate::remote::{Remote, Victims};
 use crate::session::{Session, close_all};
+use crate::transport::Transport;
 
 /// How long a function waits for commands that were sent before it. Initiators wait for its answer
 /// for 15 s or longer.
@@ -326,6 +327,9 @@ pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
     }
     connection.with(|state, outbox| state.logout_response(&request, result, outbox));
     if ends {
+        if let Transport::Iser(iser) = &connection.transport {
+            iser.logged_out.set(true);
+        }
         connection.shut();
     }
 }

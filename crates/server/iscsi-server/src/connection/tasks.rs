@@ -1,5 +1,6 @@
 //! A connection's commands on their units: executed, answered, and aborted.
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -54,6 +55,9 @@ impl Connection {
         };
         let (nexus, tally) = view.nexuses.of(entry);
         start.timed = tally.begin();
+        if start.timed.is_some() && entry.stages {
+            start.unit = NonZeroUsize::new(entry.unit.address());
+        }
         let (class, began) = (start.class, start.timed);
         let command = Command {
             cdb,

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +12,13 @@ use std::time::{Duration, Instant};
 use device::Nexus;
 use iscsi::sn;
 use iscsi::target::{ScsiCommand, TaskKey};
+use server_core::slow::{AT_WORK, FLOOR};
 use server_core::tally::Class;
 
 use crate::account::Account;
 use crate::qos;
-use crate::slow::{AT_WORK, Course, FLOOR, Progress, Slow, SlowLog};
-use crate::stages::Stage;
+use crate::slow::{Course, Progress, Slow, SlowLog};
+use crate::stages::{Stage, UnitStages};
 
 /// Statuses at most whose acknowledgements are waited for.
 const MOST: usize = 32;
@@ -36,6 +38,8 @@ pub(super) struct Start {
     pub turn: Instant,
     /// When it began, by the clock, if it is timed.
     pub timed: Option<Instant>,
+    /// The unit's address, if it is timed and its stages are counted for the unit too.
+    pub unit: Option<NonZeroUsize>,
 }
 
 impl Start {
@@ -52,6 +56,7 @@ impl Start {
             arrival,
             turn: runtime::now(),
             timed: None,
+            unit: None,
         }
     }
 
@@ -74,6 +79,8 @@ impl Start {
 pub(super) struct Measured {
     course: Course,
     timed: bool,
+    /// As [`Start::unit`].
+    unit: Option<NonZeroUsize>,
     at: Instant,
 }
 
@@ -97,6 +104,7 @@ impl AtWork {
 /// The commands of a connection.
 pub(super) struct Timing {
     pub account: Rc<Account>,
+    units: Rc<UnitStages>,
     log: Rc<SlowLog>,
     nexus: Arc<Nexus>,
     tsih: u16,
@@ -107,8 +115,14 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    pub(super) fn new(account: Rc<Account>, log: Rc<SlowLog>, nexus: Arc<Nexus>, tsih: u16) -> Self {
-        Self { account, log, nexus, tsih, at_work: RefCell::default(), sent: RefCell::default() }
+    pub(super) fn new(
+        account: Rc<Account>,
+        units: Rc<UnitStages>,
+        log: Rc<SlowLog>,
+        nexus: Arc<Nexus>,
+        tsih: u16,
+    ) -> Self {
+        Self { account, units, log, nexus, tsih, at_work: RefCell::default(), sent: RefCell::default() }
     }
 
     /// Runs `act` on the entry of a task's slot.
@@ -177,11 +191,14 @@ impl Timing {
         let course = start.course(took, data);
         let timed = start.timed.is_some();
         if timed {
-            self.account.stage(course.class, Stage::Order, course.order);
-            self.account.stage(course.class, Stage::Data, course.data);
-            self.account.stage(course.class, Stage::Medium, course.medium);
+            let stages =
+                [(Stage::Order, course.order), (Stage::Data, course.data), (Stage::Medium, course.medium)];
+            stages.into_iter().for_each(|(stage, took)| self.account.stage(course.class, stage, took));
+            if let Some(unit) = start.unit {
+                self.units.count(unit, course.class, stages);
+            }
         }
-        Some(Measured { course, timed, at })
+        Some(Measured { course, timed, unit: start.unit, at })
     }
 
     /// The status of a command was sent with this StatSN; `None` if it was not, or goes out over
@@ -212,12 +229,15 @@ impl Timing {
                 sent.push_front((stat_sn, measured));
                 break;
             }
-            let Measured { mut course, timed, at } = measured;
+            let Measured { mut course, timed, unit, at } = measured;
             let took = now.saturating_duration_since(at);
             if !is_idle || took <= THOUGHT {
                 course.send = Some(took);
                 if timed {
                     self.account.stage(course.class, Stage::Send, took);
+                }
+                if let Some(unit) = unit {
+                    self.units.acknowledged(unit, course.class, took);
                 }
             }
             self.offer(course, at);
@@ -283,7 +303,7 @@ mod tests {
             target: "iqn.2026-01.org.example:t".into(),
             ports: None,
         };
-        Timing::new(Rc::default(), Rc::default(), Arc::new(nexus), 7)
+        Timing::new(Rc::default(), Rc::default(), Rc::default(), Arc::new(nexus), 7)
     }
 
     fn start(ago: Duration, timed: bool) -> Start {
@@ -297,6 +317,7 @@ mod tests {
             arrival: began - 20 * MS,
             turn: began,
             timed: timed.then_some(began),
+            unit: None,
         }
     }
 
@@ -345,6 +366,22 @@ mod tests {
         let all = timing.log.all();
         assert_eq!(all.len(), 3);
         assert!(all.iter().all(|one| one.course.send.is_some()));
+    }
+
+    #[test]
+    fn a_unit_that_asks_for_it_has_the_stages_of_its_timed_commands() {
+        let timing = timing();
+        let of_unit = |timed| Start { unit: NonZeroUsize::new(4096), ..start(30 * MS, timed) };
+        for (stat_sn, start) in [of_unit(true), start(30 * MS, true)].into_iter().enumerate() {
+            let measured = timing.ended(&start, Some(30 * MS)).expect("it is timed");
+            timing.sent(measured, Some(stat_sn as u32));
+        }
+        timing.acknowledged(2, || false);
+        assert_eq!(counted(&timing), [2, 2, 2, 2]);
+        let [(4096, ref stages)] = timing.units.all()[..] else { panic!("one unit asks for it") };
+        let told: Vec<_> = stages.iter().filter(|(.., times)| times.commands() > 0).collect();
+        assert_eq!(told.len(), 4);
+        assert!(told.iter().all(|(op, _, times)| (*op, times.commands()) == ("write", 1)), "{told:?}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn server_on(cores: CoresConfig, change: impl FnOnce(&mut ServerConfig)) -> Serv
         let long_blocks = unit("4k", DiskOptions { block_size: 4096, ..DiskOptions::default() });
         let read_only = unit("ro", DiskOptions { read_only: true, ..DiskOptions::default() });
         for (lun, unit) in [(4, long_blocks), (5, read_only)] {
-            config.targets[0].units.push(LunConfig { lun, unit, limiter: Default::default() });
+            config.targets[0].units.push(LunConfig { lun, unit, limiter: Default::default(), stages: false });
         }
         change(config);
     })
@@ -496,7 +496,8 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
             let store = Arc::new(MemoryStore::new(4 << 20, false).expect("memory"));
             let disk = DiskUnit::new(store, DiskOptions::default().with_identity("gone"), &Registry::new());
             let unit = Unit::Disk(disk.expect("a disk"));
-            given.targets[0].units[0] = LunConfig { lun: 0, unit, limiter: Default::default() };
+            given.targets[0].units[0] =
+                LunConfig { lun: 0, unit, limiter: Default::default(), stages: false };
             config = Some(given.clone());
         });
         let mut config = config.expect("it was shown");
@@ -508,7 +509,7 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
         drop(disk);
         // Another unit at its LUN: not a byte may go there.
         let unit = support::unit("new");
-        config.targets[0].units.push(LunConfig { lun: 0, unit, limiter: Default::default() });
+        config.targets[0].units.push(LunConfig { lun: 0, unit, limiter: Default::default(), stages: false });
         server.handle().apply(config).expect("nothing can fail");
         other.settle(0);
         wire.send_bytes(&rest);

@@ -263,7 +263,7 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
         let store = Arc::new(MemoryStore::new(4 << 20, false).expect("memory"));
         let disk = DiskUnit::new(store, DiskOptions::default().with_identity("gone"), &Registry::new());
         let unit = Unit::Disk(disk.expect("a disk"));
-        given.targets[0].units[0] = LunConfig { lun: 0, unit, limiter: Default::default() };
+        given.targets[0].units[0] = LunConfig { lun: 0, unit, limiter: Default::default(), stages: false };
         config = Some(given.clone());
     });
     let mut config = config.expect("it was shown");
@@ -278,6 +278,7 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
         lun: 0,
         unit: support::unit("new"),
         limiter: Default::default(),
+        stages: false,
     });
     server.handle().apply(config).expect("nothing can fail");
     other.settle(0);

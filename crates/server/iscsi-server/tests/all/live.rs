@@ -52,7 +52,12 @@ fn a_unit_that_is_added_is_told_of_and_one_that_is_removed_is_not_there_any_more
     client.settle(0);
     client.settle(3);
     assert_eq!(next(&mut client, 5), NO_SUCH_UNIT);
-    config.targets[0].units.push(LunConfig { lun: 5, unit: unit("c"), limiter: Default::default() });
+    config.targets[0].units.push(LunConfig {
+        lun: 5,
+        unit: unit("c"),
+        limiter: Default::default(),
+        stages: false,
+    });
     let applied = server.handle().apply(config.clone()).unwrap();
     assert_eq!((applied.changed, applied.leaving.len()), (1, 0));
     assert_eq!(next(&mut client, 0), LUNS_CHANGED);
@@ -209,7 +214,12 @@ fn changes_under_load_lose_no_command_and_no_login() {
     while changes < 200 || done.load(std::sync::atomic::Ordering::Relaxed) < 4 {
         assert!(Instant::now() < deadline, "{changes} changes, and no rounds");
         changes += 1;
-        config.targets[0].units.push(LunConfig { lun: 7, unit: unit("seven"), limiter: Default::default() });
+        config.targets[0].units.push(LunConfig {
+            lun: 7,
+            unit: unit("seven"),
+            limiter: Default::default(),
+            stages: false,
+        });
         handle.apply(config.clone()).unwrap();
         config.targets[0].units.pop();
         handle.apply(config.clone()).unwrap();

@@ -16,6 +16,7 @@ mod qos;
 mod redirect;
 mod remote_unit;
 mod replaced;
+mod stages;
 #[path = "../support/mod.rs"]
 mod support;
 mod task_management;

@@ -119,7 +119,7 @@ const UNREACHABLE: (u8, Option<(u8, u8, u8)>) = (2, Some((0x0a, 0x0d, 0x02)));
 /// unit.
 fn two_targets(second: Auth) -> (Server, [Vec<u8>; 2]) {
     let [(unit, secret), (other, own)] = two_units();
-    let lun = |unit| vec![LunConfig { lun: 0, unit, limiter: Default::default() }];
+    let lun = |unit| vec![LunConfig { lun: 0, unit, limiter: Default::default(), stages: false }];
     let base = config();
     let first = TargetConfig { auth: chap(&[ALICE]), units: lun(unit), ..base.targets[0].clone() };
     let second =

@@ -66,8 +66,8 @@ pub fn config() -> ServerConfig {
             groups: vec![],
             auth: Auth::None,
             units: vec![
-                LunConfig { lun: 0, unit: unit("a"), limiter: Default::default() },
-                LunConfig { lun: 3, unit: unit("b"), limiter: Default::default() },
+                LunConfig { lun: 0, unit: unit("a"), limiter: Default::default(), stages: false },
+                LunConfig { lun: 3, unit: unit("b"), limiter: Default::default(), stages: false },
             ],
             acls: None,
             redirect: None,

@@ -37,6 +37,7 @@ use crate::long_calls::LongCalls;
 use crate::records::{MOST, Record};
 use crate::reply::{Part, Parts, Reply};
 use crate::shared::Shared;
+use crate::slow::{Followed, SlowCall};
 use fetch::Fetches;
 
 /// The longest message either way, in bytes: 4 KiB of data go with their call or reply, and need no
@@ -136,7 +137,7 @@ impl OverRdma {
         let id = shared.hub.connection_id();
         Ok(Rc::new(Self {
             id,
-            client: Rc::new(Client::new(shared, id, core.own(), peer, local)),
+            client: Rc::new(Client::new(shared, id, core, peer, local)),
             since: runtime::now(),
             long_calls: core.own(),
             pair: RefCell::new(Some(pair)),
@@ -278,10 +279,14 @@ impl OverRdma {
 
     /// Executes a call, at once if that is possible.
     fn execute(self: &Rc<Self>, called: Called, record: Record) -> Result<(), End> {
+        let first = record.first.clone();
         let mut call = Pooled::new(dispatch::call(self.client.clone(), record));
         match Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => self.answer(called, outcome?),
-            Poll::Pending => self.in_progress(async |this| this.ended(called, call.await)),
+            Poll::Pending => {
+                let call = Followed::new(&self.client, first).run(call);
+                self.in_progress(async |this| this.ended(called, call.await));
+            }
         }
         Ok(())
     }
@@ -290,8 +295,9 @@ impl OverRdma {
     fn fetch(self: &Rc<Self>, called: Called, pieces: Pieces, sent: Buf) {
         self.in_progress(async |this| {
             let Some(record) = this.fetches.fetch(pieces, sent, this).await else { return };
-            let outcome = Pooled::new(dispatch::call(this.client.clone(), record)).await;
-            this.ended(called, outcome);
+            let followed = Followed::new(&this.client, record.first.clone());
+            let call = Pooled::new(dispatch::call(this.client.clone(), record));
+            this.ended(called, followed.run(call).await);
         });
     }
 
@@ -307,10 +313,14 @@ impl OverRdma {
     }
 
     /// A call that went on as a task has ended.
-    fn ended(&self, called: Called, outcome: Result<Option<Reply>, End>) {
+    fn ended(&self, called: Called, (outcome, slow): (Result<Option<Reply>, End>, Option<SlowCall>)) {
         match outcome {
             Ok(reply) => self.answer(called, reply),
             Err(_) => self.close(),
+        }
+        if let Some(slow) = slow {
+            // When the client has all of the reply is not known.
+            self.client.courses.ended(slow, false);
         }
     }
 

@@ -165,6 +165,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
             Some(Ok(arguments)) => arguments,
         };
         let operation = arguments.operation();
+        client.courses.begins(count.saturating_sub(operations.left()));
         let Some(data) = payloads.of(&arguments, &mut operations, &received.rest) else {
             reply.push(&Results::failed(operation, Status::BadXdr));
             counts.v4(operation.code(), reply.status());

@@ -7,5 +7,6 @@ mod groups;
 mod hostile;
 mod limits;
 mod rdma;
+mod slow;
 mod support;
 mod v4;

@@ -193,7 +193,7 @@ impl Peer {
         let known = self.host.locals.borrow().get(&key).and_then(std::rc::Weak::upgrade);
         let local = known.unwrap_or_else(|| {
             let new = || std::sync::Arc::new(nexus::nexus(attach, (self.host.config.nexus_id)()));
-            let ports = self.host.config.ports.get(&unit).cloned();
+            let ports = self.host.ports.borrow().get(&unit).cloned();
             let local = Rc::new(Local::new(attach, self.host.nexus_of(&key).unwrap_or_else(new), ports));
             if let Some(served) = self.host.units.borrow().get(&unit) {
                 local.attach(&served.unit);

@@ -34,6 +34,8 @@ pub(crate) struct Iser {
     pub watches_queue: Cell<bool>,
     /// The connection has ended.
     ended: Notify,
+    /// The initiator has logged out of it.
+    pub logged_out: Cell<bool>,
     /// Bytes sent and receives of the queue pair at the last check of the peer.
     moved: Cell<(u64, u64)>,
 }
@@ -45,6 +47,7 @@ impl Iser {
             waits_for_room: Cell::new(false),
             watches_queue: Cell::new(false),
             ended: Notify::default(),
+            logged_out: Cell::new(false),
             moved: Cell::default(),
         }
     }
@@ -111,6 +114,11 @@ pub(crate) async fn sent_or_over(pair: &QueuePair, patience: Duration) {
     });
     // After `patience`, a peer that takes nothing is given up.
     let _ = runtime::timeout(patience, either).await;
+}
+
+/// Waits until the peer closes the connection, or `patience` has passed.
+pub(crate) async fn closed(pair: &QueuePair, patience: Duration) {
+    let _ = runtime::timeout(patience, async { while pair.next().await.is_ok() {} }).await;
 }
 
 /// The first bytes of a message: in place if they are contiguous, or else copied to `space`, which

@@ -187,6 +187,7 @@ impl Receiver {
                         }
                     };
                     let (bytes, others) = input.split_at(here);
+                    runtime::count_copy(here);
                     body.bytes[body.filled..body.filled + here].copy_from_slice(bytes);
                     body.filled += here;
                     input = others;
