@@ -31,6 +31,8 @@ pub struct Report {
     /// 999 of 1000 took no longer.
     pub p999_us: f64,
     pub max_us: f64,
+    /// `LATENCY:COUNT` of each bucket that has any: the longest latency in it, ns.
+    pub histogram_ns: String,
     /// This client's processor microseconds per I/O.
     pub client_us: f64,
     /// This client's use of a core over the measured time, percent.
@@ -97,6 +99,7 @@ impl Report {
             p99_us: tally.latency.quantile_us(0.99),
             p999_us: tally.latency.quantile_us(0.999),
             max_us: tally.latency.max_us(),
+            histogram_ns: tally.latency.distribution().to_string(),
             client_us: each(spent.own),
             client_busy: spent.percent(spent.own),
             calls: tally.calls as f64 / tally.ios.max(1) as f64,

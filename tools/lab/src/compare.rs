@@ -102,7 +102,8 @@ fn pair(first: &Results, second: &Results) -> Pair {
     }
 }
 
-fn line(key: &str, name: &str, first: &Figure, second: &Figure, noise: &Noise) -> Option<Line> {
+/// One quantity of both; `None` if there is no ratio.
+pub(crate) fn line(key: &str, name: &str, first: &Figure, second: &Figure, noise: &Noise) -> Option<Line> {
     let bounded = |figure| Bounded::value(figure, name, noise);
     let ratio = bounded(second).over(bounded(first))?;
     let change = if ratio.least <= 1.0 && ratio.most >= 1.0 {
@@ -157,6 +158,15 @@ fn beware(first: &Results, second: &Results) -> Vec<String> {
         beware.push(format!("another governor of the clock: {} and {}", name(one), name(other)));
     }
     for (what, one, other) in [
+        ("microcode", &one.microcode, &other.microcode),
+        ("file system of the results", &one.store, &other.store),
+    ] {
+        // Older results do not tell it.
+        if one != other && !one.is_empty() && !other.is_empty() {
+            beware.push(format!("another {what}: {one} and {other}"));
+        }
+    }
+    for (what, one, other) in [
         ("what the processor does against leaks is not the same", &one.mitigations, &other.mitigations),
         ("the kernel's settings are not the same", &one.sysctl, &other.sysctl),
     ] {
@@ -174,7 +184,7 @@ fn beware(first: &Results, second: &Results) -> Vec<String> {
     }
     for (words, results) in [("the first", first), ("the second", second)] {
         let disturbed = Disturbed::of(&results.records);
-        if disturbed.by_others + disturbed.by_hypervisor > 0 {
+        if disturbed.by_others + disturbed.by_hypervisor + disturbed.by_link > 0 {
             beware.push(format!("{words}: {}", uncapital(&disturbed.words())));
         }
     }
@@ -247,11 +257,11 @@ impl Comparison {
                     Change::Worse => "worse",
                     Change::Better => "better",
                     Change::Differs => "differs",
-                    Change::Noise => "",
+                    Change::Noise => "cannot be told",
                 };
                 let assumed = if line.ratio.assumed { " (one round: 5 % assumed)" } else { "" };
                 text += &format!(
-                    "  {:7} {:>6} times ({} to {})  {}: {} to {}{}  {}{assumed}\n",
+                    "  {:14} {:>6} times ({} to {})  {}: {} to {}{}  {}{assumed}\n",
                     change,
                     digits(line.ratio.value, 3),
                     digits(line.ratio.least, 3),

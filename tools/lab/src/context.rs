@@ -24,6 +24,9 @@ use crate::measure::Error;
 const LOOK: Duration = Duration::from_millis(3);
 /// The time that a process has to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The exit status of a program that cannot run on this machine, as automake's tests have it. The
+/// last line of its stderr says why.
+const CANNOT_RUN_HERE: i32 = 77;
 /// The maximum of a process's output that is read, bytes.
 const MOST_OUTPUT: u64 = 64 << 20;
 
@@ -55,6 +58,10 @@ pub trait Between {
     fn command(&self, role: Role, program: &OsStr) -> Command;
     /// The address of that end.
     fn address(&self, role: Role) -> IpAddr;
+    /// Its addresses on all lines of the path.
+    fn addresses(&self, role: Role) -> Vec<IpAddr> {
+        vec![self.address(role)]
+    }
 }
 
 /// The machine's loopback interface.
@@ -82,10 +89,13 @@ pub struct Pinning {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct LinkFacts {
     pub name: String,
-    /// The rate from target to client, bits per second on the wire; `None` without a limit.
+    /// The rate from target to client, bits per second on the wire, in the mean of a plan that
+    /// repeats, of all lines together; `None` without a limit, and for a plan that does not repeat.
     pub rate_bits: Option<f64>,
     /// The measured round trip, or else the requested one, ms.
     pub rtt_ms: f64,
+    /// The requested round trip, ms.
+    pub asked_ms: f64,
     /// The largest IP packet, bytes.
     pub mtu: u32,
 }
@@ -178,6 +188,11 @@ impl Context {
         self.between.address(role)
     }
 
+    /// The addresses of that end, one for each line of the path.
+    pub fn addresses(&self, role: Role) -> Vec<IpAddr> {
+        self.between.addresses(role)
+    }
+
     /// A TCP port that is free now on this machine's own addresses. On an emulated link every port
     /// is free.
     ///
@@ -259,11 +274,21 @@ impl Context {
     /// # Errors
     /// If the process ends first, or the point's deadline passes.
     pub fn wait_for(&self, running: &mut Running, text: &str) -> Result<String, Error> {
+        self.wait_for_line(running, self.deadline, |line| line.contains(text))
+    }
+
+    /// Waits as [`wait_for`](Self::wait_for) does, until `until` at most.
+    pub(crate) fn wait_for_line(
+        &self,
+        running: &mut Running,
+        until: Instant,
+        fits: impl Fn(&str) -> bool,
+    ) -> Result<String, Error> {
         loop {
             let over = running.status()?.is_some();
             for path in [&running.out, &running.err] {
                 let printed = read(path)?;
-                if let Some(line) = whole_lines(&printed).find(|line| line.contains(text)) {
+                if let Some(line) = whole_lines(&printed).find(|line| fits(line)) {
                     return Ok(line.to_owned());
                 }
             }
@@ -271,6 +296,9 @@ impl Context {
                 return Err(running.failure());
             }
             self.check()?;
+            if Instant::now() > until {
+                return Err(Error::Failed(format!("{} is not ready in time", running.name)));
+            }
             thread::sleep(LOOK);
         }
     }
@@ -280,7 +308,14 @@ impl Context {
     /// # Errors
     /// If it ends with a status other than 0, or after the deadline.
     pub fn output(&self, command: Command, name: &str) -> Result<String, Error> {
-        let mut running = self.start(command, name)?;
+        self.finish(self.start(command, name)?)
+    }
+
+    /// Waits until `running` has ended and returns its stdout.
+    ///
+    /// # Errors
+    /// As those of [`output`](Self::output).
+    pub(crate) fn finish(&self, mut running: Running) -> Result<String, Error> {
         loop {
             if let Some(status) = running.status()? {
                 return if status.success() { read(&running.out) } else { Err(running.failure()) };
@@ -333,13 +368,17 @@ impl Running {
         read(&self.out)
     }
 
-    /// Why it ended: the last line of its stderr, or else its exit status.
+    /// Why it ended: the last line of its stderr, or else its exit status. [`Error::Missing`] if it
+    /// cannot run here.
     pub fn failure(&self) -> Error {
         let said = read(&self.err).unwrap_or_default();
         // On a usage error a program prints the error first, then a pointer to its help.
         let usage = said.lines().map(str::trim).find(|line| line.starts_with("error:"));
         let words = usage.or_else(|| said.lines().map(str::trim).rfind(|line| !line.is_empty()));
         let words = words.map(|line| line.chars().take(400).collect::<String>());
+        if let (Some(CANNOT_RUN_HERE), Some(words)) = (self.ended.and_then(|status| status.code()), &words) {
+            return Error::Missing(words.clone());
+        }
         let status = self.ended.map_or_else(|| "it runs on".to_owned(), |status| status.to_string());
         Error::Failed(format!("{}: {}", self.name, words.unwrap_or(status)))
     }

@@ -24,8 +24,10 @@ pub mod machine;
 pub mod measure;
 pub mod measures;
 mod path;
+pub mod pgf;
 pub mod plot;
 pub mod point;
+pub mod printed;
 pub mod progress;
 pub mod record;
 pub mod recorded;
@@ -34,6 +36,7 @@ pub mod results;
 pub mod run;
 pub mod sample;
 pub mod spread;
+pub mod verify;
 
 pub use context::{Context, Role, Stop};
 pub use experiment::Experiment;

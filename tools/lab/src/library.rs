@@ -85,7 +85,7 @@ fn read(path: &str, text: String) -> Result<Source, Error> {
         return Err(wrong(Wrong::Sense(format!("no measure is called `{measure}`; there are: {kinds}"))));
     }
     if let Some(name) = unknown_setting(&experiment) {
-        let (measure, known) = (&experiment.measure, measures::settings(&experiment.measure).join(", "));
+        let (measure, known) = (&experiment.measure, measures::settings(&experiment).join(", "));
         return Err(wrong(Wrong::Sense(format!("`{measure}` reads no setting `{name}`; it reads: {known}"))));
     }
     Ok(Source { experiment, text })
@@ -94,7 +94,7 @@ fn read(path: &str, text: String) -> Result<Source, Error> {
 /// A setting that the measure does not read: a misspelt setting would otherwise be ignored
 /// silently.
 fn unknown_setting(experiment: &Experiment) -> Option<&str> {
-    let known = measures::settings(&experiment.measure);
+    let known = measures::settings(experiment);
     let of_axes = experiment.axis.iter().flat_map(|axis| axis.settings.values());
     let all = [&experiment.settings, &experiment.quick.settings].into_iter().chain(of_axes);
     all.flat_map(|table| table.keys()).map(String::as_str).find(|name| !known.contains(name))

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use load::machine::Machine;
+
 use crate::context::Pinning;
 use crate::record::{DISTURBED_PERCENT, Load, Work};
 
@@ -31,11 +33,10 @@ pub struct Look {
 impl Look {
     /// A snapshot of the machine now.
     pub fn now() -> Self {
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         Self {
             at: Instant::now(),
             average: average(),
-            machine: Machine::read(&text),
+            machine: Machine::now().unwrap_or_default(),
             programs: Programs::of(&processes(), std::process::id()),
         }
     }
@@ -50,16 +51,19 @@ impl Look {
         let percent = |ticks: f64| (100.0 * ticks / TICKS / took.as_secs_f64()).max(0.0);
         // Programs in other containers are invisible. They used at least the processors' time minus
         // that of all visible programs.
-        let unseen = (now.machine.busy - self.machine.busy) - (now.programs.all - self.programs.all);
+        let machine = now.machine.since(&self.machine);
+        let programs = machine.programs().as_secs_f64() * TICKS;
+        let unseen = programs - (now.programs.all - self.programs.all);
         let others = percent(now.programs.others_since(&self.programs).max(unseen));
-        let stolen = percent(now.machine.stolen - self.machine.stolen);
+        let stolen = percent(machine.stolen.as_secs_f64() * TICKS);
         let (others, stolen) = if took >= SHORTEST { (round(others), round(stolen)) } else { (0.0, 0.0) };
         Load {
             average: self.average,
             others_percent: others,
             stolen_percent: stolen,
             disturbed: others > DISTURBED_PERCENT || stolen > DISTURBED_PERCENT,
-            machine: (took >= SHORTEST).then(|| self.machine.work_until(&now.machine, took)),
+            machine: (took >= SHORTEST).then(|| work(&machine, took)),
+            link_behind: None,
             awake: false,
             cache_line_ns: None,
         }
@@ -75,45 +79,17 @@ fn average() -> f64 {
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-/// Ticks since the machine booted.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Machine {
-    /// Ticks of programs, including their system calls. Excludes interrupts, which serve whichever
-    /// program waits for them.
-    busy: f64,
-    /// Ticks stolen by the hypervisor.
-    stolen: f64,
-    /// Ticks in programs, in system calls, in interrupt handlers and in their deferred work.
-    kinds: [f64; 4],
-    /// Interrupts, and context switches.
-    counts: [f64; 2],
-}
-
-impl Machine {
-    /// From /proc/stat (proc(5)): user, nice, system, irq, softirq and steal; `intr` and `ctxt`.
-    fn read(text: &str) -> Self {
-        let first = text.lines().next().unwrap_or_default();
-        let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        let of = |at: usize| ticks.get(at).copied().unwrap_or(0.0);
-        let count = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
-        };
-        Self {
-            busy: of(0) + of(1) + of(2),
-            stolen: of(7),
-            kinds: [of(0) + of(1), of(2), of(5), of(6)],
-            counts: [count("intr "), count("ctxt ")],
-        }
-    }
-
-    /// The work between this snapshot and a later one.
-    fn work_until(&self, now: &Self, took: Duration) -> Work {
-        let each = |now: f64, then: f64| round((now - then).max(0.0) / took.as_secs_f64());
-        let kind = |at: usize| each(now.kinds[at] * 100.0 / TICKS, self.kinds[at] * 100.0 / TICKS);
-        let [user_percent, system_percent, irq_percent, softirq_percent] = [0, 1, 2, 3].map(kind);
-        let [interrupts_s, switches_s] = [0, 1].map(|at: usize| each(now.counts[at], self.counts[at]));
-        Work { user_percent, system_percent, irq_percent, softirq_percent, interrupts_s, switches_s }
+/// The machine's work in `took`.
+fn work(machine: &Machine, took: Duration) -> Work {
+    let each = |count: f64| round(count / took.as_secs_f64());
+    let percent = |used: Duration| each(used.as_secs_f64() * 100.0);
+    Work {
+        user_percent: percent(machine.user),
+        system_percent: percent(machine.system),
+        irq_percent: percent(machine.irq),
+        softirq_percent: percent(machine.softirq),
+        interrupts_s: each(machine.interrupts as f64),
+        switches_s: each(machine.switches as f64),
     }
 }
 
@@ -121,6 +97,8 @@ impl Machine {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Process {
     parent: u32,
+    /// Its process group.
+    group: u32,
     /// Ticks of the process itself.
     own: f64,
     /// Ticks of its ended and awaited children, and of theirs.
@@ -141,15 +119,23 @@ fn processes() -> BTreeMap<u32, Process> {
     all
 }
 
-/// The parent, utime + stime and cutime + cstime of /proc/PID/stat (proc(5)).
+/// Processor time of the processes of a group, of its leader's descendants (a guest machine has a
+/// session of its own), and of their ended children, seconds.
+pub(crate) fn group_seconds(group: u32) -> f64 {
+    let all = processes();
+    let of = all.iter().filter(|(pid, process)| process.group == group || descends(&all, **pid, group));
+    of.map(|(_, process)| process.own + process.children).sum::<f64>() / TICKS
+}
+
+/// The parent, the process group, utime + stime and cutime + cstime of /proc/PID/stat (proc(5)).
 fn stat(text: &str) -> Option<Process> {
     // The name may contain blanks and brackets.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<&str> = rest.split_whitespace().collect();
-    let parent = words.get(1)?.parse().ok()?;
+    let (parent, group) = (words.get(1)?.parse().ok()?, words.get(2)?.parse().ok()?);
     let ticks: Vec<f64> = words.get(11..15)?.iter().filter_map(|word| word.parse::<f64>().ok()).collect();
     let [utime, stime, cutime, cstime] = ticks[..] else { return None };
-    Some(Process { parent, own: utime + stime, children: cutime + cstime })
+    Some(Process { parent, group, own: utime + stime, children: cutime + cstime })
 }
 
 /// The processor time of programs.
@@ -238,7 +224,7 @@ mod tests {
     use super::*;
 
     fn process(parent: u32, own: f64, children: f64) -> Process {
-        Process { parent, own, children }
+        Process { parent, group: 12, own, children }
     }
 
     #[test]
@@ -296,9 +282,6 @@ mod tests {
             machine: Machine::read("cpu  100 10 50 900 3 7 40 20 0 0\ncpu0 1 2 3"),
             programs: Programs { all: 160.0, ..Programs::default() },
         };
-        let expected =
-            Machine { busy: 160.0, stolen: 20.0, kinds: [110.0, 50.0, 7.0, 40.0], counts: [0.0; 2] };
-        assert_eq!(began.machine, expected);
         let later = |text: &str, all: f64| Look {
             at: began.at + Duration::from_secs(2),
             machine: Machine::read(text),
@@ -330,22 +313,24 @@ mod tests {
 
     #[test]
     fn our_own_work_is_not_that_of_others() {
-        let ours = || {
-            let all = processes();
-            let mine = all.iter().filter(|(pid, _)| descends(&all, **pid, std::process::id()));
+        let us = std::process::id();
+        let ours = |all: &BTreeMap<u32, Process>| {
+            let mine = all.iter().filter(|(pid, _)| descends(all, **pid, us));
             mine.map(|(_, process)| process.own + process.children).sum::<f64>()
         };
-        let before = (ours(), Programs::of(&processes(), std::process::id()));
+        let before = ours(&processes());
         // On a busy machine a fifth of a second of processor time takes longer than that.
         let until = Instant::now() + Duration::from_secs(20);
-        while ours() - before.0 < 20.0 && Instant::now() < until {
+        let mut all = processes();
+        while ours(&all) - before < 20.0 && Instant::now() < until {
             for _ in 0..100_000 {
                 std::hint::spin_loop();
             }
+            all = processes();
         }
-        let after = Programs::of(&processes(), std::process::id());
-        assert!(ours() - before.0 >= 20.0, "20 ticks are counted as ours");
-        assert!(!after.each.contains_key(&std::process::id()), "and not as those of others");
-        assert!(after.all - before.1.all >= 19.0);
+        let programs = Programs::of(&all, us);
+        assert!(ours(&all) - before >= 20.0, "20 ticks are counted as ours");
+        assert!(!programs.each.contains_key(&us), "and not as those of others");
+        assert!(programs.all >= programs.others + ours(&all), "but as those of all");
     }
 }

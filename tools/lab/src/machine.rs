@@ -25,6 +25,9 @@ const PACKAGES: &[&str] = &[
     "fio",
     "qemu-utils",
     "open-iscsi",
+    "nfs-ganesha",
+    "libnfs-utils",
+    "nbdkit",
     "targetcli-fb",
     "rdma-core",
     "libibverbs1",
@@ -47,6 +50,9 @@ pub struct Machine {
     pub governor: String,
     /// MHz from /proc/cpuinfo when the experiment began.
     pub mhz: f64,
+    /// The revision of the processor's microcode.
+    #[serde(default)]
+    pub microcode: String,
     /// Memory, bytes.
     pub memory: u64,
     /// The kernel's release and version.
@@ -54,6 +60,10 @@ pub struct Machine {
     /// The kernel's command line.
     #[serde(default)]
     pub kernel_options: String,
+    /// The file system of the results, on which units in files lie: its type, what it is mounted
+    /// from, its options.
+    #[serde(default)]
+    pub store: String,
     pub system: String,
     /// The processor's vulnerability mitigations whose state is not "Not affected".
     pub mitigations: BTreeMap<String, String>,
@@ -61,8 +71,8 @@ pub struct Machine {
     pub sysctl: BTreeMap<String, String>,
     /// The output of `stag --version`.
     pub stag: String,
-    /// The commit of the source tree that contains the binary, if any; with a trailing `+` if the
-    /// tree has changes.
+    /// The commit that the binary says it was built from, or that of the source tree that contains
+    /// it, if any; with a trailing `+` if the tree has changes.
     pub commit: String,
     /// SHA-256 of the binary, hexadecimal.
     pub binary: String,
@@ -71,7 +81,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look(stag: &Path) -> Self {
+    /// Looks at this machine, the binary `stag`, and the file system of the folder `store`, which
+    /// may not be there yet.
+    pub fn look(stag: &Path, store: &Path) -> Self {
         let cpuinfo = line_of("/proc/cpuinfo");
         let field = |name: &str| -> String {
             let value = cpuinfo.lines().find(|line| line.split(':').next().map(str::trim) == Some(name));
@@ -81,6 +93,7 @@ impl Machine {
                 .unwrap_or_default()
         };
         let cpu = field("model name");
+        let version = said(Command::new(stag).arg("--version"));
         let processors = processors();
         Self {
             cpu: if cpu.is_empty() { std::env::consts::ARCH.to_owned() } else { cpu },
@@ -91,6 +104,7 @@ impl Machine {
             hypervisor: hypervisor(&field("flags")),
             governor: line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             mhz: field("cpu MHz").parse().unwrap_or(0.0),
+            microcode: field("microcode"),
             memory: memory(),
             kernel: format!(
                 "{} {}",
@@ -98,11 +112,12 @@ impl Machine {
                 line_of("/proc/sys/kernel/version")
             ),
             kernel_options: line_of("/proc/cmdline"),
+            store: file_system(&line_of("/proc/self/mountinfo"), store),
             system: system(),
             mitigations: mitigations(),
             sysctl: sysctl(),
-            stag: said(Command::new(stag).arg("--version")),
-            commit: commit(stag),
+            commit: told_commit(&version).unwrap_or_else(|| commit(stag)),
+            stag: version.split(" (commit ").next().unwrap_or_default().to_owned(),
             binary: sha256(stag),
             peers: peers(),
             processors,
@@ -149,6 +164,37 @@ impl Machine {
         let second = others.first().copied().or_else(|| self.processors.get(1));
         second.map_or_else(Pinning::default, |second| Pinning { target: vec![*first], client: vec![*second] })
     }
+}
+
+/// The commit of `stag 0.1.0 (commit 0123456789ab)`.
+fn told_commit(version: &str) -> Option<String> {
+    let (_, behind) = version.split_once("(commit ")?;
+    Some(behind.split_once(')')?.0.to_owned())
+}
+
+/// The file system of `path` by the text of mountinfo (proc_pid_mountinfo(5)): its type, source and
+/// options.
+fn file_system(mounts: &str, path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    // Of a folder that is to be made, the one that it will be in.
+    let there = here.join(path);
+    let Some(path) = there.ancestors().find_map(|folder| folder.canonicalize().ok()) else {
+        return String::new();
+    };
+    let mut found: Option<(usize, String)> = None;
+    for line in mounts.lines() {
+        let Some((mount, behind)) = line.split_once(" - ") else { continue };
+        let mut mount = mount.split(' ');
+        let (Some(place), Some(options)) = (mount.nth(4), mount.next()) else { continue };
+        let place = place.replace("\\040", " ");
+        let mut behind = behind.split(' ');
+        let (Some(kind), Some(source)) = (behind.next(), behind.next()) else { continue };
+        // The longest place counts, and the last of those that lie on each other.
+        if path.starts_with(&place) && found.as_ref().is_none_or(|(length, _)| *length <= place.len()) {
+            found = Some((place.len(), format!("{kind} on {source} ({options})")));
+        }
+    }
+    found.map(|(_, words)| words).unwrap_or_default()
 }
 
 fn line_of(path: &str) -> String {
@@ -336,8 +382,27 @@ mod tests {
     }
 
     #[test]
+    fn the_file_system_is_that_of_the_longest_mount_that_lies_above() {
+        let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                      30 22 0:30 / /tmp rw - tmpfs tmp rw\n\
+                      31 22 0:31 / /tmp rw,noatime master:2 shared:9 - xfs /dev/sdb rw\n\
+                      32 22 0:32 / /tm rw - btrfs /dev/sdc rw\n\
+                      broken line\n";
+        assert_eq!(file_system(mounts, Path::new("/tmp/no-such-folder/x")), "xfs on /dev/sdb (rw,noatime)");
+        assert_eq!(file_system(mounts, Path::new("/")), "ext4 on /dev/sda1 (rw,relatime)");
+        assert_eq!(file_system("", Path::new("/")), "");
+    }
+
+    #[test]
+    fn a_commit_is_read_where_the_binary_tells_it() {
+        assert_eq!(told_commit("stag 0.1.0 (commit 0123456789ab+)").as_deref(), Some("0123456789ab+"));
+        assert_eq!(told_commit("stag 0.1.0"), None);
+    }
+
+    #[test]
     fn this_machine_is_known_and_does_not_differ_from_itself() {
-        let me = Machine::look(&std::env::current_exe().unwrap());
+        let me = Machine::look(&std::env::current_exe().unwrap(), Path::new("not/made/yet"));
+        assert!(me.store.contains(" on ") && me.store.ends_with(')'), "{}", me.store);
         assert!(!me.cpu.is_empty() && !me.processors.is_empty() && me.memory > 1 << 20, "{me:?}");
         assert_eq!(me.binary.len(), 64);
         assert_eq!(me.differs(&me), None);

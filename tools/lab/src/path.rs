@@ -9,6 +9,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::context::{Between, Context, LinkFacts, Role};
@@ -18,6 +19,9 @@ use crate::point::Point;
 
 /// The maximum age of a link's measurement at the begin of a point.
 const STALE: Duration = Duration::from_secs(120);
+
+/// How often a new link is measured until it carries its rate: another program may disturb once.
+const CALIBRATIONS: u32 = 3;
 
 /// The paths of one experiment.
 pub struct Paths {
@@ -58,6 +62,10 @@ impl Between for Ends {
     fn address(&self, role: Role) -> IpAddr {
         IpAddr::V4(self.0.address(side(role)))
     }
+
+    fn addresses(&self, role: Role) -> Vec<IpAddr> {
+        self.0.addresses(side(role)).into_iter().map(IpAddr::V4).collect()
+    }
 }
 
 fn side(role: Role) -> Side {
@@ -88,7 +96,7 @@ impl Paths {
             self.count += 1;
             if let Some(spec) = wanted(point)? {
                 let link = Link::up_by(&self.stag, &spec).map_err(cannot)?;
-                let measured = link.measure().map_err(cannot)?;
+                let measured = calibrated(&link)?;
                 self.up = Some(Up { spec, link: Rc::new(Ends(link)), measured, at: Instant::now() });
             }
         }
@@ -118,19 +126,26 @@ impl Paths {
         context.between = Rc::<Ends>::clone(&up.link);
         context.link = Some(LinkFacts {
             name: up.spec.name.clone(),
-            #[expect(clippy::cast_precision_loss, reason = "a rate")]
-            rate_bits: up.spec.a_to_b.rate.map(|rate| rate as f64),
+            rate_bits: up.spec.lines().map(|line| line.a_to_b.mean_rate()).sum(),
             rtt_ms: up.measured.round_trip_us.median / 1000.0,
+            asked_ms: up.measured.round_trip_asked_us / 1000.0,
             mtu: up.spec.mtu,
         });
     }
 
-    /// The record's entry for the link: the configuration, the setup, the measurement, and the
-    /// counters of the point.
+    /// The record's entry for the link: the configuration, the setup, the measurement, the counters
+    /// of the point, and why the link was behind, if it was.
     pub fn record(&self) -> serde_json::Value {
         let Some(up) = &self.up else { return serde_json::Value::Null };
         let counters = up.link.0.counters().ok();
-        json!({ "asked": up.spec, "setup": up.link.0.setup(), "measured": up.measured, "counters": counters })
+        let behind = counters.as_ref().and_then(|counters| counters.behind(&up.spec));
+        json!({
+            "asked": up.spec,
+            "setup": up.link.0.setup(),
+            "measured": up.measured,
+            "counters": counters,
+            "behind": behind,
+        })
     }
 }
 
@@ -140,6 +155,46 @@ fn cannot(error: LinkError) -> Error {
         LinkError::Spec(error) => Error::Experiment(error.to_string()),
         error => Error::Failed(error.to_string()),
     }
+}
+
+/// Measures a new link.
+///
+/// # Errors
+/// If this machine does not carry its rate, in any of [`CALIBRATIONS`].
+fn calibrated(link: &Link) -> Result<Measured, Error> {
+    let mut slow = String::new();
+    for _ in 0..CALIBRATIONS {
+        let measured = link.measure().map_err(cannot)?;
+        match measured.too_slow(link.spec()) {
+            None => return Ok(measured),
+            Some(why) => slow = why,
+        }
+    }
+    Err(Error::Missing(format!(
+        "this machine does not carry the rate of link {}, in {CALIBRATIONS} measurements: {slow}; a lower `link-rate` or a larger `mtu` costs it less",
+        link.spec().name
+    )))
+}
+
+/// Checks the link that a point names.
+///
+/// # Errors
+/// If there is no such link.
+pub(crate) fn check(point: &Point) -> Result<(), Error> {
+    wanted(point).map(drop)
+}
+
+/// The setting `name`, a list of tables such as `example`.
+fn list<T: DeserializeOwned>(point: &Point, name: &str, example: &str) -> Result<Vec<T>, Error> {
+    let Some(list) = point.settings.get(name) else { return Ok(Vec::new()) };
+    let wrong = |why: String| Error::Experiment(format!("`{name}`{why}"));
+    let entries = list.as_array().filter(|entries| !entries.is_empty());
+    let entries = entries.ok_or_else(|| wrong(format!(" should be a list of tables such as {example}")))?;
+    let read = |(at, entry): (usize, &toml::Value)| {
+        let told = |error: toml::de::Error| wrong(format!(", entry {}: {}", at + 1, error.message()));
+        entry.clone().try_into().map_err(told)
+    };
+    entries.iter().enumerate().map(read).collect()
 }
 
 /// The link that a point names: `link` is a preset, other settings override it.
@@ -167,6 +222,9 @@ fn wanted(point: &Point) -> Result<Option<LinkSpec>, Error> {
         delay: word("link-delay"),
         jitter: word("link-jitter"),
         rate: word("link-rate"),
+        rate_plan: list(point, "link-rate-plan", "{ at = \"500ms\", rate = \"1Gb/s\" }")?,
+        rate_period: word("link-rate-period"),
+        lines: list(point, "link-lines", "{ rate = \"100Mb/s\" }")?,
         queue: word("link-queue"),
         loss: word("link-loss"),
         burst: word("link-burst"),
@@ -176,6 +234,53 @@ fn wanted(point: &Point) -> Result<Option<LinkSpec>, Error> {
         overhead: number("link-overhead")?,
         seed: point.whole("link-seed")?,
         backend,
+        congestion: point.text("congestion")?,
     };
     options.resolve().map(Some).map_err(|error| Error::Experiment(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(settings: &str) -> Point {
+        Point {
+            experiment: "made-up".into(),
+            coordinates: Vec::new(),
+            settings: toml::from_str(settings).unwrap(),
+            quick: false,
+        }
+    }
+
+    #[test]
+    fn plans_and_lines_of_a_link_are_lists_of_tables() {
+        let lines = "link = 'metro'\nlink-loss = '1%'\nlink-lines = [{ rate = '100Mb/s', mtu = 9000 }, { delay = '1ms', \
+                     rate-plan = [{ at = '0', rate = '1Gb/s' }, { at = '1s', rate = '2Gb/s/1Gb/s' }], rate-period = '2s' }]";
+        let spec = wanted(&point(lines)).unwrap().unwrap();
+        assert_eq!((spec.mtu, spec.others[0].mtu, spec.others[0].a_to_b.loss), (9000, 1500, 0.01));
+        assert_eq!(spec.others[0].a_to_b.mean_rate(), Some(1.5e9));
+        assert_eq!(spec.others[0].b_to_a.mean_rate(), Some(1e9));
+    }
+
+    #[test]
+    fn a_wrong_entry_is_told_with_its_place() {
+        for (settings, told) in [
+            ("link-rate-plan = 3", "`link-rate-plan` should be a list of tables such as { at"),
+            ("link-rate-plan = []", "`link-rate-plan` should be a list"),
+            (
+                "link-rate-plan = [{ at = '0', rate = '1Gb/s' }, { at = '1s', speed = '1Gb/s' }]",
+                "entry 2: unknown field `speed`",
+            ),
+            ("link-rate-plan = [{ at = '0' }]", "entry 1: missing field `rate`"),
+            (
+                "link-rate-plan = [{ at = '0', rate = '1Gb/s' }, { at = '0', rate = '1Gb/s' }]",
+                "step 2 of the rate plan",
+            ),
+            ("link-lines = [{ rate = '1Gb/s' }, { rate = 1 }]", "entry 2: invalid type"),
+            ("link-lines = [{ rate = '1Gb/s' }, { loss = 'all' }]", "line 2: loss `all`"),
+        ] {
+            let error = check(&point(&format!("link = 'lan'\n{settings}"))).unwrap_err().to_string();
+            assert!(error.contains(told), "{settings}: {error}");
+        }
+    }
 }

@@ -2,10 +2,15 @@
 //! are CSS variables of the page (`var(--ink)`), which [`alone`] replaces in a chart's own file. It
 //! knows nothing of experiments.
 
+mod across;
+
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::experiment::{Kind, Scale, bytes_label};
-use crate::figure::{number, short};
+use across::Across;
+
+use crate::experiment::{Kind, Scale};
+use crate::figure::{digits, number, short};
 use crate::point::Value;
 
 #[derive(Clone, Debug)]
@@ -36,6 +41,10 @@ pub struct Series {
     /// The name in the legend; can be empty for a single series.
     pub name: String,
     pub marks: Vec<Mark>,
+    /// Which colour and mark it has; series of one style show the same thing.
+    pub style: usize,
+    /// Whether it is the paper's: dashed, with hollow marks.
+    pub of_paper: bool,
 }
 
 /// One point of a line.
@@ -53,17 +62,62 @@ pub struct Mark {
     pub disturbed: bool,
 }
 
+impl Chart {
+    /// Whether places stand side by side on the x axis, and not where their numbers are.
+    pub(crate) fn is_category(&self) -> bool {
+        let logarithmic = matches!(self.x_scale, Scale::Log2 | Scale::Log10);
+        let off = |(value, _): &(Value, String)| value.number().is_none_or(|n| logarithmic && n <= 0.0);
+        self.x_scale == Scale::Category
+            || self.kind == Kind::Bars
+            || self.places.len() < 2
+            || self.places.iter().any(off)
+    }
+
+    /// Whether the y axis is logarithmic, which needs values above zero.
+    pub(crate) fn is_logarithmic(&self) -> bool {
+        self.y_scale == Scale::Log10 && self.least() > 0.0
+    }
+
+    pub(crate) fn least(&self) -> f64 {
+        self.series.iter().flat_map(|one| &one.marks).map(|mark| mark.least).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Lines of numbers: the places of all, each with its name, and the series, in a style for each.
+pub(crate) fn numeric(
+    lines: &[(String, Vec<(f64, f64)>)],
+    name: impl Fn(f64) -> String,
+) -> (Vec<(Value, String)>, Vec<Series>) {
+    let mut places: Vec<f64> = lines.iter().flat_map(|(_, points)| points).map(|(x, _)| *x).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let mark = |(x, y): &(f64, f64)| {
+        let place = places.binary_search_by(|place| place.total_cmp(x)).ok()?;
+        Some(Mark { place, middle: *y, least: *y, most: *y, disturbed: false })
+    };
+    let one = |(style, (name, points)): (usize, &(String, Vec<_>))| Series {
+        name: name.clone(),
+        marks: points.iter().filter_map(mark).collect(),
+        style,
+        of_paper: false,
+    };
+    let series = lines.iter().enumerate().map(one).collect();
+    (places.into_iter().map(|x| (Value::Real(x), name(x))).collect(), series)
+}
+
 const WIDTH: f64 = 660.0;
 const PLOT_HEIGHT: f64 = 290.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 20.0;
 const LABEL: f64 = 12.0;
+/// The shares of a distribution that have a mark, percent.
+const SHARES: [f64; 11] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 /// The mean width of a letter, relative to the font size; an upper estimate.
 const LETTER: f64 = 0.6;
 
 /// Colours on light and on dark ground, after Okabe and Ito, distinguishable with every colour
 /// vision; shapes differ too.
-const COLOURS: [(&str, &str); 8] = [
+pub(crate) const COLOURS: [(&str, &str); 8] = [
     ("#0069a8", "#5ab4f0"),
     ("#c65200", "#ff8c42"),
     ("#00805c", "#35c99a"),
@@ -141,11 +195,9 @@ impl Upwards {
     fn new(chart: &Chart, top: f64) -> Self {
         let marks = || chart.series.iter().flat_map(|series| &series.marks);
         let most = marks().map(|mark| mark.most).fold(f64::NEG_INFINITY, f64::max);
-        let least = marks().map(|mark| mark.least).fold(f64::INFINITY, f64::min);
-        let above = marks().map(|mark| mark.least).filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
-        // A logarithmic axis needs a value above zero.
-        if chart.y_scale == Scale::Log10 && above.is_finite() && least > 0.0 {
-            return Self::log(above, most, top);
+        let least = chart.least();
+        if chart.is_logarithmic() {
+            return Self::log(least, most, top);
         }
         let (low, high) = (least.min(0.0), if most <= 0.0 && least >= 0.0 { 1.0 } else { most.max(0.0) });
         // Percentages end at 100, unless a value exceeds it.
@@ -209,92 +261,6 @@ fn step(least: f64) -> f64 {
         .map(|times| times * power)
         .find(|step| *step >= least)
         .unwrap_or(10.0 * power)
-}
-
-/// The x axis: positions of places, and their names.
-struct Across {
-    places: Vec<f64>,
-    ticks: Vec<(f64, String)>,
-    band: f64,
-    turned: bool,
-}
-
-impl Across {
-    fn new(chart: &Chart) -> Self {
-        let room = WIDTH - LEFT - RIGHT;
-        let count = number(chart.places.len().max(1));
-        let numbers: Vec<f64> = chart.places.iter().filter_map(|(value, _)| value.number()).collect();
-        let logarithm = matches!(chart.x_scale, Scale::Log2 | Scale::Log10);
-        let numeric = numbers.len() == chart.places.len()
-            && chart.kind == Kind::Lines
-            && chart.x_scale != Scale::Category
-            && !(logarithm && numbers.iter().any(|n| *n <= 0.0));
-        if !numeric || chart.places.len() < 2 {
-            let band = room / count;
-            let places: Vec<f64> =
-                (0..chart.places.len()).map(|at| LEFT + band * (number(at) + 0.5)).collect();
-            let ticks: Vec<_> =
-                places.iter().copied().zip(chart.places.iter().map(|(_, name)| name.clone())).collect();
-            let turned = ticks.iter().any(|(_, name)| width(name, LABEL) > band - 6.0);
-            return Self { places, ticks, band, turned };
-        }
-        let scaled: Vec<f64> = numbers.iter().map(|n| if logarithm { n.log2() } else { *n }).collect();
-        let least = scaled.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        // Linear axes begin at zero if the values then still fill half of the axis.
-        let least = if !logarithm && least > 0.0 && least < most * 0.5 { 0.0 } else { least };
-        let inner = room - 36.0;
-        let at = |scaled: f64| LEFT + 18.0 + inner * (scaled - least) / (most - least).max(f64::MIN_POSITIVE);
-        let places: Vec<f64> = scaled.iter().map(|value| at(*value)).collect();
-        let name = |value: f64, name: &str| if chart.x_bytes { bytes_short(value) } else { name.to_owned() };
-        let mut all: Vec<(f64, String)> = if logarithm || chart.places.len() <= 8 {
-            let named = chart.places.iter().zip(&numbers).map(|((_, words), value)| name(*value, words));
-            places.iter().copied().zip(named).collect()
-        } else {
-            let step = step((most - least) / 7.0);
-            let first = (least / step).ceil();
-            (0..12)
-                .map(|n| (first + f64::from(n)) * step)
-                .filter(|v| *v <= most)
-                .map(|v| (at(v), name(v, &short(v))))
-                .collect()
-        };
-        all.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // Names that would overlap are left out, but never the last.
-        let mut ticks: Vec<(f64, String)> = Vec::new();
-        let free = |a: &(f64, String), b: &(f64, String)| {
-            b.0 - a.0 > (width(&a.1, LABEL) + width(&b.1, LABEL)) / 2.0 + 6.0
-        };
-        let last = all.last().cloned();
-        for tick in all {
-            let is_last = last.as_ref().is_some_and(|last| last.0 == tick.0);
-            if is_last {
-                while ticks.last().is_some_and(|before| !free(before, &tick)) {
-                    ticks.pop();
-                }
-                ticks.push(tick);
-            } else if ticks.last().is_none_or(|before| free(before, &tick)) {
-                ticks.push(tick);
-            }
-        }
-        Self { places, ticks, band: room / count, turned: false }
-    }
-
-    fn height(&self) -> f64 {
-        let longest = self.ticks.iter().map(|(_, name)| width(name, LABEL)).fold(0.0, f64::max);
-        if self.turned { 14.0 + longest.min(150.0) * 0.5 + 10.0 } else { 24.0 }
-    }
-}
-
-fn bytes_short(value: f64) -> String {
-    #[expect(clippy::cast_possible_truncation, reason = "sizes")]
-    let label = bytes_label(value as i64);
-    label
-        .replace(" KiB", "K")
-        .replace(" MiB", "M")
-        .replace(" GiB", "G")
-        .replace(" TiB", "T")
-        .replace(" B", "")
 }
 
 /// The layout of the legend.
@@ -364,8 +330,8 @@ pub fn draw(chart: &Chart) -> String {
     let right = WIDTH - RIGHT;
     let _ = write!(out, "<path d=\"M{LEFT} {base:.1}H{right}\" stroke=\"var(--soft)\" fill=\"none\"/>");
     for (x, name) in &across.ticks {
-        if across.turned {
-            let turn = format!(" transform=\"rotate(-30 {x:.1} {:.1})\"", bottom + 16.0);
+        if let Some(degrees) = across.turned {
+            let turn = format!(" transform=\"rotate(-{degrees} {x:.1} {:.1})\"", bottom + 16.0);
             text(&mut out, *x, bottom + 16.0, LABEL, "end", "var(--soft)", name, &turn);
         } else {
             let _ = write!(out, "<path d=\"M{x:.1} {bottom:.1}v4\" stroke=\"var(--soft)\"/>");
@@ -378,7 +344,7 @@ pub fn draw(chart: &Chart) -> String {
     let turn = format!(" transform=\"rotate(-90 18 {middle:.1})\"");
     text(&mut out, 18.0, middle, 12.5, "middle", "var(--ink)", &chart.y_title, &turn);
     match chart.kind {
-        Kind::Lines => lines(&mut out, chart, &upwards, &across),
+        Kind::Lines | Kind::Cdf => lines(&mut out, chart, &upwards, &across),
         Kind::Bars => bars(&mut out, chart, &upwards, &across),
     }
     out.push_str("</svg>");
@@ -389,23 +355,23 @@ fn draw_legend(out: &mut String, chart: &Chart, legend: &Legend, head: f64) {
     for (row, entries) in legend.rows.iter().enumerate() {
         let y = head + 12.0 + 20.0 * number(row);
         let mut x = LEFT;
-        for (at, series) in entries.iter().filter_map(|at| chart.series.get(*at).map(|series| (*at, series)))
-        {
-            let colour = colour(at);
+        for series in entries.iter().filter_map(|at| chart.series.get(*at)) {
+            let colour = colour(series.style);
             if chart.kind == Kind::Bars {
                 let _ = write!(
                     out,
-                    "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"22\" height=\"10\" fill=\"{colour}\"/>",
-                    y - 9.0
+                    "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"22\" height=\"10\" {}/>",
+                    y - 9.0,
+                    fill(series, "")
                 );
             } else {
-                let dash = dash(at);
+                let dash = dash(series);
                 let _ = write!(
                     out,
                     "<path d=\"M{x:.1} {:.1}h24\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>",
                     y - 4.0
                 );
-                mark(out, at, x + 12.0, y - 4.0, false, "");
+                mark(out, series.style, x + 12.0, y - 4.0, series.of_paper, "");
             }
             text(out, x + 30.0, y, LABEL, "start", "var(--ink)", &series.name, "");
             x += entry(series);
@@ -417,9 +383,19 @@ fn colour(at: usize) -> String {
     format!("var(--s{})", at % COLOURS.len())
 }
 
-/// The dash pattern of a series: series that reuse a colour are dashed.
-fn dash(at: usize) -> &'static str {
-    match at / COLOURS.len() {
+/// The paint of a bar.
+fn fill(series: &Series, more: &str) -> String {
+    let colour = colour(series.style);
+    match series.of_paper {
+        true => format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\" stroke-dasharray=\"4 3\""),
+        false => format!("fill=\"{colour}\"{more}"),
+    }
+}
+
+/// The dash pattern of a series: the paper's are dashed, and those that reuse a colour.
+fn dash(series: &Series) -> &'static str {
+    match series.style / COLOURS.len() {
+        _ if series.of_paper => " stroke-dasharray=\"4 3\"",
         0 => "",
         1 => " stroke-dasharray=\"6 4\"",
         _ => " stroke-dasharray=\"2 3\"",
@@ -487,6 +463,9 @@ fn mark(out: &mut String, at: usize, x: f64, y: f64, hollow: bool, title: &str) 
 fn told(chart: &Chart, series: &Series, mark: &Mark) -> String {
     let place = chart.places.get(mark.place).map(|(_, name)| name.as_str()).unwrap_or_default();
     let name = if series.name.is_empty() { String::new() } else { format!("{}, ", series.name) };
+    if chart.kind == Kind::Cdf {
+        return format!("{name}{} % within {place}", digits(mark.middle, 5));
+    }
     let spread = if mark.most > mark.least {
         format!(" ({} to {})", short(mark.least), short(mark.most))
     } else {
@@ -508,8 +487,8 @@ fn whisker(out: &mut String, x: f64, low: f64, high: f64, colour: &str) {
 }
 
 fn lines(out: &mut String, chart: &Chart, upwards: &Upwards, across: &Across) {
-    for (at, series) in chart.series.iter().enumerate() {
-        let colour = colour(at);
+    for series in &chart.series {
+        let colour = colour(series.style);
         let mut marks: Vec<(f64, &Mark)> = series
             .marks
             .iter()
@@ -518,7 +497,7 @@ fn lines(out: &mut String, chart: &Chart, upwards: &Upwards, across: &Across) {
         marks.sort_by(|a, b| a.0.total_cmp(&b.0));
         let path: Vec<String> =
             marks.iter().map(|(x, mark)| format!("{x:.1},{:.1}", upwards.at(mark.middle))).collect();
-        let dash = dash(at);
+        let dash = dash(series);
         // A line needs two points.
         if path.len() > 1 {
             let _ = write!(
@@ -527,9 +506,16 @@ fn lines(out: &mut String, chart: &Chart, upwards: &Upwards, across: &Across) {
                 path.join(" ")
             );
         }
+        if chart.kind == Kind::Cdf {
+            // Its line has hundreds of points.
+            let first = |share: &f64| marks.iter().position(|(_, mark)| mark.middle >= *share);
+            let shown: BTreeSet<usize> = SHARES.iter().filter_map(first).collect();
+            marks = shown.into_iter().filter_map(|at| marks.get(at).copied()).collect();
+        }
         for (x, one) in marks {
             whisker(out, x, upwards.at(one.least), upwards.at(one.most), &colour);
-            mark(out, at, x, upwards.at(one.middle), one.disturbed, &told(chart, series, one));
+            let hollow = one.disturbed || series.of_paper;
+            mark(out, series.style, x, upwards.at(one.middle), hollow, &told(chart, series, one));
         }
     }
 }
@@ -540,7 +526,6 @@ fn bars(out: &mut String, chart: &Chart, upwards: &Upwards, across: &Across) {
     let wide = (group / count).min(64.0);
     let named = chart.series.len() * chart.places.len() <= 14;
     for (at, series) in chart.series.iter().enumerate() {
-        let colour = colour(at);
         for one in &series.marks {
             let Some(middle) = across.places.get(one.place) else { continue };
             let x = middle - wide * count / 2.0 + wide * number(at);
@@ -548,11 +533,12 @@ fn bars(out: &mut String, chart: &Chart, upwards: &Upwards, across: &Across) {
             let opacity = if one.disturbed { " fill-opacity=\"0.55\"" } else { "" };
             let _ = write!(
                 out,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"{opacity}><title>{}</title></rect>",
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" {}><title>{}</title></rect>",
                 x + 1.0,
                 y.min(base),
                 wide - 2.0,
                 (base - y).abs(),
+                fill(series, opacity),
                 escape(&told(chart, series, one))
             );
             whisker(out, x + wide / 2.0, upwards.at(one.least), upwards.at(one.most), "var(--ink)");

@@ -84,8 +84,12 @@ pub struct Load {
     /// Time stolen by the hypervisor, percent of one processor: time given to others, and time to
     /// wake a halted processor.
     pub stolen_percent: f64,
-    /// Whether either value exceeds [`DISTURBED_PERCENT`].
+    /// Whether either value exceeds [`DISTURBED_PERCENT`], the cores were moved, or the link was
+    /// behind.
     pub disturbed: bool,
+    /// Why the emulated link did not hold its rate or its delay, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_behind: Option<String>,
     /// All of the machine's work, the lab's included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Work>,
@@ -126,20 +130,29 @@ impl Load {
         self.disturbed && self.stolen_percent > DISTURBED_PERCENT
     }
 
-    /// The processor time lost to both, percent of one processor.
-    pub(crate) fn lost_percent(&self) -> f64 {
-        self.others_percent + self.stolen_percent
+    /// Whether less disturbed it: by the link first, then by the processor time lost to others and
+    /// to the hypervisor.
+    pub(crate) fn is_calmer_than(&self, other: &Self) -> bool {
+        let lost = |load: &Self| load.others_percent + load.stolen_percent;
+        match (self.link_behind.is_some(), other.link_behind.is_some()) {
+            (mine, theirs) if mine != theirs => theirs,
+            _ => lost(self) < lost(other),
+        }
     }
 }
 
 /// The disturbed runs, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disturbed {
     pub runs: usize,
     /// Runs during which other programs used more than [`DISTURBED_PERCENT`] of a processor.
     pub by_others: usize,
     /// Runs during which the hypervisor stole more than that.
     pub by_hypervisor: usize,
+    /// Runs whose emulated link was behind.
+    pub by_link: usize,
+    /// Why, in the first of them.
+    pub link_behind: Option<String>,
     /// The number of disturbed runs that were repeated.
     pub retaken: u32,
 }
@@ -151,6 +164,8 @@ impl Disturbed {
             runs: records.len(),
             by_others: records.iter().filter(|record| record.load.by_others()).count(),
             by_hypervisor: records.iter().filter(|record| record.load.by_hypervisor()).count(),
+            by_link: records.iter().filter(|record| record.load.link_behind.is_some()).count(),
+            link_behind: records.iter().find_map(|record| record.load.link_behind.clone()),
             retaken: records.iter().map(|record| record.retaken).sum(),
         }
     }
@@ -163,8 +178,14 @@ impl Disturbed {
             1 => "; 1 disturbed run was taken again".to_owned(),
             count => format!("; {count} disturbed runs were taken again"),
         };
+        let link = match &self.link_behind {
+            None => String::new(),
+            Some(why) => {
+                format!("; the emulated link did not hold its rate in {} (in the first, {why})", self.by_link)
+            }
+        };
         format!(
-            "Other programs used more than a tenth of a processor during {} of {} runs, and the hypervisor kept as much from {}{again}",
+            "Other programs used more than a tenth of a processor during {} of {} runs, and the hypervisor kept as much from {}{link}{again}",
             some(self.by_others),
             self.runs,
             some(self.by_hypervisor)

@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use load::Distribution;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -17,6 +18,7 @@ use crate::figure::Figure;
 use crate::library::Source;
 use crate::load::are_apart;
 use crate::machine::{Machine, hex};
+use crate::measures::distribution_of;
 use crate::point::Value;
 use crate::record::{self, Outcome, Record};
 use crate::sample::Quantity;
@@ -115,7 +117,7 @@ pub enum Error {
     },
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.display().to_string();
     move |error| Error::Io { path, error }
 }
@@ -227,7 +229,7 @@ pub fn file_name(key: &str, round: u32) -> String {
     format!("{plain}-{hash}-r{round}")
 }
 
-fn read_text(path: &Path) -> Result<String, Error> {
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     let mut text = String::new();
     let file = File::open(path).map_err(io_error(path))?;
     file.take(MOST_FILE).read_to_string(&mut text).map_err(io_error(path))?;
@@ -283,6 +285,8 @@ pub struct Found {
     pub coordinates: Vec<(String, Value)>,
     /// The figures, by quantity.
     pub figures: BTreeMap<String, Figure>,
+    /// The latencies of all rounds whose tool printed them.
+    pub distribution: Distribution,
     /// The number of rounds disturbed by other programs or the hypervisor.
     pub disturbed: usize,
 }
@@ -290,6 +294,16 @@ pub struct Found {
 impl Found {
     pub fn at(&self, axis: &str) -> Option<&Value> {
         self.coordinates.iter().find(|(name, _)| name == axis).map(|(_, value)| value)
+    }
+
+    /// Whether it has all these values.
+    pub(crate) fn is_at<'a>(&self, values: impl IntoIterator<Item = &'a (String, Value)>) -> bool {
+        values.into_iter().all(|(axis, value)| self.at(axis).is_some_and(|at| at.same(value)))
+    }
+
+    /// Whether most rounds of the figure were disturbed.
+    pub(crate) fn is_pale(&self, figure: &Figure) -> bool {
+        self.disturbed * 2 > figure.rounds.len()
     }
 }
 
@@ -382,7 +396,11 @@ impl Results {
         let figures =
             quantities.into_iter().filter_map(|(name, found)| Some((name, Figure::of(found)?))).collect();
         let disturbed = records.iter().filter(|record| record.load.disturbed).count();
-        Some(Found { coordinates, figures, disturbed })
+        let mut distribution = Distribution::default();
+        // What cannot be read `verify` tells.
+        let all = records.iter().filter_map(|record| distribution_of(record)?.ok());
+        all.for_each(|one| distribution.add(&one));
+        Some(Found { coordinates, figures, distribution, disturbed })
     }
 }
 

@@ -350,7 +350,7 @@ fn experiment(
 /// failed second run is always discarded.
 fn calmer(first: Record, second: Record) -> Record {
     let (retaken, began, seconds) = (first.retaken + 1, first.began, first.seconds + second.seconds);
-    let better = second.sample().is_some() && second.load.lost_percent() < first.load.lost_percent();
+    let better = second.sample().is_some() && second.load.is_calmer_than(&first.load);
     let kept = if better { second } else { first };
     Record { retaken, began, seconds, ..kept }
 }
@@ -417,6 +417,8 @@ fn take(
             Outcome::Failed(error.to_string())
         }
     };
+    load.link_behind = link["behind"].as_str().map(str::to_owned);
+    load.disturbed |= load.link_behind.is_some();
     Some(Record {
         format: FORMAT,
         experiment: source.experiment.name.clone(),
@@ -511,6 +513,15 @@ mod tests {
         assert!((kept.began - 140.0).abs() < 1e-9, "it began with the first");
         let kept = calmer(kept, record(Some(5000.0), 20.0));
         assert_eq!((iops(&kept), kept.retaken, kept.load.stolen_percent), (Some(100.0), 2, 12.0));
+        // The programs of a run over a link that was behind were not measured over that link.
+        let behind = |mut record: Record| {
+            record.load.link_behind = Some("it was late".into());
+            record
+        };
+        let kept = calmer(behind(record(Some(900.0), 0.0)), record(Some(100.0), 8.0));
+        assert_eq!(iops(&kept), Some(100.0));
+        let kept = calmer(record(Some(100.0), 8.0), behind(record(Some(900.0), 0.0)));
+        assert_eq!(iops(&kept), Some(100.0));
         // A failed run has no figure.
         let kept = calmer(record(Some(900.0), 40.0), record(None, 0.0));
         assert_eq!((iops(&kept), kept.retaken), (Some(900.0), 1));

@@ -73,7 +73,8 @@ impl Sample {
         }
     }
 
-    fn put(&mut self, name: &str, value: f64, unit: &str, better: Better) {
+    /// Adds a quantity.
+    pub(crate) fn put(&mut self, name: &str, value: f64, unit: &str, better: Better) {
         if value.is_finite() {
             self.values.insert(name.to_owned(), Quantity { value, unit: unit.to_owned(), better });
         }

@@ -469,7 +469,7 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
         })
         .unwrap();
     let out = bench.folder.path().join("report");
-    let written = lab::report::write(&[bench.results()], &out).unwrap();
+    let written = lab::report::write(&[bench.results()], &out, true).unwrap();
     assert_eq!(written.charts, 4, "one of lines, one of bars for each size");
     let page = fs::read_to_string(&written.page).unwrap();
     for outside in ["http://", "https://", "src=", "url(", "@import", "<script", "<link"] {
@@ -488,6 +488,24 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
     for name in ["iops", "bars-512", "bars-4096", "bars-65536"] {
         let svg = fs::read_to_string(folder.join(format!("{name}.svg"))).unwrap();
         assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>") && !svg.contains("var("), "{name}");
+        let pgf = fs::read_to_string(folder.join(format!("{name}.pgf"))).unwrap();
+        assert!(
+            pgf.contains("\\begin{axis}")
+                && pgf.contains("\\addlegendentry{iSCSI over TCP}") == (name == "iops")
+        );
+        // A point says on hover what it is.
+        let titles = svg.matches("<title>").count() - 1;
+        assert_eq!(
+            titles,
+            if name == "iops" {
+                5
+            } else if name == "bars-65536" {
+                1
+            } else {
+                2
+            },
+            "{name}"
+        );
         if written.no_png.is_none() {
             let png = fs::read(folder.join(format!("{name}.png"))).unwrap();
             assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
@@ -530,7 +548,107 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
     assert_eq!((&findings[0]["class"], &findings[1]["class"]), (&"ours".into(), &"construction".into()));
     assert!(markdown.contains("| `made-up` | by construction | – | – | 1 | – | – | 15 | 2 |"), "{markdown}");
     assert!(markdown.contains("| `made-up` | our own mark | 1 | – | – | 3 | – |  |  |"), "{markdown}");
-    assert!(page.contains("<td>by construction</td>") && page.contains("(our own mark)</span>"));
+    assert!(
+        page.contains("<td data-h=\"Claims\">by construction</td>") && page.contains("(our own mark)</span>")
+    );
+}
+
+#[test]
+fn points_that_differ_on_an_axis_that_a_plot_does_not_name_are_other_lines() {
+    let plot = "[[plot]]\nname = \"open\"\ntitle = \"Open\"\nquantity = \"iops\"\nx = \"block\"\n";
+    let mut bench = Bench::new(&format!("{TEXT}\n{plot}"));
+    bench.run(&bench.options(), usual).unwrap();
+    let out = bench.folder.path().join("report");
+    lab::report::write(&[bench.results()], &out, false).unwrap();
+    let svg = fs::read_to_string(out.join("made-up/open.svg")).unwrap();
+    for line in ["iSCSI over TCP", "iSCSI over RDMA"] {
+        assert_eq!(svg.matches(&format!("<title>{line}, ")).count(), 3, "{line}: {svg}");
+    }
+}
+
+/// Prints what `stag bench` does: latencies around 100 µs over TCP, and 50 µs over iSER.
+struct Printed;
+
+impl Measure for Printed {
+    fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
+        let base = if point.text("transport")?.as_deref() == Some("iser") { 50 } else { 100 };
+        let mut latency = load::Latency::default();
+        (0..1000).for_each(|n| latency.record(1000 * (base + n % 50) + u64::from(context.round)));
+        let us = |part| latency.quantile_us(part);
+        let mut sample = Sample::new();
+        sample.rate("iops", 1000.0, "IOPS");
+        sample.rate("mb_s", 4.096, "MB/s");
+        for (name, value) in [
+            ("mean", latency.mean_us()),
+            ("p50", us(0.5)),
+            ("p99", us(0.99)),
+            ("p999", us(0.999)),
+            ("max", us(1.0)),
+        ] {
+            sample.cost(&format!("{name}_us"), value, "µs");
+        }
+        sample.raw = serde_json::json!({
+            "errors": 0, "ios": 1000, "iops": 1000.0, "mb_s": 4.096, "histogram_ns": latency.distribution().to_string(),
+            "lat_us": { "mean": latency.mean_us(), "p50": us(0.5), "p99": us(0.99), "p999": us(0.999), "max": us(1.0) },
+            "intervals": [{ "ios": 600 }, { "ios": 400 }],
+        });
+        Ok(sample)
+    }
+}
+
+#[test]
+fn latencies_of_all_rounds_are_drawn_by_their_share_and_verified() {
+    let plot = "[[plot]]\nname = \"latency\"\ntitle = \"Latencies\"\nkind = \"cdf\"\nseries = [\"transport\"]\npanel = \"block\"\n";
+    let mut bench = Bench::new(&format!("{TEXT}\n{plot}"));
+    let make = |_: &Experiment| -> Result<Box<dyn Measure>, Error> { Ok(Box::new(Printed)) };
+    let (source, options) = (bench.source.clone(), bench.options());
+    run::run(&[source], &options, Machine::default(), &make, &bench.stop, &mut bench.progress).unwrap();
+    let found = bench.results().found();
+    assert!(found.iter().all(|found| found.distribution.count() == 3000), "three rounds of a thousand");
+    let out = bench.folder.path().join("report");
+    lab::report::write(&[bench.results()], &out, false).unwrap();
+    let svg = fs::read_to_string(out.join("made-up/latency-512.svg")).unwrap();
+    // A mark says its share, and no bucket of latencies is wider than 6 %.
+    let within = |name: &str| {
+        let words = format!("<title>{name}, ");
+        let told = svg.split(words.as_str()).skip(1).filter_map(|text| text.split_once(" µs</title>"));
+        let marks = told.filter_map(|(text, _)| text.split_once(" % within "));
+        let mut marks = marks.map(|(share, us)| (share.parse::<f64>().unwrap(), us.parse::<f64>().unwrap()));
+        marks.find(|(share, _)| *share >= 50.0).unwrap()
+    };
+    let ((tcp, tcp_us), (iser, iser_us)) = (within("iSCSI over TCP"), within("iSCSI over RDMA"));
+    assert!((50.0..58.0).contains(&tcp) && (50.0..58.0).contains(&iser), "{tcp} {iser}");
+    assert!((124.0..133.0).contains(&tcp_us) && (74.0..80.0).contains(&iser_us), "{tcp_us} {iser_us}");
+    lab::verify::seal(bench.folder.path()).unwrap();
+    let verified = lab::verify::verify(bench.folder.path()).unwrap();
+    assert_eq!((verified.distributions, verified.wrong), (18, Vec::new()));
+
+    // A histogram and intervals that lack an I/O, no histogram, and one of other percentiles.
+    let changed = |changes: &[(&str, &str)]| {
+        let path = bench.folder.path().join("made-up/records/transport=tcp,block=512-r1.json");
+        let text = fs::read_to_string(&path).unwrap();
+        let other = changes.iter().fold(text.clone(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}: {text}");
+            text.replacen(from, to, 1)
+        });
+        fs::write(&path, other).unwrap();
+        let wrong = lab::verify::verify(bench.folder.path()).unwrap().wrong.join("\n");
+        fs::write(&path, text).unwrap();
+        wrong
+    };
+    let (ios, histogram) = ("\"ios\": 1000", "\"histogram_ns\": \"");
+    for (changes, told) in [
+        (vec![(ios, "\"ios\": 1001")], "the histogram has 1000 I/Os of 1001"),
+        (vec![("\"ios\": 600", "\"ios\": 599")], "the intervals have 999 I/Os of 1000"),
+        (vec![(histogram, "\"histogram_ns\": \"5")], "is no bucket"),
+        (
+            vec![(ios, "\"ios\": 2000"), (histogram, "\"histogram_ns\": \"63:1000 ")],
+            "p50_us is 124.031, and from 0.062 to",
+        ),
+    ] {
+        let wrong = changed(&changes);
+        assert!(wrong.contains(told), "{told}: {wrong}");
+    }
 }
 
 #[test]
@@ -555,7 +673,8 @@ fn a_comparison_tells_what_is_more_than_noise() {
     );
     let text = comparison.text(false);
     assert!(
-        text.contains("2 of 12 figures differ by more than noise") && text.contains("worse      0.5 times"),
+        text.contains("2 of 12 figures differ by more than noise")
+            && text.contains("worse             0.5 times"),
         "{text}"
     );
     assert_eq!(comparison.text(true).lines().count(), 13);
@@ -696,6 +815,7 @@ fn invalid_experiment_files_are_refused_with_a_clear_message() {
         ("of = { block = 512 }", "of = { block = \"8k\" }", "axis `block` has no value 8192"),
         ("at-most = 100", "", "say `at-least`, `at-most` or both"),
         ("y-scale = \"log10\"", "y-scale = \"log10\"\nkind = \"bars\"", "bars begin at zero"),
+        ("y-scale = \"log10\"", "kind = \"cdf\"", "cdf draws latencies by their share"),
         ("rounds = 3", "rouns = 3", "unknown field `rouns`"),
         ("labels = { iser", "labels = { iserr", "axis `transport` has no value iserr"),
     ] {

@@ -103,7 +103,7 @@ impl Daemon {
         let mut config = self.config.clone();
         let luns = self.unit.clone().into_iter();
         config.targets[0].units =
-            luns.map(|unit| LunConfig { lun: 0, unit, limiter: Arc::default() }).collect();
+            luns.map(|unit| LunConfig { lun: 0, unit, limiter: Arc::default(), stages: false }).collect();
         if self.beside {
             let name = "iqn.2026-01.example.sim:beside".to_owned();
             config.targets.push(TargetConfig { name, units: Vec::new(), ..config.targets[0].clone() });

@@ -120,6 +120,7 @@ impl Host {
                 lun,
                 unit,
                 limiter: Arc::new(Limiter::new(self.limits)),
+                stages: false,
             });
         }
         config

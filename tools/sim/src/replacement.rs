@@ -111,7 +111,7 @@ fn disk(store: Arc<dyn BlockStore>, delay: u64, seed: u64) -> Result<Unit, Strin
 
 fn serving(config: &ServerConfig, unit: Unit) -> ServerConfig {
     let mut config = config.clone();
-    config.targets[0].units = vec![LunConfig { lun: 0, unit, limiter: Arc::default() }];
+    config.targets[0].units = vec![LunConfig { lun: 0, unit, limiter: Arc::default(), stages: false }];
     config
 }
 

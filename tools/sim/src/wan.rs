@@ -94,7 +94,8 @@ async fn whole(work: Work) -> Result<Outcome, String> {
     let store = Arc::new(ModelStore::new(UNIT.0, 512));
     let options = DiskOptions { block_size: UNIT.1, ..DiskOptions::default() };
     let unit = DiskUnit::new(store, options, &Registry::new()).map_err(|error| format!("{error:?}"))?;
-    config.targets[0].units = vec![LunConfig { lun: 0, unit: Unit::Disk(unit), limiter: Arc::default() }];
+    config.targets[0].units =
+        vec![LunConfig { lun: 0, unit: Unit::Disk(unit), limiter: Arc::default(), stages: false }];
     let server = Server::start(daemon::cores(1), config).map_err(|error| error.to_string())?;
     let url = Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let options = Options {

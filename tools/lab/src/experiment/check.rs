@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Axis, Choice, Experiment, FORMAT, Finding, Kind, MOST_POINTS, ROUNDS, Range, Scale, Selection};
+use super::{
+    Axis, Choice, Experiment, FORMAT, Finding, Kind, MOST_POINTS, Plot, ROUNDS, Range, Scale, Selection,
+};
+use crate::measures::RECORDED;
 use crate::point::Value;
 
 impl Experiment {
@@ -38,6 +41,7 @@ impl Experiment {
             }
         }
         self.check_axes()?;
+        self.check_programs()?;
         self.check_shown()?;
         for finding in &self.finding {
             self.check_finding(finding).map_err(|why| format!("finding \"{}\": {why}", finding.claim))?;
@@ -91,8 +95,14 @@ impl Experiment {
             }
         }
         for quick in [false, true] {
-            if self.points(quick).is_empty() {
+            let points = self.points(quick);
+            if points.is_empty() {
                 return Err("every point is skipped".to_owned());
+            }
+            // Another program's links are its own.
+            let points = points.into_iter().filter(|_| self.measure != RECORDED);
+            for point in points {
+                crate::path::check(&point).map_err(|why| format!("point {}: {why}", point.key()))?;
             }
         }
         Ok(())
@@ -110,10 +120,20 @@ impl Experiment {
                 return Err(wrong("there are two of this name".to_owned()));
             }
             self.check_selection(&plot.at).map_err(wrong)?;
-            for axis in std::iter::once(&plot.x).chain(&plot.series).chain(&plot.panel) {
+            let distribution = plot.kind == Kind::Cdf;
+            let of_x = std::iter::once(&plot.x).filter(|_| !distribution);
+            for axis in of_x.chain(&plot.series).chain(&plot.panel) {
                 self.check_axis(axis).map_err(wrong)?;
             }
-            if plot.quantity.list().is_empty() {
+            let given = !plot.x.is_empty() || !plot.quantity.list().is_empty();
+            if distribution
+                && (given || plot.reference.is_some() || plot.x_scale.is_some() || plot.y_scale.is_some())
+            {
+                let why =
+                    "cdf draws latencies by their share: leave out `x`, `quantity`, `reference` and scales";
+                return Err(wrong(why.to_owned()));
+            }
+            if !distribution && plot.quantity.list().is_empty() {
                 return Err(wrong("no quantity".to_owned()));
             }
             if matches!(plot.y_scale, Some(Scale::Category | Scale::Log2)) {
@@ -124,6 +144,9 @@ impl Experiment {
                 return Err(wrong("bars begin at zero, which log10 has not".to_owned()));
             }
         }
+        for plot in &self.plot {
+            self.check_reference(plot).map_err(|why| format!("plot `{}`: {why}", plot.name))?;
+        }
         for table in &self.table {
             let wrong = |why: String| format!("table \"{}\": {why}", table.title);
             self.check_selection(&table.at).map_err(wrong)?;
@@ -132,6 +155,23 @@ impl Experiment {
             }
             if table.quantity.list().is_empty() {
                 return Err(wrong("no quantity".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reference(&self, plot: &Plot) -> Result<(), String> {
+        let Some(title) = &plot.reference else { return Ok(()) };
+        let reference =
+            self.reference_of(plot).ok_or_else(|| format!("there is no reference \"{title}\""))?;
+        let needed = [("x", &reference.x, true), ("panel", &reference.panel, plot.panel.is_some())];
+        for (what, column, needed) in needed {
+            match column {
+                None if needed => return Err(format!("reference \"{title}\" says no column `{what}`")),
+                Some(column) if !reference.columns.contains(column) => {
+                    return Err(format!("reference \"{title}\" has no column `{column}`"));
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -3,9 +3,12 @@
 //! `check` validates it; neither runs anything.
 
 mod check;
+mod choice;
+pub(crate) mod program;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use choice::{Choice, Many, Range, Selection, fits};
 use serde::{Deserialize, Serialize};
 
 use crate::point::{Point, Value, size};
@@ -70,6 +73,12 @@ pub struct Experiment {
     /// Figures of the paper, shown unchanged.
     #[serde(default)]
     pub reference: Vec<Reference>,
+    /// Servers of the measure `commands`, by name.
+    #[serde(default)]
+    pub server: BTreeMap<String, program::Program>,
+    /// Its clients.
+    #[serde(default)]
+    pub client: BTreeMap<String, program::Program>,
     /// Names of quantities for readers, by quantity; common quantities have default names.
     #[serde(default)]
     pub names: BTreeMap<String, String>,
@@ -91,6 +100,14 @@ const NAMES: &[(&str, &str)] = &[
     ("client_us", "the client's processor time an I/O"),
     ("target_percent", "the target's processor time"),
     ("client_percent", "the client's processor time"),
+    ("machine_us", "the whole machine's processor time an I/O"),
+    ("machine_user_us", "time in programs an I/O"),
+    ("machine_system_us", "time in system calls an I/O"),
+    ("machine_irq_us", "time in interrupt handlers an I/O"),
+    ("machine_softirq_us", "time in deferred work of interrupts an I/O"),
+    ("machine_percent", "the whole machine's processor time"),
+    ("interrupts", "interrupts an I/O"),
+    ("switches", "context switches an I/O"),
     ("rtt_ms", "round trip"),
 ];
 
@@ -144,59 +161,6 @@ pub struct Skip {
     pub because: String,
 }
 
-/// A selection of points by axis: a point must match on each axis named.
-pub type Selection = BTreeMap<String, Choice>;
-
-/// A choice among the values of one axis.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Choice {
-    One(Value),
-    Any(Vec<Value>),
-    /// Numbers from `from` to `to`, both included.
-    Range(Range),
-}
-
-/// Numbers from `from` to `to`, both included.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Range {
-    pub from: Option<Value>,
-    pub to: Option<Value>,
-}
-
-impl Choice {
-    /// Whether `value` is chosen.
-    pub fn has(&self, value: &Value) -> bool {
-        match self {
-            Self::One(one) => one.same(value),
-            Self::Any(any) => any.iter().any(|one| one.same(value)),
-            Self::Range(Range { from, to }) => value.number().is_some_and(|number| {
-                from.as_ref().and_then(Value::number).is_none_or(|from| number >= from)
-                    && to.as_ref().and_then(Value::number).is_none_or(|to| number <= to)
-            }),
-        }
-    }
-}
-
-/// One string or a list of strings.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Many {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Many {
-    /// All strings of it.
-    pub fn list(&self) -> &[String] {
-        match self {
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Several(several) => several,
-        }
-    }
-}
-
 /// Placement of values along an axis of a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -219,6 +183,9 @@ pub enum Kind {
     Lines,
     /// Bars from zero.
     Bars,
+    /// The distribution of latencies over all rounds: x is the latency, y the share of I/Os that
+    /// took no longer.
+    Cdf,
 }
 
 /// One plot, or with `panel` one per value of that axis.
@@ -228,9 +195,12 @@ pub struct Plot {
     /// The name of its files: lower-case letters, digits and hyphens.
     pub name: String,
     pub title: String,
-    /// The quantity on the y axis; several of one unit are drawn as separate lines.
+    /// The quantity on the y axis; several of one unit are drawn as separate lines. None of a
+    /// distribution.
+    #[serde(default)]
     pub quantity: Many,
-    /// The axis on the x axis.
+    /// The axis on the x axis; none of a distribution.
+    #[serde(default)]
     pub x: String,
     /// The axes whose values form the lines.
     #[serde(default)]
@@ -246,6 +216,8 @@ pub struct Plot {
     pub x_scale: Option<Scale>,
     /// The y scale; linear by default.
     pub y_scale: Option<Scale>,
+    /// The title of the reference whose numbers are drawn beside ours, dashed.
+    pub reference: Option<String>,
     /// A note under the plot.
     #[serde(default)]
     pub note: String,
@@ -352,6 +324,10 @@ pub struct Reference {
     #[serde(default)]
     pub source: String,
     pub columns: Vec<String>,
+    /// For plots: the column that names the place on their x axis.
+    pub x: Option<String>,
+    /// For plots with panels: the column that names the panel.
+    pub panel: Option<String>,
     /// Cells, shown unchanged.
     pub rows: Vec<Vec<Value>>,
 }
@@ -397,6 +373,12 @@ impl Experiment {
 
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axis.iter().find(|axis| axis.name == name)
+    }
+
+    /// The reference whose numbers `plot` draws.
+    pub fn reference_of(&self, plot: &Plot) -> Option<&Reference> {
+        let title = plot.reference.as_ref()?;
+        self.reference.iter().find(|reference| reference.title == *title)
     }
 
     /// Whose claim `finding` is.
@@ -544,13 +526,6 @@ impl Axis {
     pub fn rank(&self, value: &Value) -> usize {
         self.every_value().position(|known| known.same(value)).unwrap_or(usize::MAX)
     }
-}
-
-/// Whether the point matches the selection on each axis that the selection names.
-pub fn fits(selection: &Selection, coordinates: &[(String, Value)]) -> bool {
-    selection
-        .iter()
-        .all(|(axis, choice)| coordinates.iter().any(|(name, value)| name == axis && choice.has(value)))
 }
 
 fn read_size(value: &mut Value) {

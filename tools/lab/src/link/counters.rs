@@ -5,10 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::spec::{LinkSpec, Side};
+
 /// Buckets per doubling of the lateness.
 const PARTS: u64 = 4;
 /// The number of buckets: up to 4 µs one each, then four per doubling up to about 17 s.
 const BUCKETS: usize = 92;
+
+/// The part of the time in which a line is asked for its full rate that it may stand idle, percent.
+const MOST_MISSED_PERCENT: u64 = 5;
+/// From how much of that time on it counts, µs.
+const LEAST_ASKED_US: u64 = 20_000;
+/// From how many packets on their lateness counts.
+const LEAST_PACKETS: u64 = 100;
+
+/// How late 99 of 100 packets may come out, µs: 1 ms, or a tenth of a longer round trip.
+fn most_late_us(spec: &LinkSpec) -> u64 {
+    (spec.round_trip().as_micros() as u64 / 10).max(1000)
+}
 
 /// A histogram of how late packets came out, beyond the time of the link's model.
 #[derive(Debug)]
@@ -51,6 +65,10 @@ pub(crate) struct Tally {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) queue_high_water: AtomicU64,
+    pub(crate) largest: AtomicU64,
+    /// `keeping::Span`, of all spans, ns.
+    pub(crate) asked: AtomicU64,
+    pub(crate) missed: AtomicU64,
     /// The id of the direction's thread; 0 before it runs.
     pub(crate) thread: AtomicU64,
     late: Lateness,
@@ -74,6 +92,9 @@ impl Default for Tally {
             reads: zero(),
             writes: zero(),
             queue_high_water: zero(),
+            largest: zero(),
+            asked: zero(),
+            missed: zero(),
             thread: zero(),
             late: Lateness(std::array::from_fn(|_| AtomicU64::new(0))),
         }
@@ -91,18 +112,17 @@ impl Tally {
         add(&self.late.0[bucket(ns / 1000)], 1);
     }
 
-    /// Records the queue's backlog.
-    pub(crate) fn backlog(&self, bytes: u64) {
-        if bytes > self.queue_high_water.load(Ordering::Relaxed) {
-            self.queue_high_water.store(bytes, Ordering::Relaxed);
+    /// Raises a maximum, such as the queue's backlog, to `bytes`.
+    pub(crate) fn raise(most: &AtomicU64, bytes: u64) {
+        if bytes > most.load(Ordering::Relaxed) {
+            most.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Reads all counters. The queue's high-water mark covers the time since the last call with
-    /// `anew`.
+    /// Reads all counters. Maxima cover the time since the last call with `anew`.
     pub(crate) fn read(&self, anew: bool) -> DirectionCounters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let high = &self.queue_high_water;
+        let most = |most: &AtomicU64| if anew { most.swap(0, Ordering::Relaxed) } else { get(most) };
         DirectionCounters {
             packets_in: get(&self.packets_in),
             bytes_in: get(&self.bytes_in),
@@ -118,8 +138,12 @@ impl Tally {
             reordered: get(&self.reordered),
             reads: get(&self.reads),
             writes: get(&self.writes),
-            queue_high_water_bytes: if anew { high.swap(0, Ordering::Relaxed) } else { get(high) },
+            queue_high_water_bytes: most(&self.queue_high_water),
+            largest_packet_bytes: most(&self.largest),
             cpu_seconds: 0.0,
+            ready_seconds: 0.0,
+            asked_us: get(&self.asked) / 1000,
+            missed_us: get(&self.missed) / 1000,
             late_us: self
                 .late
                 .0
@@ -165,9 +189,21 @@ pub struct DirectionCounters {
     pub writes: u64,
     /// The maximum backlog of the queue, bytes on the wire.
     pub queue_high_water_bytes: u64,
+    /// The largest packet that entered, bytes; 0 where netem carries them.
+    #[serde(default)]
+    pub largest_packet_bytes: u64,
     /// Processor time of the direction's thread, s. Includes the receiving kernel's work on each
     /// packet.
     pub cpu_seconds: f64,
+    /// How long the thread was ready and had no processor, s.
+    #[serde(default)]
+    pub ready_seconds: f64,
+    /// How long the line was asked for its full rate, in spans of 10 ms, µs.
+    #[serde(default)]
+    pub asked_us: u64,
+    /// Of that, how long the line stood idle while packets may have waited for the emulator, µs.
+    #[serde(default)]
+    pub missed_us: u64,
     /// The histogram of lateness beyond the link's model: lower bounds in µs, and packets.
     pub late_us: Vec<(u64, u64)>,
 }
@@ -188,7 +224,7 @@ impl DirectionCounters {
         0
     }
 
-    /// The difference to `earlier`. The high-water mark is this one's.
+    /// The difference to `earlier`. Maxima are this one's.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut late = Vec::new();
@@ -214,7 +250,11 @@ impl DirectionCounters {
             reads: self.reads.saturating_sub(earlier.reads),
             writes: self.writes.saturating_sub(earlier.writes),
             queue_high_water_bytes: self.queue_high_water_bytes,
+            largest_packet_bytes: self.largest_packet_bytes,
             cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
+            ready_seconds: (self.ready_seconds - earlier.ready_seconds).max(0.0),
+            asked_us: self.asked_us.saturating_sub(earlier.asked_us),
+            missed_us: self.missed_us.saturating_sub(earlier.missed_us),
             late_us: late,
         }
     }
@@ -229,6 +269,9 @@ pub struct Counters {
     pub a_to_b: DirectionCounters,
     /// From side B to side A.
     pub b_to_a: DirectionCounters,
+    /// The lines beside the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Counters>,
 }
 
 impl Counters {
@@ -239,7 +282,41 @@ impl Counters {
             seconds: (self.seconds - earlier.seconds).max(0.0),
             a_to_b: self.a_to_b.since(&earlier.a_to_b),
             b_to_a: self.b_to_a.since(&earlier.b_to_a),
+            others: self.others.iter().zip(&earlier.others).map(|(now, then)| now.since(then)).collect(),
         }
+    }
+
+    /// Why the link was not what `spec` says, if it was not: in either direction the line stood
+    /// idle for more than [`MOST_MISSED_PERCENT`] of the time in which it was asked for its full
+    /// rate, or one packet of 100 came out later than [`most_late_us`].
+    #[must_use]
+    pub fn behind(&self, spec: &LinkSpec) -> Option<String> {
+        let mut lines = std::iter::once(self).chain(&self.others).zip(spec.lines()).enumerate();
+        lines.find_map(|(at, (line, spec))| {
+            let why = line.line_behind(spec)?;
+            Some(if self.others.is_empty() { why } else { format!("line {}: {why}", at + 1) })
+        })
+    }
+
+    /// The same of its first line alone.
+    pub(super) fn line_behind(&self, spec: &LinkSpec) -> Option<String> {
+        let bound = most_late_us(spec);
+        [(Side::A, &self.a_to_b), (Side::B, &self.b_to_a)].into_iter().find_map(|(side, way)| {
+            let (from, to) = (side.name().to_uppercase(), side.other().name().to_uppercase());
+            let late = way.late_percentile(0.99);
+            let packets: u64 = way.late_us.iter().map(|(_, count)| count).sum();
+            if way.asked_us >= LEAST_ASKED_US && way.missed_us * 100 > way.asked_us * MOST_MISSED_PERCENT {
+                return Some(format!(
+                    "from {from} to {to} the line stood idle for {} % of the {} ms in which it was asked for its full rate \
+                     ({MOST_MISSED_PERCENT} % are allowed)",
+                    way.missed_us * 100 / way.asked_us,
+                    way.asked_us / 1000
+                ));
+            }
+            (packets >= LEAST_PACKETS && late > bound).then(|| {
+                format!("from {from} to {to} one packet of 100 came out {late} µs late, or later ({bound} µs are allowed)")
+            })
+        })
     }
 }
 
@@ -261,17 +338,59 @@ mod tests {
         let tally = Tally::default();
         add(&tally.packets_in, 3);
         tally.late(2_500);
-        tally.backlog(700);
+        Tally::raise(&tally.queue_high_water, 700);
+        Tally::raise(&tally.largest, 1500);
         let before = tally.read(true);
         assert_eq!(before.queue_high_water_bytes, 700);
         add(&tally.packets_in, 2);
         tally.late(2_900);
         tally.late(120_000);
-        tally.backlog(300);
+        Tally::raise(&tally.queue_high_water, 300);
+        Tally::raise(&tally.largest, 65_520);
+        Tally::raise(&tally.largest, 40);
         let run = tally.read(false).since(&before);
-        assert_eq!((run.packets_in, run.queue_high_water_bytes), (2, 300));
+        assert_eq!((run.packets_in, run.queue_high_water_bytes, run.largest_packet_bytes), (2, 300, 65_520));
         assert_eq!(run.late_us, [(2, 1), (112, 1)]);
         assert_eq!(run.late_percentile(0.5), 3);
         assert_eq!(run.late_percentile(1.0), 128);
+    }
+
+    #[test]
+    fn any_of_several_lines_may_be_behind() {
+        let line = |missed_us| Counters {
+            a_to_b: DirectionCounters { asked_us: 1_000_000, missed_us, ..DirectionCounters::default() },
+            ..Counters::default()
+        };
+        let lan = LinkSpec::preset("lan").unwrap();
+        let spec = LinkSpec { others: vec![lan.clone(), lan.clone()], ..lan };
+        let two = Counters { others: vec![line(0), line(0)], ..line(0) };
+        assert_eq!(two.behind(&spec), None);
+        let later = Counters { others: vec![line(0), line(500_000)], ..line(0) };
+        assert!(later.behind(&spec).unwrap().starts_with("line 3: from A to B"));
+        assert_eq!(later.since(&two).others[1].a_to_b.missed_us, 500_000);
+    }
+
+    #[test]
+    fn a_line_is_behind_if_it_is_idle_or_late_by_more_than_is_allowed() {
+        let lan = LinkSpec::preset("lan").unwrap();
+        let idle = |asked_us, missed_us| {
+            let b_to_a = DirectionCounters { asked_us, missed_us, ..DirectionCounters::default() };
+            Counters { b_to_a, ..Counters::default() }.behind(&lan)
+        };
+        assert_eq!(idle(1_000_000, 50_000), None);
+        assert_eq!(idle(19_000, 19_000), None, "too short to tell");
+        let told = idle(1_000_000, 230_000).unwrap();
+        assert!(told.starts_with("from B to A the line stood idle for 23 % of the 1000 ms"), "{told}");
+        let late = |spec: &LinkSpec, packets: u64, us: u64| {
+            let late_us = vec![(3, packets - packets / 50), (us, packets / 50)];
+            let a_to_b = DirectionCounters { late_us, ..DirectionCounters::default() };
+            Counters { a_to_b, ..Counters::default() }.behind(spec)
+        };
+        assert_eq!(late(&lan, 1000, 768), None);
+        assert!(late(&lan, 1000, 1024).unwrap().contains("1280 µs late"));
+        assert_eq!(late(&lan, 98, 1024), None, "too few to tell");
+        let wan = LinkSpec::preset("wan-1400mi").unwrap();
+        assert_eq!(late(&wan, 1000, 1792), None);
+        assert!(late(&wan, 1000, 2560).is_some());
     }
 }

@@ -18,25 +18,33 @@ use serde::{Deserialize, Serialize};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::counters::{Counters, DirectionCounters, Tally};
+use super::lag;
 use super::line::Line;
 use super::namespace::{Door, Namespaces, Refusal, sweep};
 use super::netem;
 use super::netlink::Netlink;
 use super::probe::{self, Measured};
+use super::pulse::Pulse;
 use super::shape::Shaper;
 use super::spec::{Backend, LinkSpec, Side};
 
-/// The name of the link's device in both namespaces.
-const DEVICE: &str = "link0";
+/// The name of a line's device in both namespaces.
+fn device_of(line: usize) -> String {
+    format!("link{line}")
+}
 
 /// Packets that may wait in a device for the forwarder: the link's own queue is to decide about
 /// bursts.
 const DEVICE_QUEUE: u32 = 16_384;
 
 /// The addresses, from the networks that RFC 2544 and RFC 5180 reserve for benchmarks.
-const FOUR: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-const SIX: [Ipv6Addr; 2] =
-    [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
+fn four(line: usize) -> [Ipv4Addr; 2] {
+    [1, 2].map(|end| Ipv4Addr::new(198, 18, line as u8, end))
+}
+
+fn six(line: usize) -> [Ipv6Addr; 2] {
+    [1, 2].map(|end| Ipv6Addr::new(0x2001, 2, 0, line as u16, 0, 0, 0, end))
+}
 
 /// Set-up of a link, for the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,13 +55,20 @@ pub struct Setup {
     pub why: String,
     /// The IPv4 addresses of side A and side B.
     pub addresses: [Ipv4Addr; 2],
+    /// The same of the lines beside the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_addresses: Vec<[Ipv4Addr; 2]>,
     /// The IPv6 addresses, where the system has IPv6 and the MTU allows it.
     pub addresses6: Option<[Ipv6Addr; 2]>,
     /// Whether the namespaces belong to a user namespace of our own: always, unless root made them.
     pub of_own_user: bool,
     /// The scheduling of the forwarder: `real-time`, `short turns` or `ordinary`.
     pub urgency: String,
-    /// TCP's congestion control in the namespaces.
+    /// How long it takes to wake a thread of the forwarder, ns, which short links take off their
+    /// delay; 0 for netem.
+    #[serde(default)]
+    pub wake_ns: u64,
+    /// TCP's congestion control between the sides: the one that was asked for, or the machine's.
     pub congestion_control: Option<String>,
     /// `net.ipv4.tcp_rmem` in the namespaces: minimum, default and maximum, bytes.
     pub tcp_rmem: Option<[u64; 3]>,
@@ -68,6 +83,7 @@ pub struct Setup {
 pub(crate) enum Request {
     /// Reads the counters since the last reset.
     Counters,
+    /// Begins counters and plans of rates anew.
     Reset,
     /// Measures the path, then resets the counters.
     Measure,
@@ -130,8 +146,9 @@ struct Held {
     setup: Setup,
     doors: [Door; 2],
     namespaces: Namespaces,
-    /// By the sending side.
-    tallies: [Arc<Tally>; 2],
+    /// Of each line, by the sending side.
+    tallies: Vec<[Arc<Tally>; 2]>,
+    pulse: Arc<Pulse>,
     began: Instant,
     before: Counters,
 }
@@ -150,10 +167,12 @@ impl Held {
         let mut setup = Setup {
             backend: Backend::Tun,
             why: String::new(),
-            addresses: FOUR,
+            addresses: four(0),
+            other_addresses: (1..=spec.others.len()).map(four).collect(),
             addresses6: None,
             of_own_user: namespaces.of_own_user,
             urgency: "ordinary".to_owned(),
+            wake_ns: 0,
             congestion_control: None,
             tcp_rmem: None,
             tcp_wmem: None,
@@ -163,24 +182,35 @@ impl Held {
             entered(&namespaces, side)?;
             before_devices(spec, side, &mut setup);
         }
-        let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
+        let tallies: Vec<[Arc<Tally>; 2]> = spec.lines().map(|_| Default::default()).collect();
+        let pulse = Pulse::new();
         (setup.backend, setup.why) = choose(spec, &namespaces)?;
         if setup.backend == Backend::Tun {
-            setup.urgency = carry(spec, &namespaces, &tallies)?;
+            setup.wake_ns = lag::of_a_wake();
+            for (at, (line, tallies)) in spec.lines().zip(&tallies).enumerate() {
+                setup.urgency = carry((at, setup.wake_ns), line, &namespaces, tallies, &pulse)?;
+            }
         }
-        let mut six = spec.mtu >= 1280;
+        let mut with_six = spec.lines().all(|line| line.mtu >= 1280);
         for (side, at) in [(Side::A, 0), (Side::B, 1)] {
             entered(&namespaces, side)?;
             let failed = |error| Refusal::new("cannot set the link's devices up", error).to_string();
             let netlink = Netlink::open().map_err(failed)?;
             netlink.up("lo", None, None).map_err(failed)?;
             let queue = (setup.backend == Backend::Tun).then_some(DEVICE_QUEUE);
-            netlink.up(DEVICE, Some(spec.mtu), queue).map_err(failed)?;
-            netlink.address(DEVICE, IpAddr::V4(FOUR[at]), 24).map_err(failed)?;
-            six = six && netlink.address(DEVICE, IpAddr::V6(SIX[at]), 64).is_ok();
+            for (number, line) in spec.lines().enumerate() {
+                let device = device_of(number);
+                netlink.up(&device, Some(line.mtu), queue).map_err(failed)?;
+                netlink.address(&device, IpAddr::V4(four(number)[at]), 24).map_err(failed)?;
+                with_six = with_six && netlink.address(&device, IpAddr::V6(six(number)[at]), 64).is_ok();
+                if let Some(name) = &spec.congestion {
+                    pin_congestion(&netlink, name, number, 1 - at, with_six)?;
+                    setup.congestion_control = Some(name.clone());
+                }
+            }
         }
-        setup.addresses6 = six.then_some(SIX);
-        if !six {
+        setup.addresses6 = with_six.then_some(six(0));
+        if !with_six {
             setup.remarks.push("without IPv6".to_owned());
         }
         let mut held = Self {
@@ -189,6 +219,7 @@ impl Held {
             doors: [door_a, door_b],
             namespaces,
             tallies,
+            pulse,
             began: Instant::now(),
             before: Counters::default(),
         };
@@ -207,8 +238,10 @@ impl Held {
                 Answer::Done
             }
             Request::Measure => {
-                let [a, b] = [self.setup.addresses[0], self.setup.addresses[1]];
-                let measured = probe::measure(&self.spec, &self.namespaces, (a.into(), b.into()));
+                self.anew();
+                // The probes expect the first rate.
+                self.pulse.begin_plans(false);
+                let measured = self.measure();
                 self.anew();
                 match measured {
                     Ok(measured) => Answer::Measured(Box::new(measured)),
@@ -218,41 +251,64 @@ impl Held {
         }
     }
 
+    /// Measures each line by itself.
+    fn measure(&self) -> io::Result<Measured> {
+        let mut lines = Vec::new();
+        for (number, line) in self.spec.lines().enumerate() {
+            let before = self.read_line(number, false);
+            let [a, b] = four(number).map(IpAddr::V4);
+            let mut measured = probe::measure(line, &self.namespaces, (a, b))?;
+            let counted = self.read_line(number, false).since(&before);
+            measured.behind = measured.slower(line).or_else(|| counted.line_behind(line));
+            lines.push(measured);
+        }
+        let mut lines = lines.into_iter();
+        let first = lines.next().unwrap_or_default();
+        Ok(Measured { others: lines.collect(), ..first })
+    }
+
+    /// Begins counters and plans of rates anew.
     fn anew(&mut self) {
+        self.pulse.begin_plans(true);
         self.before = self.read(true);
     }
 
     /// All counters since the link came up.
     fn read(&self, anew: bool) -> Counters {
-        let seconds = self.began.elapsed().as_secs_f64();
-        let a = self.read_side(Side::A, anew);
-        let b = self.read_side(Side::B, anew);
-        Counters { seconds, a_to_b: a, b_to_a: b }
+        let others = (1..self.tallies.len()).map(|line| self.read_line(line, anew)).collect();
+        Counters { others, ..self.read_line(0, anew) }
     }
 
-    /// The counters of packets sent from one side.
-    fn read_side(&self, side: Side, anew: bool) -> DirectionCounters {
+    fn read_line(&self, line: usize, anew: bool) -> Counters {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let [a_to_b, b_to_a] = [Side::A, Side::B].map(|side| self.read_side(line, side, anew));
+        Counters { seconds, a_to_b, b_to_a, others: Vec::new() }
+    }
+
+    /// The counters of packets sent on a line from one side.
+    fn read_side(&self, line: usize, side: Side, anew: bool) -> DirectionCounters {
         if self.setup.backend == Backend::Netem {
             return self.read_netem(side).unwrap_or_default();
         }
+        let Some(tallies) = self.tallies.get(line) else { return DirectionCounters::default() };
         let tally = match side {
-            Side::A => &self.tallies[0],
-            Side::B => &self.tallies[1],
+            Side::A => &tallies[0],
+            Side::B => &tallies[1],
         };
         let mut counters = tally.read(anew);
-        counters.cpu_seconds = processor_time(tally.thread.load(Ordering::Relaxed));
+        [counters.cpu_seconds, counters.ready_seconds] = schedule(tally.thread.load(Ordering::Relaxed));
         if self.namespaces.enter(side).is_ok() {
-            counters.dropped_device = Device::read().map_or(0, |device| device.sent_drops);
+            counters.dropped_device = Device::read(line).map_or(0, |device| device.sent_drops);
         }
         counters
     }
 
     fn read_netem(&self, side: Side) -> io::Result<DirectionCounters> {
         self.namespaces.enter(side)?;
-        let sent = Device::read()?;
-        let drops = Netlink::open()?.discipline_drops(DEVICE)?;
+        let sent = Device::read(0)?;
+        let drops = Netlink::open()?.discipline_drops(&device_of(0))?;
         self.namespaces.enter(side.other())?;
-        let received = Device::read()?;
+        let received = Device::read(0)?;
         // The device counts Ethernet headers, the link does not.
         let bytes = |bytes: u64, packets: u64| bytes.saturating_sub(packets * 14);
         let mut counters = DirectionCounters {
@@ -298,16 +354,17 @@ fn choose(spec: &LinkSpec, namespaces: &Namespaces) -> Result<(Backend, String),
 fn try_netem(spec: &LinkSpec, namespaces: &Namespaces) -> Result<(), String> {
     use std::os::fd::AsFd;
     entered(namespaces, Side::A)?;
+    let device = device_of(0);
     let netlink = Netlink::open().map_err(|error| error.to_string())?;
     netlink
-        .veth(DEVICE, namespaces.of(Side::B).as_fd())
+        .veth(&device, namespaces.of(Side::B).as_fd())
         .map_err(|error| format!("the kernel makes no veth devices ({error})"))?;
     for (side, seed) in [(Side::A, spec.seed), (Side::B, !spec.seed)] {
         entered(namespaces, side)?;
         let here = Netlink::open().map_err(|error| error.to_string())?;
         let direction = spec.from(side);
-        if let Err(error) = netem::set_up(&here, DEVICE, direction, spec, seed) {
-            netlink.remove(DEVICE).map_err(|error| format!("cannot remove a device again: {error}"))?;
+        if let Err(error) = netem::set_up(&here, &device, direction, spec, seed) {
+            netlink.remove(&device).map_err(|error| format!("cannot remove a device again: {error}"))?;
             return Err(match error.raw_os_error() {
                 Some(2) => "the kernel has no netem".to_owned(),
                 _ => format!("the kernel's netem refuses ({error})"),
@@ -317,12 +374,20 @@ fn try_netem(spec: &LinkSpec, namespaces: &Namespaces) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the TUN devices and the threads between them. Returns the scheduling of the threads.
-fn carry(spec: &LinkSpec, namespaces: &Namespaces, tallies: &[Arc<Tally>; 2]) -> Result<String, String> {
+/// Makes the TUN devices of a line, and the threads between them, whose wakes take `wake` ns.
+/// Returns the scheduling of the threads.
+fn carry(
+    (number, wake): (usize, u64),
+    spec: &LinkSpec,
+    namespaces: &Namespaces,
+    tallies: &[Arc<Tally>; 2],
+    pulse: &Arc<Pulse>,
+) -> Result<String, String> {
     let mut devices = Vec::new();
     for side in [Side::A, Side::B] {
         entered(namespaces, side)?;
-        let device = device().map_err(|error| Refusal::new("cannot make a TUN device", error).to_string())?;
+        let device =
+            device(number).map_err(|error| Refusal::new("cannot make a TUN device", error).to_string())?;
         devices.push(Arc::new(device));
     }
     let [a, b] = &devices[..] else { return Err("two devices were made".to_owned()) };
@@ -336,10 +401,11 @@ fn carry(spec: &LinkSpec, namespaces: &Namespaces, tallies: &[Arc<Tally>; 2]) ->
         let shaper = Shaper::new(direction, spec.overhead, spec.seed, stream);
         let packet = u64::from(spec.mtu + spec.overhead);
         let ends = (Shared(Arc::clone(from)), Shared(Arc::clone(to)));
-        let line = Line::new(ends, direction, shaper, packet, Arc::clone(tally));
+        let mut line = Line::new(ends, direction, shaper, packet, Arc::clone(tally), Arc::clone(pulse));
+        line.take_off(wake);
         let (told, tell) = std::sync::mpsc::channel();
         thread::Builder::new()
-            .name(format!("from-{side}"))
+            .name(format!("line{number}-from-{side}"))
             .spawn(move || {
                 let _end = EndsTheProcess;
                 line.sign();
@@ -357,9 +423,9 @@ fn carry(spec: &LinkSpec, namespaces: &Namespaces, tallies: &[Arc<Tally>; 2]) ->
     .to_owned())
 }
 
-fn device() -> io::Result<SyncDevice> {
+fn device(line: usize) -> io::Result<SyncDevice> {
     let device = DeviceBuilder::new()
-        .name(DEVICE)
+        .name(device_of(line))
         .enable(false)
         .with(|device| {
             device.offload(true);
@@ -410,13 +476,15 @@ fn before_devices(spec: &LinkSpec, side: Side, setup: &mut Setup) {
     set("ping_group_range", if setup.of_own_user { "0 0" } else { "0 2147483647" });
     // No run uses TCP metrics cached by an earlier one.
     set("tcp_no_metrics_save", "1");
-    let packet = u64::from(spec.mtu + spec.overhead);
-    for (name, sender) in [("tcp_wmem", side), ("tcp_rmem", side.other())] {
-        let queue = spec.from(sender).queue.bytes(packet);
-        if let (Some(path), Some([least, first, most])) = (spec.bandwidth_delay(sender), triple(name)) {
-            // Socket buffers count the memory of packets, up to four times their bytes.
-            let wanted = (path.saturating_add(queue)).saturating_mul(4).min(i32::MAX as u64);
-            set(name, &format!("{least} {first} {}", most.max(wanted)));
+    for line in spec.lines() {
+        let packet = u64::from(line.mtu + line.overhead);
+        for (name, sender) in [("tcp_wmem", side), ("tcp_rmem", side.other())] {
+            let queue = line.from(sender).queue.bytes(packet);
+            if let (Some(path), Some([least, first, most])) = (line.bandwidth_delay(sender), triple(name)) {
+                // Socket buffers count the memory of packets, up to four times their bytes.
+                let wanted = (path.saturating_add(queue)).saturating_mul(4).min(i32::MAX as u64);
+                set(name, &format!("{least} {first} {}", most.max(wanted)));
+            }
         }
     }
     setup.tcp_rmem = triple("tcp_rmem");
@@ -426,6 +494,32 @@ fn before_devices(spec: &LinkSpec, side: Side, setup: &mut Setup) {
         .map(|name| name.trim().to_owned());
 }
 
+/// Gives the current side's connections on a line to the other side, whose index is `peer`, this
+/// congestion control.
+fn pin_congestion(
+    netlink: &Netlink,
+    name: &str,
+    line: usize,
+    peer: usize,
+    by_six: bool,
+) -> Result<(), String> {
+    let peers = [Some(IpAddr::V4(four(line)[peer])), by_six.then_some(IpAddr::V6(six(line)[peer]))];
+    for peer in peers.into_iter().flatten() {
+        if let Err(error) = netlink.pin_congestion(&device_of(line), peer, name) {
+            let there = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let there = there.unwrap_or_default().trim().replace(' ', ", ");
+            return Err(match error.raw_os_error() {
+                // EINVAL: no algorithm of that name.
+                Some(22) => format!(
+                    "the kernel has no congestion control `{name}`; it has {there} (modprobe tcp_{name}, if there is such a module)"
+                ),
+                _ => format!("the kernel does not pin congestion control `{name}`: {error}"),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Reads a setting of three numbers.
 fn triple(name: &str) -> Option<[u64; 3]> {
     let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()?;
@@ -433,14 +527,16 @@ fn triple(name: &str) -> Option<[u64; 3]> {
     numbers.try_into().ok()
 }
 
-/// Processor time of a thread of this process, s; 0 where the kernel does not report it.
-fn processor_time(thread: u64) -> f64 {
+/// Processor time of a thread of this process, and the time that it was ready and had no processor,
+/// s; 0 where the kernel does not report them.
+fn schedule(thread: u64) -> [f64; 2] {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
-    let ns: u64 = text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
-    ns as f64 / 1e9
+    let mut words = text.split_whitespace();
+    let mut next = || words.next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0) as f64 / 1e9;
+    [next(), next()]
 }
 
-/// The kernel's counters of the link's device in the current namespace.
+/// The kernel's counters of a line's device in the current namespace.
 #[derive(Debug, Default)]
 struct Device {
     received_bytes: u64,
@@ -451,9 +547,10 @@ struct Device {
 }
 
 impl Device {
-    fn read() -> io::Result<Self> {
+    fn read(line: usize) -> io::Result<Self> {
         let text = fs::read_to_string("/proc/thread-self/net/dev")?;
-        let line = text.lines().find_map(|line| line.trim_start().strip_prefix(DEVICE)?.strip_prefix(':'));
+        let name = device_of(line);
+        let line = text.lines().find_map(|line| line.trim_start().strip_prefix(&name)?.strip_prefix(':'));
         let numbers: Vec<u64> =
             line.unwrap_or_default().split_whitespace().filter_map(|number| number.parse().ok()).collect();
         let get = |at: usize| numbers.get(at).copied().unwrap_or(0);

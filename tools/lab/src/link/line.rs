@@ -1,7 +1,7 @@
 //! The thread that carries one direction. It reads packets from one TUN device and applies the
 //! model (`shape`) to each packet of the wire. It holds the packets in flight (`arena`) and writes
-//! them to the other device when they are due. Never early; lateness is counted. Its memory does
-//! not grow.
+//! them to the other device when they are due: never early, but for what short links take off for
+//! the emulator's own share (`keeping::Share`). Lateness is counted. Its memory does not grow.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -17,7 +17,9 @@ use rustix::time::Timespec;
 
 use super::arena::Arena;
 use super::counters::{Tally, add};
+use super::keeping::{Keeping, Share, Spinning};
 use super::packet::{Frame, Headers, Refused, VNET};
+use super::pulse::Pulse;
 use super::shape::{Shaper, Verdict};
 use super::spec::Direction;
 
@@ -28,6 +30,17 @@ const MOST_READ: usize = VNET + 65_536;
 /// them is due. Each then costs the receiver as little as with a network card's receive offload,
 /// and none is later than this by it.
 const GATHER_NS: u64 = 50_000;
+
+/// Threads of links with a delay up to this spin: a sleep ends tens of µs late, which is much of
+/// such a round trip.
+const SHORT: Duration = Duration::from_millis(1);
+/// How long they spin before a due time, and after the link's last packet, ns.
+const SPIN_NS: u64 = 60_000;
+/// The number of processors from which on they may spin at any time: both ends and both lines have
+/// one.
+const PROCESSORS: usize = 4;
+/// A wait of less than this found a packet that was there before, ns.
+const NO_WAIT_NS: u64 = 5_000;
 
 /// The maximum number of consecutive reads before due packets are checked.
 const READS: usize = 16;
@@ -63,7 +76,16 @@ pub(crate) struct Line<D> {
     /// Pieces delayed for reordering.
     late: BinaryHeap<Reverse<Piece>>,
     tally: Arc<Tally>,
-    start: Instant,
+    pulse: Arc<Pulse>,
+    /// Whether the link is [`SHORT`].
+    short: bool,
+    spinning: Spinning,
+    keeping: Keeping,
+    share: Share,
+    /// When the plan of rates began.
+    plan: Option<u64>,
+    /// The last time at which no packet waited to be read.
+    empty: u64,
     /// The buffer of reads for which the arena has no room.
     spill: Vec<u8>,
     headers: Headers,
@@ -79,8 +101,9 @@ impl<D: AsFd> Line<D> {
         shaper: Shaper,
         packet: u64,
         tally: Arc<Tally>,
+        pulse: Arc<Pulse>,
     ) -> Self {
-        let size = match direction.rate {
+        let size = match direction.highest_rate() {
             // The margin covers three things: small packets cost more here than on the wire, the
             // ring skips bytes at its end, and late pieces stay longer.
             Some(rate) => {
@@ -97,54 +120,108 @@ impl<D: AsFd> Line<D> {
             way: VecDeque::new(),
             late: BinaryHeap::new(),
             tally,
-            start: Instant::now(),
+            pulse,
+            short: direction.delay <= SHORT,
+            spinning: Spinning::new(
+                std::thread::available_parallelism().is_ok_and(|count| count.get() >= PROCESSORS),
+            ),
+            keeping: Keeping::default(),
+            share: Share::new(0),
+            plan: None,
+            empty: 0,
             spill: vec![0; MOST_READ],
             headers: [0; _],
             cut: Vec::new(),
         }
     }
 
+    /// Takes off a short delay what the emulator itself takes, of which `wake` ns for its thread to
+    /// wake.
+    pub(crate) fn take_off(&mut self, wake: u64) {
+        self.share = Share::new(if self.short { wake } else { 0 });
+    }
+
     fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.pulse.now()
     }
 
     /// Carries packets until the device it reads from is gone.
     pub(crate) fn run(mut self) {
-        loop {
-            self.deliver();
-            let wait = self.next_due().map(|due| Duration::from_nanos(due.saturating_sub(self.now())));
-            let readable = match self.wait(wait) {
-                Ok(readable) => readable,
-                Err(Errno::INTR) => continue,
-                Err(_) => return,
-            };
-            if readable {
-                for _ in 0..READS {
-                    match self.take() {
-                        Ok(true) => {}
-                        Ok(false) => break,
-                        Err(_) => return,
-                    }
-                }
-            }
+        while self.turn().is_ok() {}
+    }
+
+    /// Writes what is due, waits for the next due time or for input, and reads.
+    fn turn(&mut self) -> io::Result<()> {
+        self.deliver();
+        let now = self.now();
+        let due = self.next_due();
+        let left = due.map(|due| due.saturating_sub(now));
+        let lead = if self.short { self.spinning.may(now, SPIN_NS) } else { 0 };
+        let active = self.short && self.spinning.is_unbounded();
+        let active = if active { self.pulse.last() + SPIN_NS } else { 0 };
+        if let Some(due) = due.filter(|due| due.saturating_sub(now) <= lead) {
+            return self.spin(now, due);
+        }
+        if now < active {
+            return self.spin(now, active.min(due.map_or(u64::MAX, |due| due - lead)));
+        }
+        match self.wait(now, left.map(|left| left - lead)) {
+            Ok(true) => self.take_some().map(|_| ()),
+            Ok(false) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits for input, for at most `wait`; returns whether there is input.
-    fn wait(&self, wait: Option<Duration>) -> Result<bool, Errno> {
+    /// Reads until something came, or until `until`.
+    fn spin(&mut self, began: u64, until: u64) -> io::Result<()> {
+        while !self.take_some()? && self.now() < until {
+            std::hint::spin_loop();
+        }
+        let spun = self.now().saturating_sub(began);
+        self.spinning.spun(spun);
+        Ok(())
+    }
+
+    /// Reads some of the packets that are there, if any.
+    fn take_some(&mut self) -> io::Result<bool> {
+        for at in 0..READS {
+            if !self.take()? {
+                return Ok(at > 0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for input, for at most `wait` ns from `now` on; returns whether there is input.
+    fn wait(&mut self, now: u64, wait: Option<u64>) -> Result<bool, Errno> {
         let mut fds = [PollFd::new(&self.from, PollFlags::IN)];
-        let timeout = wait
-            .map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) });
+        let timeout = wait.map(|wait| Timespec {
+            tv_sec: (wait / 1_000_000_000) as i64,
+            tv_nsec: (wait % 1_000_000_000) as i64,
+        });
         poll(&mut fds, timeout.as_ref())?;
         let events = fds[0].revents();
+        let woke = self.pulse.now();
+        if woke - now > NO_WAIT_NS {
+            // What came meanwhile woke this thread, or came after it should have woken.
+            self.empty = wait.map_or(woke, |wait| woke.min(now + wait));
+            if events.contains(PollFlags::IN) {
+                self.share.woken(now);
+            }
+        }
         if events.contains(PollFlags::ERR) && !events.contains(PollFlags::IN) {
             std::thread::sleep(DOWN);
         }
         Ok(events.contains(PollFlags::IN))
     }
 
-    /// The due time of the next piece.
+    /// When the next piece is to be written.
     fn next_due(&self) -> Option<u64> {
+        self.next_piece().map(|due| due.saturating_sub(self.share.ahead()))
+    }
+
+    /// The due time of the next piece.
+    fn next_piece(&self) -> Option<u64> {
         let late = self.late.peek().map(|Reverse(piece)| piece.due);
         let next = self.way.front().map(|piece| piece.due);
         match (next, late) {
@@ -156,10 +233,10 @@ impl<D: AsFd> Line<D> {
     /// Writes all pieces that are due.
     fn deliver(&mut self) {
         let mut now = self.now();
-        while let Some(due) = self.next_due() {
-            if due > now {
+        while let Some(due) = self.next_piece() {
+            if due > now + self.share.ahead() {
                 now = self.now();
-                if due > now {
+                if due > now + self.share.ahead() {
                     return;
                 }
             }
@@ -175,14 +252,18 @@ impl<D: AsFd> Line<D> {
         let Some((read, frame)) = self.arena.get(piece.read) else { return };
         // The time before the write: the write includes the receiving kernel's work, which is not
         // lateness.
-        let now = self.start.elapsed().as_nanos() as u64;
+        let now = self.pulse.now();
         let written = match frame.row(read, piece.first, piece.count, &mut self.headers) {
             Some((headers, payload)) => {
                 rustix::io::writev(&self.to, &[IoSlice::new(headers), IoSlice::new(payload)])
             }
             None => rustix::io::write(&self.to, read),
         };
+        if piece.count == 1 {
+            self.share.wrote(self.pulse.now() - now);
+        }
         add(&self.tally.writes, 1);
+        self.pulse.sent(now);
         let count = u64::from(piece.count);
         if written.is_ok() {
             let bytes: usize = (piece.first..piece.first + piece.count).map(|at| frame.packet_len(at)).sum();
@@ -201,6 +282,7 @@ impl<D: AsFd> Line<D> {
 
     /// Reads one packet from the device; false if it has none.
     fn take(&mut self) -> io::Result<bool> {
+        let before = self.now();
         let (room, kept) = match self.arena.room(MOST_READ) {
             Some(room) => (room, true),
             None => (&mut self.spill[..], false),
@@ -208,7 +290,11 @@ impl<D: AsFd> Line<D> {
         let len = match rustix::io::read(&self.from, &mut *room) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(len) => len,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(Errno::AGAIN) => {
+                self.empty = before;
+                return Ok(false);
+            }
+            Err(Errno::INTR) => return Ok(false),
             Err(Errno::BADFD) => return Err(io::ErrorKind::NotConnected.into()),
             // The device is down and may come up again.
             Err(_) => {
@@ -216,7 +302,7 @@ impl<D: AsFd> Line<D> {
                 return Ok(false);
             }
         };
-        let now = self.start.elapsed().as_nanos() as u64;
+        let now = self.pulse.now();
         let tally = &self.tally;
         add(&tally.reads, 1);
         let frame = match Frame::parse(&room[..len]) {
@@ -232,12 +318,25 @@ impl<D: AsFd> Line<D> {
         };
         let packets = frame.packets();
         add(&tally.packets_in, packets.into());
+        // No packet is larger than the first one.
+        Tally::raise(&tally.largest, frame.packet_len(0) as u64);
         add(&tally.bytes_in, (0..packets).map(|at| frame.packet_len(at) as u64).sum());
         if !kept {
             add(&tally.overrun, packets.into());
             return Ok(true);
         }
-        self.shape(now, &frame);
+        let plan = self.pulse.plans_began();
+        if plan != self.plan {
+            self.plan = plan;
+            self.shaper.begin_plan(plan);
+        }
+        let (free, sent) = self.shaper.sending(now);
+        if let Some(span) = self.keeping.read(now, sent, free, self.empty) {
+            add(&tally.asked, span.asked);
+            add(&tally.missed, span.missed);
+        }
+        let came = self.share.came(now);
+        self.shape(came, &frame);
         if !self.cut.is_empty() {
             let number = self.arena.keep(MOST_READ, len, self.cut.len() as u32, frame);
             for (mut piece, late) in self.cut.drain(..) {
@@ -252,7 +351,7 @@ impl<D: AsFd> Line<D> {
         Ok(true)
     }
 
-    /// Cuts the packet read at `now` into the pieces that come out.
+    /// Cuts the packet that came at `now` into the pieces that come out.
     fn shape(&mut self, now: u64, frame: &Frame) {
         let (mut lost, mut full, mut late) = (0, 0, 0);
         // Whether the last piece of the list can be extended.
@@ -288,7 +387,7 @@ impl<D: AsFd> Line<D> {
                 add(counter, n);
             }
         }
-        tally.backlog(self.shaper.backlog(now));
+        Tally::raise(&tally.queue_high_water, self.shaper.backlog(now));
     }
 
     /// Publishes the id of this thread, for its processor time.
@@ -301,10 +400,12 @@ impl<D: AsFd> Line<D> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
+    use std::time::Instant;
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    use super::super::spec::{LinkOptions, Queue};
+    use super::super::options::LinkOptions;
+    use super::super::spec::Queue;
     use super::*;
 
     /// A line between two datagram sockets, which keep packet boundaries as a TUN device does: the
@@ -329,7 +430,7 @@ mod tests {
         let tally = Arc::new(Tally::default());
         let shaper = Shaper::new(&spec.a_to_b, spec.overhead, spec.seed, 0);
         let packet = u64::from(spec.mtu + spec.overhead);
-        let line = Line::new((from, to), &spec.a_to_b, shaper, packet, Arc::clone(&tally));
+        let line = Line::new((from, to), &spec.a_to_b, shaper, packet, Arc::clone(&tally), Pulse::new());
         let started = Instant::now();
         std::thread::spawn(move || line.run());
         Bench { sender, receiver, tally, started }
@@ -392,6 +493,19 @@ mod tests {
         let counted = bench.tally.read(false);
         assert_eq!((counted.packets_in, counted.packets_out, counted.bytes_out), (200, 200, 300_000));
         assert_eq!(counted.late_us.iter().map(|(_, count)| count).sum::<u64>(), 200);
+    }
+
+    #[test]
+    fn the_largest_ip_packet_is_carried_whole_and_told() {
+        let bench = bench(LinkOptions { mtu: Some(65_535), ..LinkOptions::of("wan-0.2mi") });
+        for number in 0..40 {
+            bench.send(number, if number % 8 == 0 { 65_535 } else { 40 });
+        }
+        let out = bench.receive(Duration::from_millis(300));
+        assert_eq!(out.iter().map(|(_, number)| *number).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
+        let counted = bench.tally.read(false);
+        assert_eq!((counted.packets_out, counted.bytes_out), (40, 5 * 65_535 + 35 * 40));
+        assert_eq!((counted.largest_packet_bytes, counted.dropped_overrun), (65_535, 0));
     }
 
     #[test]

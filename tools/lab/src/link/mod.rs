@@ -16,12 +16,17 @@ mod arena;
 mod child;
 mod counters;
 mod holder;
+mod keeping;
+mod lag;
 mod line;
 mod namespace;
 mod netem;
 mod netlink;
+mod options;
 mod packet;
 mod probe;
+mod pulse;
+mod rates;
 mod shape;
 mod spec;
 
@@ -38,10 +43,11 @@ pub use counters::{Counters, DirectionCounters};
 pub use holder::Setup;
 use holder::{Answer, Request};
 use namespace::Door;
+pub use options::{LineOptions, LinkOptions, RateStep};
 pub use probe::{Measured, MeasuredDirection, Spread};
 pub use spec::{
-    Backend, Direction, ETHERNET_OVERHEAD, LinkOptions, LinkSpec, MOST_IN_FLIGHT, PRESETS, Queue, Side,
-    SpecError,
+    Backend, Direction, ETHERNET_OVERHEAD, LinkSpec, MOST_IN_FLIGHT, PRESETS, Queue, RateChange, RatePlan,
+    Side, SpecError,
 };
 
 pub(crate) use child::command as child;
@@ -163,6 +169,13 @@ impl Link {
         self.setup.addresses[index(side)]
     }
 
+    /// A side's IPv4 addresses, one for each line.
+    #[must_use]
+    pub fn addresses(&self, side: Side) -> Vec<Ipv4Addr> {
+        let others = self.setup.other_addresses.iter().map(|addresses| addresses[index(side)]);
+        std::iter::once(self.address(side)).chain(others).collect()
+    }
+
     /// A side's IPv6 address, if there is IPv6.
     #[must_use]
     pub fn address6(&self, side: Side) -> Option<Ipv6Addr> {
@@ -172,8 +185,8 @@ impl Link {
     /// A command that runs a program on one side, in its network namespace. The program is root
     /// there if the namespaces belong to a user namespace of our own. The started process becomes
     /// the program, so its id and its exit status are the program's; status 126 or 127 if it cannot
-    /// be run. Sets `STAG_LAB_SIDE`, `STAG_LAB_ADDRESS` (this side's) and `STAG_LAB_PEER` (the
-    /// other's).
+    /// be run. Sets `STAG_LAB_SIDE`, `STAG_LAB_ADDRESS` (this side's), `STAG_LAB_PEER` (the
+    /// other's) and `STAG_LAB_PEERS` (the other's on all lines, with commas).
     #[must_use]
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&self.program);
@@ -181,6 +194,8 @@ impl Link {
         command.env("STAG_LAB_SIDE", side.name());
         command.env("STAG_LAB_ADDRESS", self.address(side).to_string());
         command.env("STAG_LAB_PEER", self.address(side.other()).to_string());
+        let peers = self.addresses(side.other());
+        command.env("STAG_LAB_PEERS", peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
         if let (Some(here), Some(there)) = (self.address6(side), self.address6(side.other())) {
             command.env("STAG_LAB_ADDRESS6", here.to_string());
             command.env("STAG_LAB_PEER6", there.to_string());
@@ -196,7 +211,11 @@ impl Link {
         }
     }
 
-    pub(crate) fn reset_counters(&self) -> Result<(), LinkError> {
+    /// Counts from now on. Plans of rates begin now.
+    ///
+    /// # Errors
+    /// If the link has broken.
+    pub fn reset_counters(&self) -> Result<(), LinkError> {
         match self.ask(&Request::Reset)? {
             Answer::Done => Ok(()),
             other => Err(unexpected(other)),

@@ -18,9 +18,15 @@ const NLA_F_NESTED: u16 = 0x8000;
 /// Why netem cannot emulate the link, if it cannot. netem reorders wherever the delay varies, and a
 /// reordered packet overtakes others by the whole delay.
 pub(crate) fn obstacle(spec: &LinkSpec) -> Option<&'static str> {
+    if !spec.others.is_empty() {
+        return Some("several lines are Stag's own");
+    }
     let directions = [&spec.a_to_b, &spec.b_to_a];
     if directions.iter().any(|direction| !direction.jitter.is_zero()) {
         return Some("netem reorders packets where the delay varies");
+    }
+    if directions.iter().any(|direction| direction.rate_plan.is_some()) {
+        return Some("netem has one rate");
     }
     if directions.iter().any(|direction| direction.reorder > 0.0) {
         return Some("netem cannot bring packets late by a time of their own");
@@ -86,7 +92,7 @@ pub(crate) fn set_up(
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::LinkOptions;
+    use super::super::options::LinkOptions;
     use super::*;
 
     #[test]
@@ -95,6 +101,9 @@ mod tests {
         assert_eq!(obstacle(&spec(LinkOptions::of("wan-1400mi"))), None);
         let jitter = LinkOptions { jitter: Some("1ms/0".into()), ..LinkOptions::of("wan-1400mi") };
         assert!(obstacle(&spec(jitter)).is_some());
+        let rate_plan = vec!["0=1Mb/s".parse().expect("a step")];
+        let plan = LinkOptions { rate_plan, ..LinkOptions::of("wan-1400mi") };
+        assert!(obstacle(&spec(plan)).is_some());
         let reorder = LinkOptions { reorder: Some("1%".into()), ..LinkOptions::of("wan-1400mi") };
         assert!(obstacle(&spec(reorder)).is_some());
     }

@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_GETQDISC: u16 = 38;
 
@@ -36,6 +37,14 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 /// Skips duplicate address detection: the link has two ends only.
 const IFA_F_NODAD: u8 = 2;
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_METRICS: u16 = 8;
+const RTAX_LOCK: u16 = 1;
+const RTAX_CC_ALGO: u16 = 16;
+/// The main table, a route of the administrator's, to hosts of the device's own net, to one host.
+const MAIN_STATIC_LINK_UNICAST: [u8; 4] = [254, 4, 253, 1];
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
@@ -104,6 +113,14 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// An address's family and bytes.
+fn octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (AddressFamily::INET.as_raw() as u8, address.octets().to_vec()),
+        IpAddr::V6(address) => (AddressFamily::INET6.as_raw() as u8, address.octets().to_vec()),
+    }
+}
+
 /// A socket to the kernel, for the network namespace in which it was opened.
 pub(crate) struct Netlink(OwnedFd);
 
@@ -168,16 +185,33 @@ impl Netlink {
     /// Gives a device an address.
     pub(crate) fn address(&self, device: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
         let index = self.index(device)?;
-        let (family, bytes) = match address {
-            IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
-            IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
-        };
+        let (family, bytes) = octets(address);
         let mut message = Message::new(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL);
         // A struct ifaddrmsg.
-        message.0.extend_from_slice(&[family.as_raw() as u8, prefix, IFA_F_NODAD, 0]);
+        message.0.extend_from_slice(&[family, prefix, IFA_F_NODAD, 0]);
         message.0.extend_from_slice(&index.to_ne_bytes());
         message.attribute(IFA_LOCAL, &bytes);
         message.attribute(IFA_ADDRESS, &bytes);
+        self.ask(message)
+    }
+
+    /// Makes a route to one host, whose connections have this congestion control and no other. (The
+    /// setting net.ipv4.tcp_congestion_control of a namespace takes only names that any user may
+    /// choose.)
+    pub(crate) fn pin_congestion(&self, device: &str, host: IpAddr, name: &str) -> io::Result<()> {
+        let index = self.index(device)?;
+        let (family, bytes) = octets(host);
+        let mut message = Message::new(RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL);
+        // A struct rtmsg.
+        message.0.extend_from_slice(&[family, bytes.len() as u8 * 8, 0, 0]);
+        message.0.extend_from_slice(&MAIN_STATIC_LINK_UNICAST);
+        message.0.extend_from_slice(&[0; 4]);
+        message.attribute(RTA_DST, &bytes);
+        message.number(RTA_OIF, index);
+        message.nest(RTA_METRICS, &[], |message| {
+            message.number(RTAX_LOCK, 1 << RTAX_CC_ALGO);
+            message.text(RTAX_CC_ALGO, name);
+        });
         self.ask(message)
     }
 

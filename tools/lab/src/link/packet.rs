@@ -303,7 +303,7 @@ mod tests {
     proptest! {
         #[test]
         fn rows_of_a_super_packet_together_are_the_super_packet(
-            six: bool, payload in 1usize..60_000, segment in 500u16..9000, cuts in prop::collection::vec(1u32..20, 1..40)
+            six: bool, payload in 1usize..60_000, segment in 500u16..65_500, cuts in prop::collection::vec(1u32..20, 1..40)
         ) {
             let read = super_packet(six, payload, segment, 0x80 | 0x19);
             let segment = usize::from(segment);

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::rates::Rates;
 use super::spec::{Direction, Queue};
 
 /// Random numbers that are the same on every machine: splitmix64 (Steele, Lea and Flood 2014).
@@ -79,7 +80,8 @@ pub(crate) enum Verdict {
 /// One direction's queue and line.
 #[derive(Clone, Debug)]
 pub(crate) struct Shaper {
-    rate: Option<u64>,
+    /// `None` without a limit.
+    rates: Option<Rates>,
     queue: Queue,
     overhead: u64,
     delay_ps: u64,
@@ -91,13 +93,13 @@ pub(crate) struct Shaper {
     reorder_dice: Dice,
     /// When the line will have sent all accepted packets, ps.
     free_ps: u64,
+    /// How long the line takes for all accepted packets together, ps.
+    taken_ps: u64,
     /// When the last packet in order comes out, ps.
     last_ps: u64,
     /// When each waiting packet will have been sent, ps; kept only if the queue counts packets.
     waiting: VecDeque<u64>,
 }
-
-const PS_PER_S_TIMES_8: u128 = 8_000_000_000_000;
 
 impl Shaper {
     /// `stream` distinguishes directions with the same seed.
@@ -105,7 +107,7 @@ impl Shaper {
         let dice = |of: u64| Dice::new(seed, stream * 16 + of);
         let ps = |time: std::time::Duration| u64::try_from(time.as_nanos() * 1000).unwrap_or(u64::MAX / 4);
         Self {
-            rate: direction.rate,
+            rates: Rates::of(direction),
             queue: direction.queue,
             overhead: overhead.into(),
             delay_ps: ps(direction.delay),
@@ -116,6 +118,7 @@ impl Shaper {
             jitter_dice: dice(2),
             reorder_dice: dice(3),
             free_ps: 0,
+            taken_ps: 0,
             last_ps: 0,
             waiting: VecDeque::new(),
         }
@@ -123,24 +126,38 @@ impl Shaper {
 
     /// Bytes on the wire that wait or are being sent at `now_ns`.
     pub(crate) fn backlog(&self, now_ns: u64) -> u64 {
-        let Some(rate) = self.rate else { return 0 };
-        let wait = self.free_ps.saturating_sub(now_ns * 1000);
-        (u128::from(wait) * u128::from(rate) / PS_PER_S_TIMES_8) as u64
+        self.rates.as_ref().map_or(0, |rates| rates.bytes(now_ns * 1000, self.free_ps))
+    }
+
+    /// Begins the plan of rates at this time, ns, or keeps the first rate. Accepted packets are
+    /// sent as they would have been.
+    pub(crate) fn begin_plan(&mut self, began_ns: Option<u64>) {
+        if let Some(rates) = &mut self.rates {
+            rates.begin(began_ns.map(|ns| ns * 1000));
+        }
+    }
+
+    /// When the line has sent everything, and how long it has been sending in all until `now_ns`,
+    /// ns.
+    pub(crate) fn sending(&self, now_ns: u64) -> (u64, u64) {
+        let left = self.free_ps.saturating_sub(now_ns * 1000);
+        (self.free_ps.div_ceil(1000), self.taken_ps.saturating_sub(left) / 1000)
     }
 
     /// The fate of a packet of `bytes` (without the overhead) that arrives at `now_ns`. `now_ns`
     /// must not decrease.
     pub(crate) fn packet(&mut self, now_ns: u64, bytes: u64) -> Verdict {
         let now_ps = now_ns * 1000;
-        let sent_ps = match self.rate {
+        let wire = bytes + self.overhead;
+        if self.rates.is_some() && !self.has_room(now_ns, now_ps, wire) {
+            return Verdict::QueueFull;
+        }
+        let sent_ps = match &self.rates {
             None => now_ps,
-            Some(rate) => {
-                let wire = bytes + self.overhead;
-                if !self.has_room(now_ns, now_ps, wire) {
-                    return Verdict::QueueFull;
-                }
-                let takes = (u128::from(wire) * PS_PER_S_TIMES_8 / u128::from(rate)) as u64;
-                self.free_ps = self.free_ps.max(now_ps) + takes;
+            Some(rates) => {
+                let begins = self.free_ps.max(now_ps);
+                self.free_ps = rates.sent(begins, wire);
+                self.taken_ps += self.free_ps - begins;
                 if matches!(self.queue, Queue::Packets(_)) {
                     self.waiting.push_back(self.free_ps);
                 }
@@ -180,6 +197,7 @@ impl Shaper {
 mod tests {
     use std::time::Duration;
 
+    use super::super::spec::{RateChange, RatePlan};
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -189,6 +207,7 @@ mod tests {
             delay: Duration::from_millis(10),
             jitter: Duration::ZERO,
             rate: Some(1_000_000_000),
+            rate_plan: None,
             queue: Queue::Bytes(1_000_000),
             loss: 0.0,
             burst: 1.0,
@@ -204,8 +223,56 @@ mod tests {
         assert_eq!(shaper.packet(5 * MS, 1500), Verdict::Deliver(15 * MS + 12_304));
         // The next one waits for it.
         assert_eq!(shaper.packet(5 * MS, 1500), Verdict::Deliver(15 * MS + 24_608));
+        // The first has been sent, and half of the second.
+        assert_eq!(shaper.sending(5 * MS + 18_456), (5 * MS + 24_608, 18_456));
+        assert_eq!(shaper.sending(6 * MS), (5 * MS + 24_608, 24_608));
         // The line is idle again at 6 ms.
         assert_eq!(shaper.packet(6 * MS, 1500), Verdict::Deliver(16 * MS + 12_304));
+    }
+
+    #[test]
+    fn each_phase_of_a_rate_plan_carries_what_its_rate_allows() {
+        // 1 Gb/s for 20 ms, then 100 Mb/s for 10 ms, again and again; always asked for more.
+        let changes = vec![RateChange { at: Duration::from_millis(20), rate: 100_000_000 }];
+        let rate_plan = Some(RatePlan { changes, period: Some(Duration::from_millis(30)) });
+        let queue = Queue::Bytes(20 * 1538);
+        let mut shaper = Shaper::new(&Direction { rate_plan, queue, ..plain() }, 38, 1, 0);
+        shaper.begin_plan(Some(100 * MS));
+        let mut carried = [0u64; 8];
+        for now in (100 * MS..230 * MS).step_by(5_000) {
+            if let Verdict::Deliver(out) = shaper.packet(now, 1500) {
+                let sent = out - 10 * MS - 100 * MS;
+                let (cycle, within) = (sent / (30 * MS), sent % (30 * MS));
+                let phase = cycle * 2 + u64::from(within > 20 * MS);
+                if let Some(carried) = carried.get_mut(phase as usize) {
+                    *carried += 1538;
+                }
+            }
+        }
+        for (phase, carried) in carried.into_iter().enumerate() {
+            let asked = if phase % 2 == 0 { 2_500_000 } else { 125_000 };
+            // A packet counts where it ends.
+            assert!(carried.abs_diff(asked) <= 1538, "phase {phase}: {carried} of {asked} bytes");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_counts_what_the_line_sends_at_the_rates_to_come() {
+        let changes = vec![RateChange { at: Duration::from_micros(100), rate: 100_000_000 }];
+        let rate_plan = Some(RatePlan { changes, period: None });
+        let mut shaper = Shaper::new(&Direction { rate_plan, ..plain() }, 38, 1, 0);
+        shaper.begin_plan(Some(0));
+        for _ in 0..100 {
+            assert!(matches!(shaper.packet(0, 1500), Verdict::Deliver(_)));
+        }
+        assert_eq!(shaper.backlog(0), 100 * 1538);
+        // 12,500 bytes are sent in the first 100 µs, and 1250 in the next.
+        assert_eq!(shaper.backlog(100_000), 100 * 1538 - 12_500);
+        assert_eq!(shaper.backlog(200_000), 100 * 1538 - 13_750);
+        // The plan begins anew: what was accepted is sent as before.
+        let (free, _) = shaper.sending(200_000);
+        shaper.begin_plan(Some(200_000));
+        assert_eq!(shaper.sending(200_000).0, free);
     }
 
     #[test]

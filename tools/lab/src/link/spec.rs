@@ -1,12 +1,13 @@
-//! The configuration of a link: delay, rate, queue, loss and reordering of each direction, with
-//! units; the presets; and the syntax for users and experiments. Never reads the machine: other
-//! modules find out what it supports.
+//! The configuration of a link: delay, rate, queue, loss and reordering of each direction, and
+//! whether they fit together; the names of presets. Never reads the machine: other modules find out
+//! what it supports. `options` reads the words of users.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::options::LinkOptions;
 
 /// The default overhead of a packet on the wire, bytes. It is Ethernet's header (14), check
 /// sequence (4), preamble and start delimiter (8) and gap (12), IEEE 802.3.
@@ -15,9 +16,15 @@ pub const ETHERNET_OVERHEAD: u32 = 38;
 /// The maximum in flight in one direction, bytes: bounds the memory of a link.
 pub const MOST_IN_FLIGHT: u64 = 1 << 30;
 
-/// Converts the miles of a preset into delay: 1400 miles have a round trip of 23 ms, a typical
-/// value of fibre with its equipment.
-const MILES_TO_NS: f64 = 11_500_000.0 / 1400.0;
+/// The maximum number of parallel lines.
+const MOST_LINES: usize = 4;
+
+/// The maximum number of changes of a rate plan, and its longest time.
+const MOST_CHANGES: usize = 1000;
+const LONGEST_PLAN: Duration = Duration::from_secs(86_400);
+
+/// The range of MTUs, bytes: from what every host takes (RFC 791 §3.1) to the largest IP packet.
+const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,8 +95,67 @@ pub enum Backend {
     Netem,
 }
 
+/// A change of a line's rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateChange {
+    /// From the begin of the plan.
+    #[serde(rename = "at_us", with = "microseconds")]
+    pub at: Duration,
+    /// Bits per second on the wire from then on.
+    #[serde(rename = "rate_bits_per_second")]
+    pub rate: u64,
+}
+
+/// How a line's rate varies in time, beginning with the direction's own rate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RatePlan {
+    /// In the order of time; none at 0.
+    pub changes: Vec<RateChange>,
+    /// After which time the plan begins again; `None`: the last rate lasts.
+    #[serde(rename = "period_us", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "maybe_microseconds")]
+    pub period: Option<Duration>,
+}
+
+impl RatePlan {
+    fn check(&self, rate: Option<u64>) -> Result<(), String> {
+        let is_rate = |rate: u64| (1_000..=400_000_000_000).contains(&rate);
+        if rate.is_none() {
+            return Err("a rate plan begins with a rate, not with `unlimited`".to_owned());
+        }
+        if self.changes.len() > MOST_CHANGES {
+            return Err(format!("a rate plan has {MOST_CHANGES} changes at most"));
+        }
+        let mut before = Duration::ZERO;
+        for (at, change) in self.changes.iter().enumerate() {
+            // The first step is the direction's own rate.
+            let step = at + 2;
+            if change.at <= before {
+                return Err(format!(
+                    "step {step} of the rate plan is at {:?}, and has to be later than {before:?}, the step before it",
+                    change.at
+                ));
+            }
+            if change.at > LONGEST_PLAN {
+                return Err(format!("step {step} of the rate plan is later than a day"));
+            }
+            if !is_rate(change.rate) {
+                return Err(format!("step {step} of the rate plan: a rate is 1 kb/s to 400 Gb/s"));
+            }
+            before = change.at;
+        }
+        match self.period {
+            Some(period) if period <= before => Err(format!(
+                "the rate plan repeats after {period:?}, and has to do so later than its last step, {before:?}"
+            )),
+            Some(period) if period > LONGEST_PLAN => Err("a rate plan repeats within a day".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One direction of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Direction {
     /// The propagation delay: from the last bit sent to the last bit received.
     #[serde(rename = "delay_us", with = "microseconds")]
@@ -97,9 +163,12 @@ pub struct Direction {
     /// The delay varies uniformly by up to this much in either direction; the order is kept.
     #[serde(rename = "jitter_us", with = "microseconds")]
     pub jitter: Duration,
-    /// Bits per second on the wire; `None` without a limit.
+    /// Bits per second on the wire; `None` without a limit. With a plan: at its begin.
     #[serde(rename = "rate_bits_per_second")]
     pub rate: Option<u64>,
+    /// How the rate varies, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_plan: Option<RatePlan>,
     /// The queue before the line. Ignored without a rate.
     pub queue: Queue,
     /// The part of packets that the line loses, 0 to 1.
@@ -129,6 +198,12 @@ pub struct LinkSpec {
     pub seed: u64,
     /// The backend to use.
     pub backend: Backend,
+    /// TCP's congestion control of both sides; `None` for the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+    /// The lines beside the first, whose values are those above; each has none of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<LinkSpec>,
 }
 
 /// Why a configuration is not a valid link.
@@ -181,6 +256,11 @@ impl LinkSpec {
         }
     }
 
+    /// All lines, the first one first.
+    pub fn lines(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.others)
+    }
+
     /// The round trip of a packet on an idle line, without serialization time.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
@@ -188,10 +268,10 @@ impl LinkSpec {
     }
 
     /// The bandwidth-delay product from `side`, bytes on the wire: the bytes in flight that fill
-    /// the line for a round trip. `None` without a rate.
+    /// the line for a round trip at its highest rate. `None` without a rate.
     #[must_use]
     pub(crate) fn bandwidth_delay(&self, side: Side) -> Option<u64> {
-        self.from(side).rate.map(|rate| bytes_in(rate, self.round_trip()))
+        self.from(side).highest_rate().map(|rate| bytes_in(rate, self.round_trip()))
     }
 
     /// Checks that the values are consistent.
@@ -200,8 +280,22 @@ impl LinkSpec {
     /// The first contradiction.
     pub fn check(&self) -> Result<(), SpecError> {
         let together = |text: String| Err(SpecError::Together(text));
-        if !(576..=9216).contains(&self.mtu) {
-            return together(format!("an MTU of {} is out of range: 576 to 9216", self.mtu));
+        if self.others.len() >= MOST_LINES {
+            return together(format!("a link has {MOST_LINES} lines at most"));
+        }
+        for (at, line) in self.others.iter().enumerate() {
+            if !line.others.is_empty() {
+                return together("a line has no lines of its own".to_owned());
+            }
+            line.check().map_err(|error| SpecError::Together(format!("line {}: {error}", at + 2)))?;
+        }
+        if !MTU.contains(&self.mtu) {
+            return together(format!(
+                "an MTU of {} is out of range: {} to {}",
+                self.mtu,
+                MTU.start(),
+                MTU.end()
+            ));
         }
         if self.overhead > 256 {
             return together(format!(
@@ -209,10 +303,21 @@ impl LinkSpec {
                 self.overhead
             ));
         }
+        // The kernel's names have at most 15 bytes (TCP_CA_NAME_MAX).
+        let is_name = |name: &String| {
+            (1..=15).contains(&name.len())
+                && name.bytes().all(|c| c.is_ascii_alphanumeric() || b"_-".contains(&c))
+        };
+        if let Some(name) = self.congestion.as_ref().filter(|name| !is_name(name)) {
+            return together(format!("`{name}` is no name of a congestion control, such as cubic or reno"));
+        }
         let packet = u64::from(self.mtu + self.overhead);
         for direction in [&self.a_to_b, &self.b_to_a] {
             if direction.rate.is_some_and(|rate| !(1_000..=400_000_000_000).contains(&rate)) {
                 return together("a rate is out of range: 1 kb/s to 400 Gb/s".to_owned());
+            }
+            if let Some(plan) = &direction.rate_plan {
+                plan.check(direction.rate).or_else(together)?;
             }
             if direction.delay > Duration::from_secs(10) || direction.jitter > Duration::from_secs(10) {
                 return together("delay and jitter are 10 s at most".to_owned());
@@ -252,10 +357,33 @@ impl LinkSpec {
 }
 
 impl Direction {
+    /// The highest rate that it ever has, bits per second; `None` without a limit.
+    #[must_use]
+    pub fn highest_rate(&self) -> Option<u64> {
+        let changes = self.rate_plan.iter().flat_map(|plan| &plan.changes);
+        self.rate.map(|rate| changes.map(|change| change.rate).fold(rate, u64::max))
+    }
+
+    /// The mean rate over a long time, bits per second; `None` without a limit, and for a plan that
+    /// does not repeat.
+    #[must_use]
+    pub fn mean_rate(&self) -> Option<f64> {
+        let (mut now, Some(plan)) = (self.rate? as f64, &self.rate_plan) else {
+            return self.rate.map(|rate| rate as f64);
+        };
+        let period = plan.period?.as_secs_f64();
+        let (mut bits, mut since) = (0.0, 0.0);
+        for change in &plan.changes {
+            bits += now * (change.at.as_secs_f64() - since);
+            (now, since) = (change.rate as f64, change.at.as_secs_f64());
+        }
+        Some((bits + now * (period - since)) / period)
+    }
+
     /// The maximum in flight, bytes on the wire: in the queue and on the line.
     #[must_use]
     pub fn in_flight(&self, packet: u64) -> u64 {
-        let Some(rate) = self.rate else { return 0 };
+        let Some(rate) = self.highest_rate() else { return 0 };
         let line =
             self.delay + self.jitter + if self.reorder > 0.0 { self.reorder_by } else { Duration::ZERO };
         bytes_in(rate, line).saturating_add(self.queue.bytes(packet))
@@ -263,218 +391,8 @@ impl Direction {
 }
 
 /// Bytes that pass at `rate` bits per second in `time`.
-fn bytes_in(rate: u64, time: Duration) -> u64 {
+pub(super) fn bytes_in(rate: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(rate) * time.as_nanos() / 8_000_000_000).unwrap_or(u64::MAX)
-}
-
-/// A link in the syntax of users and experiments: a preset, and values that override it. Where
-/// directions can differ, `X/Y` is X from side A to side B and Y from B to A; a single X is both.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkOptions {
-    pub preset: String,
-    /// The one-way delay: `11.5ms`, `250us`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay: Option<String>,
-    /// The jitter, in the syntax of the delay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jitter: Option<String>,
-    /// The rate: `1Gb/s`, `100Mb/s`, `unlimited`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    /// The queue: `512KiB`, `1000p` (packets), or `auto`: the bandwidth-delay product, and at least
-    /// 500 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<String>,
-    /// The loss: `0.1%` or `0.001`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<String>,
-    /// The mean number of consecutive packets lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub burst: Option<String>,
-    /// The part reordered, in the syntax of the loss.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reorder: Option<String>,
-    /// The delay of reordered packets, in the syntax of the delay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reorder_by: Option<String>,
-    /// The largest IP packet, bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u32>,
-    /// The overhead, bytes per packet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub overhead: Option<u32>,
-    /// The seed of all random numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<Backend>,
-}
-
-impl LinkOptions {
-    /// A preset without changes.
-    #[must_use]
-    pub fn of(preset: &str) -> Self {
-        Self { preset: preset.to_owned(), ..Self::default() }
-    }
-
-    /// The link in numbers.
-    ///
-    /// # Errors
-    /// If a value has invalid syntax, or the values contradict each other.
-    pub fn resolve(&self) -> Result<LinkSpec, SpecError> {
-        let delay_ns = match self.preset.as_str() {
-            "lan" => 25_000.0,
-            "metro" => 250_000.0,
-            "wan-0.2mi" => 0.2 * MILES_TO_NS,
-            "wan-1400mi" => 1400.0 * MILES_TO_NS,
-            "wan-8600mi" => 8600.0 * MILES_TO_NS,
-            other => return Err(SpecError::NoPreset(other.to_owned())),
-        };
-        let delay = both(&self.delay, "delay", DURATION, duration, Duration::from_nanos(delay_ns as u64))?;
-        let jitter = both(&self.jitter, "jitter", DURATION, duration, Duration::ZERO)?;
-        let rate = both(&self.rate, "rate", RATE, rate, Some(1_000_000_000))?;
-        let queue = both(&self.queue, "queue", QUEUE, queue, None)?;
-        let loss = both(&self.loss, "loss", PART, part, 0.0)?;
-        let burst = both(&self.burst, "burst", "a number of packets, 1 or more", number, 1.0)?;
-        let reorder = both(&self.reorder, "reorder", PART, part, 0.0)?;
-        let by = both(&self.reorder_by, "reorder-by", DURATION, duration, Duration::from_micros(500))?;
-        let round_trip = delay[0] + delay[1];
-        let direction = |at: usize| Direction {
-            delay: delay[at],
-            jitter: jitter[at],
-            rate: rate[at],
-            queue: queue[at].unwrap_or_else(|| {
-                Queue::Bytes(rate[at].map_or(0, |rate| bytes_in(rate, round_trip)).max(500_000))
-            }),
-            loss: loss[at],
-            burst: burst[at],
-            reorder: reorder[at],
-            reorder_by: by[at],
-        };
-        let spec = LinkSpec {
-            name: self.preset.clone(),
-            a_to_b: direction(0),
-            b_to_a: direction(1),
-            mtu: self.mtu.unwrap_or(1500),
-            overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
-            seed: self.seed.unwrap_or(1),
-            backend: self.backend.unwrap_or_default(),
-        };
-        spec.check()?;
-        Ok(spec)
-    }
-}
-
-/// A preset's name alone.
-impl FromStr for LinkOptions {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        let options = Self::of(text);
-        options.resolve().map(|_| options)
-    }
-}
-
-const DURATION: &str = "a time with its unit: 11.5ms, 250us, 1s, 0";
-const RATE: &str = "bits per second with their unit: 1Gb/s, 100Mb/s, 64kb/s, or unlimited";
-const QUEUE: &str = "bytes (512KiB, 2MB), packets (1000p), or auto";
-const PART: &str = "a part of the packets: 0.1% or 0.001, less than all";
-
-/// Reads one value for both directions, or one for each.
-fn both<T: Copy>(
-    text: &Option<String>,
-    what: &'static str,
-    wanted: &'static str,
-    read: impl Fn(&str) -> Option<T>,
-    default: T,
-) -> Result<[T; 2], SpecError> {
-    let Some(text) = text else { return Ok([default; 2]) };
-    let one =
-        |part: &str| read(part.trim()).ok_or_else(|| SpecError::Value { what, text: text.clone(), wanted });
-    // The slash of a rate unit is followed by `s`: 1Gb/s.
-    let cut = text.char_indices().find(|(at, c)| *c == '/' && !text[at + 1..].trim_start().starts_with('s'));
-    match cut {
-        Some((at, _)) => Ok([one(&text[..at])?, one(&text[at + 1..])?]),
-        None => one(text).map(|value| [value; 2]),
-    }
-}
-
-/// The number at the beginning of a text, and the unit after it.
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let value: f64 = text[..end].parse().ok()?;
-    value.is_finite().then_some((value, text[end..].trim()))
-}
-
-fn number(text: &str) -> Option<f64> {
-    let (value, unit) = number_and_unit(text)?;
-    unit.is_empty().then_some(value)
-}
-
-fn duration(text: &str) -> Option<Duration> {
-    let (value, unit) = number_and_unit(text)?;
-    let ns = match unit {
-        "ns" => 1.0,
-        "us" | "µs" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        "" if value == 0.0 => 1.0,
-        _ => return None,
-    };
-    let ns = (value * ns).round();
-    (ns < 1e15).then(|| Duration::from_nanos(ns as u64))
-}
-
-fn rate(text: &str) -> Option<Option<u64>> {
-    if text == "unlimited" {
-        return Some(None);
-    }
-    let (value, unit) = number_and_unit(text)?;
-    let unit = unit.to_ascii_lowercase();
-    let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
-    let bits = match unit {
-        "bit" | "b" => 1.0,
-        "k" | "kb" | "kbit" => 1e3,
-        "m" | "mb" | "mbit" => 1e6,
-        "g" | "gb" | "gbit" => 1e9,
-        _ => return None,
-    };
-    let bits = (value * bits).round();
-    (1.0..1e15).contains(&bits).then_some(Some(bits as u64))
-}
-
-fn queue(text: &str) -> Option<Option<Queue>> {
-    if text == "auto" {
-        return Some(None);
-    }
-    let (value, unit) = number_and_unit(text)?;
-    let scale = match unit {
-        "p" | "packets" => {
-            return (value.fract() == 0.0 && (1.0..1e9).contains(&value))
-                .then_some(Some(Queue::Packets(value as u32)));
-        }
-        "" | "B" => 1.0,
-        "kB" | "KB" => 1e3,
-        "K" | "KiB" => 1024.0,
-        "MB" => 1e6,
-        "M" | "MiB" => 1024.0 * 1024.0,
-        "GB" => 1e9,
-        "G" | "GiB" => 1024.0 * 1024.0 * 1024.0,
-        _ => return None,
-    };
-    let bytes = (value * scale).round();
-    (1.0..1e15).contains(&bytes).then_some(Some(Queue::Bytes(bytes as u64)))
-}
-
-fn part(text: &str) -> Option<f64> {
-    let (value, unit) = number_and_unit(text)?;
-    let part = match unit {
-        "%" => value / 100.0,
-        "" => value,
-        _ => return None,
-    };
-    (0.0..1.0).contains(&part).then_some(part)
 }
 
 /// Serializes durations as microseconds.
@@ -496,69 +414,23 @@ mod microseconds {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The same, of a duration that may be missing.
+mod maybe_microseconds {
+    use std::time::Duration;
 
-    #[test]
-    fn every_preset_is_a_link_that_can_be() {
-        for (name, _) in PRESETS {
-            let spec = LinkSpec::preset(name).unwrap();
-            assert_eq!(&spec.name, name);
-            assert_eq!(spec.a_to_b, spec.b_to_a);
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    struct Time(#[serde(with = "super::microseconds")] Duration);
+
+    pub(super) fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match time {
+            Some(time) => super::microseconds::serialize(time, to),
+            None => to.serialize_none(),
         }
-        let wan = LinkSpec::preset("wan-1400mi").unwrap();
-        assert_eq!(wan.round_trip(), Duration::from_millis(23));
-        assert_eq!(wan.bandwidth_delay(Side::A), Some(2_875_000));
-        assert_eq!(wan.a_to_b.queue, Queue::Bytes(2_875_000));
-        assert!(LinkSpec::preset("moon").unwrap_err().to_string().contains("wan-8600mi"));
     }
 
-    #[test]
-    fn each_direction_may_have_its_own_value() {
-        let options = LinkOptions {
-            delay: Some("1ms/2.5ms".into()),
-            rate: Some("1Gb/s/100Mb/s".into()),
-            queue: Some("1000p/2MB".into()),
-            loss: Some("0.1%/0.25".into()),
-            mtu: Some(9000),
-            ..LinkOptions::of("lan")
-        };
-        let spec = options.resolve().unwrap();
-        assert_eq!(spec.a_to_b.delay, Duration::from_millis(1));
-        assert_eq!(spec.b_to_a.delay, Duration::from_micros(2500));
-        assert_eq!((spec.a_to_b.rate, spec.b_to_a.rate), (Some(1_000_000_000), Some(100_000_000)));
-        assert_eq!((spec.a_to_b.queue, spec.b_to_a.queue), (Queue::Packets(1000), Queue::Bytes(2_000_000)));
-        assert_eq!((spec.a_to_b.loss, spec.b_to_a.loss), (0.001, 0.25));
-        let both = LinkOptions { rate: Some("10Gb/s".into()), ..LinkOptions::of("lan") }.resolve().unwrap();
-        assert_eq!((both.a_to_b.rate, both.b_to_a.rate), (Some(10_000_000_000), Some(10_000_000_000)));
-    }
-
-    #[test]
-    fn a_word_that_is_not_understood_is_told_with_what_would_be() {
-        let wrong = [
-            LinkOptions { delay: Some("11".into()), ..LinkOptions::of("lan") },
-            LinkOptions { rate: Some("fast".into()), ..LinkOptions::of("lan") },
-            LinkOptions { queue: Some("1.5p".into()), ..LinkOptions::of("lan") },
-            LinkOptions { queue: Some("100".into()), ..LinkOptions::of("lan") },
-            LinkOptions { loss: Some("100%".into()), ..LinkOptions::of("lan") },
-            LinkOptions { loss: Some("60%".into()), burst: Some("0.5".into()), ..LinkOptions::of("lan") },
-            LinkOptions { mtu: Some(100), ..LinkOptions::of("lan") },
-            LinkOptions { delay: Some("9s".into()), rate: Some("10Gb/s".into()), ..LinkOptions::of("lan") },
-            LinkOptions { delay: Some("-1ms".into()), ..LinkOptions::of("lan") },
-        ];
-        for options in wrong {
-            assert!(options.resolve().is_err(), "{options:?}");
-        }
-        let error = LinkOptions { delay: Some("11".into()), ..LinkOptions::of("lan") }.resolve().unwrap_err();
-        assert_eq!(error.to_string(), "delay `11`: a time with its unit: 11.5ms, 250us, 1s, 0");
-    }
-
-    #[test]
-    fn a_link_in_a_file_is_the_link_again() {
-        let options = LinkOptions { jitter: Some("333ns".into()), ..LinkOptions::of("wan-0.2mi") };
-        let spec = options.resolve().unwrap();
-        let text = serde_json::to_string(&spec).unwrap();
-        assert_eq!(serde_json::from_str::<LinkSpec>(&text).unwrap(), spec);
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Time>::deserialize(from)?.map(|Time(time)| time))
     }
 }

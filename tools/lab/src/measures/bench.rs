@@ -3,20 +3,22 @@
 //!
 //! It reads the settings `server`, `unit`, `transport`, `pattern`, `block`, `depth` or
 //! `total-depth`, `connections`, `sessions`, `spread`, `digests`, `seconds`, `warmup`, `spin`,
-//! `bench-options`, `client`, `peak-part`, `count-payload`, and `tune`. With `peak-part`,
+//! `bench-options`, `rdma-markers`, `receive`, `client`, `peak-part`, `count-payload`, `cut-after`
+//! and `tune`. With `peak-part`,
 //! `stag-load` first measures the peak, and `stag bench` then loads at that part of its rate. With
 //! `tune`, the recommendations of `stag tune` for the path are applied. One run of `stag tune` per
 //! round covers points that differ in their request size alone: its output has values for each
 //! length.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde_json::Value;
 
 use super::fio;
-use super::servers::{Served, stag_load};
+use super::servers::{Payload, Served, need, stag_load};
 use super::words::{self, Transport};
 use crate::context::{Context, Role};
 use crate::measure::{Error, Measure};
@@ -41,7 +43,14 @@ pub type Asked = BTreeMap<String, Value>;
 
 impl Measure for Bench {
     fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
-        if point.text("server")?.as_deref() == Some("fio") {
+        let [server, client] = [point.text("server")?, point.text("client")?];
+        let of_stag = server.as_deref().is_none_or(|name| name == "stag")
+            && client.as_deref().is_none_or(|name| name == "stag-bench");
+        if !of_stag && context.addresses(Role::Target).len() > 1 {
+            let why = "several lines are for Stag's server and `stag bench`: leave out `server` and `client`, or `link-lines`";
+            return Err(Error::Experiment(why.to_owned()));
+        }
+        if server.as_deref() == Some("fio") {
             return fio::run(point, context);
         }
         let mut served = Served::start(point, context)?;
@@ -54,9 +63,9 @@ impl Measure for Bench {
         };
         let measured = match measured {
             Ok(mut sample) if point.truth("count-payload")?.unwrap_or(false) => {
-                let counted = served.payload(context);
+                let counted = served.payload(context, Transport::of(point)?);
                 counted.map(|counted| {
-                    counted.iter().for_each(|(name, bytes)| sample.fact(name, bytes / 1e6, "MB"));
+                    account(&mut sample, &counted);
                     sample
                 })
             }
@@ -64,6 +73,37 @@ impl Measure for Bench {
         };
         served.end(context);
         measured
+    }
+}
+
+/// The figures of the target's account: what became of its payload over iSER, and its copies for
+/// each byte that crossed its sockets. With those of the client it makes the copies at both ends.
+fn account(sample: &mut Sample, counted: &Payload) {
+    counted.moved.iter().for_each(|(name, bytes)| sample.fact(&format!("{name}_mb"), bytes / 1e6, "MB"));
+    let of = |name: &str| counted.copies.get(name).copied().unwrap_or(0.0);
+    let kernel = of("sent") + of("received");
+    let crossed = kernel + of("lent") + of("dropped");
+    if crossed <= 0.0 {
+        return;
+    }
+    let (user, kernel) = (of("user") / crossed, kernel / crossed);
+    sample.fact("target_user_copies", user, "");
+    sample.fact("target_kernel_copies", kernel, "");
+    let client = |name: &str| sample.values.get(name).map(|value| value.value);
+    if let (Some(its), Some(kernels)) = (client("client_user_copies"), client("client_kernel_copies")) {
+        sample.fact("user_copies", user + its, "");
+        sample.fact("copies", user + its + kernel + kernels, "");
+    }
+}
+
+/// The client's copies for each byte that crossed its sockets, by user space and by the kernel.
+fn copies_of_client(sample: &mut Sample, run: &Value) {
+    let bytes = |name: &str| run["copies"][name].as_f64();
+    if let (Some(crossed), Some(user), Some(kernel)) = (bytes("crossed"), bytes("user"), bytes("kernel"))
+        && crossed > 0.0
+    {
+        sample.fact("client_user_copies", user / crossed, "");
+        sample.fact("client_kernel_copies", kernel / crossed, "");
     }
 }
 
@@ -87,19 +127,46 @@ pub(crate) fn by_stag_load(point: &Point, context: &Context, served: &mut Served
     }
     command.args([&url, short, &whole("block", 4096)?, &whole("depth", 32)?, &seconds.to_string()]);
     command.arg(whole("sessions", 1)?);
-    let run = words::json("stag-load", &context.output(command, "stag-load")?)?;
-    let mut sample = Sample::new();
-    served.notes.iter().for_each(|note| sample.note(note.as_str()));
-    counted(&mut sample, &run)?;
-    for name in ["p50_us", "p99_us", "p999_us", "max_us"] {
-        sample.cost(name, words::number(&run, name)?, "µs");
-    }
-    words::processor(&mut sample, &run, "target", "target_us", "target_busy");
+    let mut run = words::json("stag-load", &context.output(command, "stag-load")?)?;
     if let Some(working) = served.working_us(context)? {
+        run["working_us"] = working.into();
+    }
+    let mut sample = read_stag_load(&run)?;
+    served.notes.iter().for_each(|note| sample.note(note.as_str()));
+    sample.raw = run;
+    Ok(sample)
+}
+
+/// Reads the figures of one run of `stag-load`, with the floor's own account of its time.
+fn read_stag_load(run: &Value) -> Result<Sample, Error> {
+    let mut sample = Sample::new();
+    counted(&mut sample, run)?;
+    for name in ["p50_us", "p99_us", "p999_us", "max_us"] {
+        sample.cost(name, words::number(run, name)?, "µs");
+    }
+    words::processor(&mut sample, run, "target", "target_us", "target_busy");
+    if let Some(working) = run["working_us"].as_f64() {
         sample.cost("target_us", working, "µs");
     }
-    words::processor(&mut sample, &run, "client", "client_us", "client_busy");
-    sample.raw = run;
+    words::processor(&mut sample, run, "client", "client_us", "client_busy");
+    Ok(sample)
+}
+
+/// The figures of a record's point, read anew in what was printed.
+///
+/// # Errors
+/// If they are not there.
+pub(super) fn read_again(point: &Point, raw: &Value) -> Result<Sample, Error> {
+    if point.text("server")?.as_deref() == Some("fio") {
+        let pattern = point.text("pattern")?;
+        return fio::read(raw, pattern.is_none_or(|pattern| pattern.ends_with("read")));
+    }
+    if point.text("client")?.as_deref() == Some("stag-load") {
+        return read_stag_load(raw);
+    }
+    let mut sample = Sample::new();
+    // With `tune`, its output stands beside.
+    read(&mut sample, raw.get("bench").unwrap_or(raw))?;
     Ok(sample)
 }
 
@@ -126,13 +193,24 @@ pub fn load(
     command.args(["bench", &url, "--json", "--quiet", "--pattern", &pattern, "--bs", &block.to_string()]);
     words::common(&mut command, point, None)?;
     command.args(["--seed", &context.seed.to_string(), "--target-pid", &served.pid().to_string()]);
-    command.args(["--reconnect", "0"]);
+    let cut = point.real("cut-after")?;
+    command.args(["--reconnect", if cut.is_some() { "20" } else { "0" }]);
+    if point.truth("rdma-markers")?.unwrap_or(false) {
+        command.arg("--rdma-markers");
+    }
+    if let Some(receive) = point.text("receive")? {
+        command.args(["--receive", &receive]);
+    }
     let writes = pattern != "read" && pattern != "randread";
     if writes {
         command.arg("--destroy");
     }
     if let Some(spin) = point.whole("spin")? {
         command.args(["--spin", &spin.to_string()]);
+    }
+    let others = Served::other_portals(context);
+    if !others.is_empty() {
+        command.args(["--portals", &others.join(",")]);
     }
     if let Some(spread) = point.text("spread")? {
         command.args(["--spread", &spread]);
@@ -157,7 +235,13 @@ pub fn load(
     }
     command.args(point.words("bench-options")?);
     let before = children();
-    let printed = context.output(command, "stag-bench")?;
+    let running = context.start(command, "stag-bench")?;
+    if let Some(cut) = cut {
+        let (_, warmup) = words::times(point)?;
+        context.sleep(Duration::try_from_secs_f64(warmup + cut).unwrap_or_default())?;
+        cut_one(context, &url)?;
+    }
+    let printed = context.finish(running)?;
     let after = children();
     let mut found = words::json("stag bench", &printed)?;
     let run = found["runs"][0].take();
@@ -173,6 +257,36 @@ pub fn load(
         None => run,
     };
     Ok(sample)
+}
+
+/// Has the kernel abort one of the client's connections with the target (`ss --kill`): the program
+/// finds it broken, and the target gets a reset.
+///
+/// # Errors
+/// If there is none, or the kernel refuses.
+fn cut_one(context: &Context, url: &str) -> Result<(), Error> {
+    if context.link.is_none() {
+        return Err(Error::Experiment(
+            "`cut-after` needs a `link`: there the lab may abort connections".into(),
+        ));
+    }
+    let portal = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let portal = portal.split_once('/').map_or(portal, |(portal, _)| portal);
+    let ss = |words: &[&str], name| {
+        let mut command = context.command(Role::Client, need("ss", "iproute2")?);
+        command.args(["--tcp", "--numeric", "--no-header"]).args(words);
+        context.output(command, name)
+    };
+    let found = ss(&["state", "established", "dst", portal], "ss")?;
+    // Without the column of the state, the local address is the third.
+    let local = found.lines().next().and_then(|line| line.split_whitespace().nth(2));
+    let local = local.ok_or_else(|| Error::Failed(format!("ss finds no connection to {portal}")))?;
+    let killed = ss(&["--kill", "src", local, "dst", portal], "ss-kill")?;
+    // It prints those that it has killed.
+    match killed.contains(local) {
+        true => Ok(()),
+        false => Err(Error::Missing("the kernel aborts no connections (CONFIG_INET_DIAG_DESTROY)".into())),
+    }
 }
 
 /// Processor time of the ended children of this process outside the kernel and inside, seconds.
@@ -210,6 +324,13 @@ pub(super) fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
     }
     words::processor(sample, run, "target", "target_us", "target_cpu_percent");
     words::processor(sample, run, "client", "client_us", "client_cpu_percent");
+    words::machine(sample, run);
+    copies_of_client(sample, run);
+    for (name, field) in [("reassigned", "reassigns"), ("reconnected", "reconnects")] {
+        if let Some(count) = run[field].as_f64().filter(|count| *count > 0.0) {
+            sample.fact(name, count, "");
+        }
+    }
     Ok(())
 }
 
@@ -315,6 +436,38 @@ mod tests {
         assert_eq!((sample.values["p50_us"].value, sample.values["p50_us"].unit.as_str()), (2.0, "µs"));
     }
 
+    /// 100 bytes by reference and received: the target copies none, the client each one twice.
+    #[test]
+    fn copies_are_told_for_each_byte_at_both_ends() {
+        let mut run = run(1000, 0);
+        run["copies"] = json!({ "crossed": 100, "user": 98, "kernel": 100 });
+        let mut sample = Sample::new();
+        read(&mut sample, &run).unwrap();
+        let copies = [("user", 3.0), ("sent", 10.0), ("lent", 90.0), ("received", 0.0), ("dropped", 0.0)];
+        let copies = copies.map(|(name, bytes)| (name.to_owned(), bytes)).into();
+        account(&mut sample, &Payload { moved: vec![("copied_out".to_owned(), 2e6)], copies });
+        let told = |name: &str| (sample.values[name].value * 1e6).round() / 1e6;
+        assert_eq!((told("client_user_copies"), told("client_kernel_copies")), (0.98, 1.0));
+        assert_eq!((told("target_user_copies"), told("target_kernel_copies")), (0.03, 0.1));
+        assert_eq!((told("user_copies"), told("copies"), told("copied_out_mb")), (1.01, 2.11, 2.0));
+    }
+
+    #[test]
+    fn the_machines_work_is_told_for_each_io() {
+        let mut run = run(1000, 0);
+        run["machine"] = json!({ "cpu_percent": 150.0, "user_us": 1.0, "system_us": 2.0, "irq_us": 0.0, "softirq_us": 3.0,
+                                 "interrupts": 0.5, "switches": 0.25 });
+        let mut sample = Sample::new();
+        read(&mut sample, &run).unwrap();
+        let told = |name: &str| sample.values[name].value;
+        assert_eq!((told("machine_us"), told("machine_softirq_us"), told("interrupts")), (6.0, 3.0, 0.5));
+        assert_eq!((told("machine_percent"), told("switches")), (150.0, 0.25));
+        run["machine"] = Value::Null;
+        let mut sample = Sample::new();
+        read(&mut sample, &run).unwrap();
+        assert!(!sample.values.contains_key("machine_us"), "what was not measured is left out");
+    }
+
     #[test]
     fn tune_gives_a_depth_per_request_size_and_direction() {
         let shape = |depth: u32, sessions: u32| json!({ "depth": depth, "sessions": sessions });
@@ -339,6 +492,14 @@ mod tests {
         {
             assert!(chosen(&nothing, 512, true).is_err());
         }
+    }
+
+    /// There it would abort a connection of the machine's own.
+    #[test]
+    fn without_a_link_no_connection_is_aborted() {
+        let context = Context::new("stag".into(), ".".into(), Duration::from_secs(1), Default::default());
+        let refused = cut_one(&context, "iscsi://127.0.0.1:3260/iqn.x/0").unwrap_err();
+        assert!(matches!(&refused, Error::Experiment(why) if why.contains("`link`")), "{refused}");
     }
 
     #[test]

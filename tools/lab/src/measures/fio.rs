@@ -43,7 +43,11 @@ pub fn run(point: &Point, context: &Context) -> Result<Sample, Error> {
     read(&found["jobs"][0].take(), pattern.ends_with("read"))
 }
 
-fn read(job: &Value, reads: bool) -> Result<Sample, Error> {
+/// Reads the figures of fio's job.
+///
+/// # Errors
+/// If I/Os failed, or none ended.
+pub(super) fn read(job: &Value, reads: bool) -> Result<Sample, Error> {
     let side = &job[if reads { "read" } else { "write" }];
     if job["error"].as_i64() != Some(0) {
         return Err(Error::Failed(format!("fio's I/Os failed: error {}", job["error"])));

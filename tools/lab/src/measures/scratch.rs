@@ -111,7 +111,7 @@ impl Sockets {
     pub fn new(name: &str) -> Result<Self, Error> {
         let name = format!("{SCRATCH_NAME}{}-{name}", std::process::id());
         let mut path = std::env::temp_dir().join(&name);
-        if path.as_os_str().len() > LONGEST || path.display().to_string().contains(',') {
+        if path.as_os_str().len() > LONGEST || path.display().to_string().contains([',', ' ']) {
             path = Path::new("/tmp").join(&name);
         }
         make_scratch(&path, |path| DirBuilder::new().mode(0o700).create(path))

@@ -1,6 +1,7 @@
 //! The servers under measurement: Stag, and the installed peers. Each serves one unit at the
 //! target's end of the path, for one point, and is ended after it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,11 @@ use crate::context::{Context, Role, Running};
 use crate::measure::Error;
 use crate::point::Point;
 
+/// In the server's log: the account of a connection that has ended.
+const ENDED: &str = "Copies {";
 const IQN: &str = "iqn.2026-01.org.stag";
+/// The port of all portals where a link has several lines: iSCSI's own (RFC 7143 §14).
+const PORT: u16 = 3260;
 /// The time that a peer has until it accepts commands.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// The administrator's program folders, searched after $PATH.
@@ -27,6 +32,8 @@ pub struct Served {
     _file: Option<Scratch>,
     /// Notes for a reader of the figures.
     pub notes: Vec<String>,
+    /// The account of the connection that has filled the unit.
+    filled: Option<String>,
 }
 
 /// The control program of tgtd, with its socket.
@@ -101,9 +108,12 @@ impl Served {
             unit.push(',');
             unit.push_str(&option);
         }
-        let served = Self::stag_unit(point, context, &unit, file)?;
+        let mut served = Self::stag_unit(point, context, &unit, file)?;
         if matches!(medium, Medium::Memory) && point.truth("fill")?.unwrap_or(true) {
             served.fill(context)?;
+            if point.truth("count-payload")?.unwrap_or(false) {
+                served.filled = Some(served.account(context)?);
+            }
         }
         Ok(served)
     }
@@ -118,15 +128,20 @@ impl Served {
         unit: &str,
         file: Option<Scratch>,
     ) -> Result<Self, Error> {
-        let address = std::net::SocketAddr::new(context.address(Role::Target), 0);
+        let addresses = context.addresses(Role::Target);
+        // All portals of several lines have one port: on an emulated link every port is free.
+        let port = if addresses.len() > 1 { PORT } else { 0 };
         let cores = point.whole("target-cores")?.unwrap_or(1);
         let mut command = context.stag(Role::Target);
         let log = match point.truth("count-payload")?.unwrap_or(false) {
-            true => "warn,iscsi_server::connection::iser=debug",
+            true => "warn,iscsi_server::connection=debug",
             false => "warn",
         };
         command.args(["--log", log, "serve", "--control", "none", "--iqn", &format!("{IQN}:lab")]);
-        command.args(["--listen", &address.to_string(), "--cores", &cores.to_string()]);
+        for address in addresses {
+            command.args(["--listen", &std::net::SocketAddr::new(address, port).to_string()]);
+        }
+        command.args(["--cores", &cores.to_string()]);
         if let Some(config) = point.text("serve-config")? {
             let path = context.folder.join("serve.toml");
             std::fs::write(&path, config).map_err(Error::io(path.display().to_string()))?;
@@ -137,7 +152,22 @@ impl Served {
         let line = context.wait_for(&mut running, "://")?;
         let (_, place) = line.split_once("://").unwrap_or_default();
         let place = place.trim().to_owned();
-        Ok(Self { running, place, iser: true, name: "stag", tgt: None, _file: file, notes: Vec::new() })
+        Ok(Self {
+            running,
+            place,
+            iser: true,
+            name: "stag",
+            tgt: None,
+            _file: file,
+            notes: Vec::new(),
+            filled: None,
+        })
+    }
+
+    /// Stag's portals on the lines beside the first.
+    pub(crate) fn other_portals(context: &Context) -> Vec<String> {
+        let addresses = context.addresses(Role::Target).into_iter().skip(1);
+        addresses.map(|address| std::net::SocketAddr::new(address, PORT).to_string()).collect()
     }
 
     /// Writes every block once, from the target's own end, so that measured requests never touch
@@ -167,7 +197,16 @@ impl Served {
         let mut running = context.start(command, name)?;
         let line = context.wait_for(&mut running, "://")?;
         let place = line.split_once("://").map_or("", |(_, place)| place.trim()).to_owned();
-        Ok(Self { running, place, iser: false, name, tgt: None, _file: None, notes: Vec::new() })
+        Ok(Self {
+            running,
+            place,
+            iser: false,
+            name,
+            tgt: None,
+            _file: None,
+            notes: Vec::new(),
+            filled: None,
+        })
     }
 
     /// The processor time of the floor for one I/O of the run that has just ended, µs, without the
@@ -206,6 +245,7 @@ impl Served {
             tgt: Some(tgt),
             _file: None,
             notes: vec![format!("tgt serves a file {}", on(medium))],
+            filled: None,
         };
         // tgtadm ends a path at a comma, and the lab's paths contain some.
         let link = served.tgt.as_ref().map(|tgt| tgt.sockets.path().join("unit")).unwrap_or_default();
@@ -299,7 +339,16 @@ impl Served {
             }
         }
         let notes = vec![format!("istgt serves a file {}", on(medium))];
-        Ok(Self { running, place, iser: false, name: "istgt", tgt: None, _file: Some(file), notes })
+        Ok(Self {
+            running,
+            place,
+            iser: false,
+            name: "istgt",
+            tgt: None,
+            _file: Some(file),
+            notes,
+            filled: None,
+        })
     }
 
     /// The unit's URL over `transport`.
@@ -314,18 +363,27 @@ impl Served {
         Ok(format!("{scheme}://{}", self.place))
     }
 
-    /// The server's own account of the payload that it moved over iSER, bytes by kind. The server
-    /// logs it when the connection has ended.
+    /// The server's own account of the payload that it moved, bytes by kind: over iSER what became
+    /// of it, and of its core the copies. The server logs them when the connection has ended.
     ///
     /// # Errors
     /// If the server ends before.
-    pub fn payload(&mut self, context: &Context) -> Result<Vec<(String, f64)>, Error> {
-        let line = context.wait_for(&mut self.running, "iSER connection ended")?;
-        let counters = line.split_once("Counters").map_or("", |(_, counters)| counters);
-        let pairs = counters.split([',', '{', '}']).filter_map(|pair| pair.split_once(':'));
-        Ok(pairs
-            .filter_map(|(name, n)| Some((format!("{}_mb", name.trim()), n.trim().parse().ok()?)))
-            .collect())
+    pub fn payload(&mut self, context: &Context, transport: Transport) -> Result<Payload, Error> {
+        let mut payload = Payload::default();
+        if transport == Transport::Iser {
+            let line = context.wait_for(&mut self.running, "iSER connection ended")?;
+            payload.moved = numbers(&line, "Counters");
+        }
+        payload.copies = numbers(&self.account(context)?, ENDED).into_iter().collect();
+        Ok(payload)
+    }
+
+    /// The log's line with the account of the first connection that has ended, but for that which
+    /// has filled the unit.
+    fn account(&mut self, context: &Context) -> Result<String, Error> {
+        let until = Instant::now() + PATIENCE;
+        let filled = self.filled.as_deref();
+        context.wait_for_line(&mut self.running, until, |line| is_account(line, filled))
     }
 
     /// The process id of the server.
@@ -352,6 +410,29 @@ impl Served {
     }
 }
 
+/// A server's account of one connection, bytes by kind.
+#[derive(Default)]
+pub struct Payload {
+    /// What became of it, over iSER.
+    pub moved: Vec<(String, f64)>,
+    /// What the connection's core copied.
+    pub copies: BTreeMap<String, f64>,
+}
+
+/// Whether the log's line is the account of a connection, of another one than `filled`. Lines begin
+/// with their time.
+fn is_account(line: &str, filled: Option<&str>) -> bool {
+    line.contains(ENDED) && filled != Some(line)
+}
+
+/// The numbers of a structure in a line of a log, by their names.
+fn numbers(line: &str, structure: &str) -> Vec<(String, f64)> {
+    let inside = line.split_once(structure).map_or("", |(_, rest)| rest);
+    let inside = inside.split_once('}').map_or(inside, |(inside, _)| inside);
+    let pairs = inside.split([',', '{']).filter_map(|pair| pair.split_once(':'));
+    pairs.filter_map(|(name, n)| Some((name.trim().to_owned(), n.trim().parse().ok()?))).collect()
+}
+
 /// The file of a peer's unit. Peers have no units in memory: those are files in memory.
 fn peers_file(context: &Context, medium: &Medium, size: u64) -> Result<Scratch, Error> {
     Scratch::file(context, !matches!(medium, Medium::File), size)
@@ -376,11 +457,17 @@ pub fn stag_load(context: &Context) -> Result<PathBuf, Error> {
     }
 }
 
-/// The path of a program.
+/// The path of a program: of one that is installed, or from the current folder if its name has a
+/// slash.
 ///
 /// # Errors
 /// [`Error::Missing`], with what to install.
 pub fn need(program: &str, package: &str) -> Result<PathBuf, Error> {
+    if program.contains('/') {
+        let path = PathBuf::from(program);
+        let missing = || Error::Missing(format!("there is no {program} here: it comes with {package}"));
+        return if path.is_file() { Ok(path) } else { Err(missing()) };
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(SBIN.iter().map(PathBuf::from));
     let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
@@ -394,9 +481,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_servers_account_is_read_from_its_log() {
+        let line =
+            "DEBUG iscsi_server::connection: connection ended core=Copies { user: 7, sent: 40, lent: 0 } x=1";
+        let expected = [("user", 7.0), ("sent", 40.0), ("lent", 0.0)].map(|(name, n)| (name.to_owned(), n));
+        assert_eq!(numbers(line, ENDED), expected);
+        assert_eq!(numbers("nothing of it", "Counters"), []);
+        assert!(is_account(line, None) && is_account(line, Some("another")) && !is_account(line, Some(line)));
+    }
+
+    #[test]
     fn a_program_that_is_not_installed_is_told_with_its_package() {
         assert!(need("sh", "dash").is_ok());
         let error = need("no-such-program", "nothing").unwrap_err();
         assert!(matches!(error, Error::Missing(_)) && error.to_string().contains("apt-get install nothing"));
+        assert!(need("src/lib.rs", "").is_ok());
+        let error = need("src/no-such-file", "a checkout").unwrap_err();
+        assert!(matches!(error, Error::Missing(_)) && error.to_string().contains("comes with a checkout"));
     }
 }

@@ -96,7 +96,7 @@ fn busy_percent(context: &Context, pid: u32) -> Result<f64, Error> {
 }
 
 /// The resident memory of a process without the pages that it shares with files, bytes.
-fn memory(pid: u32) -> Result<u64, Error> {
+pub(super) fn memory(pid: u32) -> Result<u64, Error> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).map_err(Error::io(path.clone()))?;
     own_memory(&text).ok_or_else(|| Error::Failed(format!("{path} has no RssAnon")))

@@ -58,8 +58,8 @@ pub(crate) fn is_direct(point: &Point) -> Result<bool, Error> {
     Ok(point.words("unit-options")?.iter().any(|option| option == "cache=direct"))
 }
 
-/// Passes times and digests on to a command: no digests, unless `digests = true`. With `ios`, so
-/// many I/Os are measured instead of a time.
+/// Passes times and checksums on to a command: none, unless `digests = true`, or unless the setting
+/// of one of them says so. With `ios`, so many I/Os are measured instead of a time.
 ///
 /// # Errors
 /// If a value has the wrong type.
@@ -71,7 +71,10 @@ pub fn common(command: &mut Command, point: &Point, ios: Option<u64>) -> Result<
     };
     command.args(["--warmup", &warmup.to_string()]);
     let when = if point.truth("digests")?.unwrap_or(false) { "require" } else { "never" };
-    command.args(["--header-digest", when, "--data-digest", when, "--rdma-crc", when]);
+    for sum in ["header-digest", "data-digest", "rdma-crc"] {
+        let when = point.text(sum)?.unwrap_or_else(|| when.to_owned());
+        command.args([&format!("--{sum}"), &when]);
+    }
     Ok(())
 }
 
@@ -96,8 +99,20 @@ pub fn number(found: &Value, name: &str) -> Result<f64, Error> {
         .ok_or_else(|| Error::Failed(format!("there is no number `{name}` in what was printed")))
 }
 
-/// Adds the payload's part of the link's rate on the wire, where the link has a rate.
+/// How many times the requested round trip probes may take before readers are told.
+const MOST_RTT: f64 = 1.2;
+
+/// Adds the payload's part of the link's rate on the wire, where the link has a rate. Notes a link
+/// that is shorter than the emulator can be.
 pub(crate) fn of_the_link(sample: &mut Sample, context: &Context, mb_s: f64) {
+    if let Some(link) = context.link.as_ref().filter(|link| link.rtt_ms > link.asked_ms * MOST_RTT) {
+        sample.note(format!(
+            "the emulator cannot be as short as link {} here: of a round trip of {:.0} µs that was asked for, probes took {:.0}",
+            link.name,
+            link.asked_ms * 1e3,
+            link.rtt_ms * 1e3
+        ));
+    }
     if let Some(rate) = context.link.as_ref().and_then(|link| link.rate_bits).filter(|rate| *rate > 0.0) {
         sample.rate("link_percent", mb_s * 8e6 / rate * 100.0, "%");
     }
@@ -110,6 +125,34 @@ pub fn processor(sample: &mut Sample, found: &Value, side: &str, each: &str, per
     }
     if let Some(busy) = found[percent].as_f64() {
         sample.fact(&format!("{side}_percent"), busy, "%");
+    }
+}
+
+/// Adds what all processors of the machine did: for each operation, and in percent of one of them.
+pub fn machine(sample: &mut Sample, found: &Value) {
+    let found = &found["machine"];
+    let kinds = [
+        ("machine_user_us", "user_us"),
+        ("machine_system_us", "system_us"),
+        ("machine_irq_us", "irq_us"),
+        ("machine_softirq_us", "softirq_us"),
+    ];
+    let kinds = kinds.map(|(name, field)| (name, found[field].as_f64()));
+    for (name, us) in kinds {
+        if let Some(us) = us {
+            sample.cost(name, us, "µs");
+        }
+    }
+    if kinds.iter().all(|(_, us)| us.is_some()) {
+        sample.cost("machine_us", kinds.iter().filter_map(|(_, us)| *us).sum(), "µs");
+    }
+    if let Some(busy) = found["cpu_percent"].as_f64() {
+        sample.fact("machine_percent", busy, "%");
+    }
+    for name in ["interrupts", "switches"] {
+        if let Some(count) = found[name].as_f64() {
+            sample.cost(name, count, "");
+        }
     }
 }
 
@@ -149,6 +192,11 @@ mod tests {
             "--time 2 --warmup 0.5 --header-digest never --data-digest never --rdma-crc never"
         );
         assert!(said("digests = true").contains("--data-digest require --rdma-crc require"));
+        let header = said("header-digest = 'require'");
+        assert!(header.ends_with("--header-digest require --data-digest never --rdma-crc never"), "{header}");
+        assert!(
+            said("digests = true\nrdma-crc = 'never'").ends_with("--data-digest require --rdma-crc never")
+        );
         assert!(said_of("seconds = 2", Some(9)).starts_with("--count 9 --warmup 0.1 --header-digest"));
     }
 
@@ -166,8 +214,22 @@ mod tests {
         let mut sample = Sample::new();
         of_the_link(&mut sample, &context, 62.5);
         assert!(sample.values.is_empty());
-        context.link = Some(LinkFacts { name: "lan".into(), rate_bits: Some(1e9), rtt_ms: 0.05, mtu: 1500 });
+        context.link = Some(LinkFacts {
+            name: "lan".into(),
+            rate_bits: Some(1e9),
+            rtt_ms: 0.06,
+            asked_ms: 0.052,
+            mtu: 1500,
+        });
         of_the_link(&mut sample, &context, 62.5);
         assert!((sample.values["link_percent"].value - 50.0).abs() < 1e-9);
+        assert_eq!(sample.notes, Vec::<String>::new());
+        context.link.iter_mut().for_each(|link| link.rtt_ms = 0.13);
+        of_the_link(&mut sample, &context, 62.5);
+        assert!(
+            sample.notes[0].ends_with("of 52 µs that was asked for, probes took 130"),
+            "{:?}",
+            sample.notes
+        );
     }
 }

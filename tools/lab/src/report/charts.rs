@@ -1,6 +1,8 @@
 //! Makes charts of an experiment's figures, as specified in its file.
 
-use crate::experiment::{Experiment, Kind, Plot, Scale, capital, fits};
+use super::cdf;
+use super::paper::{self, Curve};
+use crate::experiment::{Axis, Experiment, Kind, Plot, Scale, capital, fits};
 use crate::figure::Figure;
 use crate::plot::{Chart, Mark, Series};
 use crate::point::Value;
@@ -23,26 +25,22 @@ pub fn charts(results: &Results, found: &[Found]) -> Vec<Named> {
 fn of_plot(results: &Results, found: &[Found], plot: &Plot) -> Vec<Named> {
     let experiment = &results.experiment;
     let shown: Vec<&Found> = found.iter().filter(|found| fits(&plot.at, &found.coordinates)).collect();
-    let panels: Vec<Option<Value>> = match &plot.panel {
+    let panels: Vec<Option<(String, Value)>> = match &plot.panel {
         None => vec![None],
-        Some(axis) => values(experiment, axis, &shown).into_iter().map(Some).collect(),
+        Some(axis) => {
+            let of = |value| Some((axis.clone(), value));
+            values(experiment, axis, &shown).into_iter().map(of).collect()
+        }
     };
     let mut all = Vec::new();
     for panel in panels {
-        let inside: Vec<&Found> = match (&plot.panel, &panel) {
-            (Some(axis), Some(value)) => shown
-                .iter()
-                .copied()
-                .filter(|found| found.at(axis).is_some_and(|at| at.same(value)))
-                .collect(),
-            _ => shown.clone(),
-        };
-        let label =
-            plot.panel.as_ref().zip(panel.as_ref()).map(|(axis, value)| experiment.place(axis, value));
-        let Some(chart) = chart(results, plot, &inside, label.as_deref()) else { continue };
+        let inside: Vec<&Found> = shown.iter().copied().filter(|found| found.is_at(&panel)).collect();
+        let label = panel.as_ref().map(|(axis, value)| experiment.place(axis, value));
+        let papers = paper::curves(experiment, plot, panel.as_ref().map(|(_, value)| value));
+        let Some(chart) = chart(results, plot, &inside, label.as_deref(), &papers) else { continue };
         let file = match &panel {
             None => plot.name.clone(),
-            Some(value) => format!("{}-{}", plot.name, plain(&value.to_string())),
+            Some((_, value)) => format!("{}-{}", plot.name, plain(&value.to_string())),
         };
         all.push(Named { file, chart, note: plot.note.clone() });
     }
@@ -56,8 +54,21 @@ fn plain(text: &str) -> String {
         .collect()
 }
 
+/// The axes that tell the plot's lines apart: those of its file, and all others on which its points
+/// differ. Without these, a line would show only the first of several points.
+fn axes_of_lines(experiment: &Experiment, plot: &Plot, found: &[&Found]) -> Vec<String> {
+    let mut axes = plot.series.clone();
+    for Axis { name, .. } in &experiment.axis {
+        let named = *name == plot.x || plot.panel.as_ref() == Some(name) || axes.contains(name);
+        if !named && values(experiment, name, found).len() > 1 {
+            axes.push(name.clone());
+        }
+    }
+    axes
+}
+
 /// The values of an axis that occur, in the axis's order.
-pub fn values(experiment: &Experiment, axis: &str, found: &[&Found]) -> Vec<Value> {
+fn values(experiment: &Experiment, axis: &str, found: &[&Found]) -> Vec<Value> {
     let Some(axis) = experiment.axis(axis) else { return Vec::new() };
     let occurs =
         |value: &&Value| found.iter().any(|found| found.at(&axis.name).is_some_and(|at| at.same(value)));
@@ -91,33 +102,43 @@ pub fn name(experiment: &Experiment, combination: &[(String, Value)]) -> String 
     combination.iter().map(|(axis, value)| experiment.place(axis, value)).collect::<Vec<_>>().join(", ")
 }
 
-fn chart(results: &Results, plot: &Plot, found: &[&Found], panel: Option<&str>) -> Option<Chart> {
+fn chart(
+    results: &Results,
+    plot: &Plot,
+    found: &[&Found],
+    panel: Option<&str>,
+    papers: &[Curve],
+) -> Option<Chart> {
     let experiment = &results.experiment;
+    let headline = panel.map_or_else(|| plot.title.clone(), |panel| format!("{}: {panel}", plot.title));
+    let axes = axes_of_lines(experiment, plot, found);
+    if plot.kind == Kind::Cdf {
+        let quick = if results.info.quick { "; a short run" } else { "" };
+        let lines = cdf::series(experiment, &axes, found);
+        return cdf::chart(&headline, format!("all rounds together{quick}"), &lines);
+    }
     let axis = experiment.axis(&plot.x)?;
-    let across = values(experiment, &plot.x, found);
+    let of_papers_too = |value: &&Value| {
+        let papers = papers.iter().flat_map(|curve| &curve.numbers).map(|(at, _)| at);
+        papers.chain(found.iter().filter_map(|found| found.at(&plot.x))).any(|at| at.same(value))
+    };
+    let across: Vec<Value> = axis.every_value().filter(of_papers_too).cloned().collect();
     let quantities = plot.quantity.list();
-    let lines = combinations(experiment, &plot.series, found);
+    let lines = combinations(experiment, &axes, found);
     let mut series = Vec::new();
     let mut unit = String::new();
     let mut rounds = (usize::MAX, 0);
     for quantity in quantities {
         for line in &lines {
-            let on = found.iter().filter(|found| {
-                line.iter().all(|(axis, value)| found.at(axis).is_some_and(|at| at.same(value)))
-            });
+            let on = found.iter().filter(|found| found.is_at(line));
             let mut marks: Vec<Mark> = Vec::new();
             for one in on {
                 let Some(figure) = one.figures.get(quantity) else { continue };
                 let place = one.at(&plot.x).and_then(|at| across.iter().position(|value| value.same(at)));
                 let Some(place) = place else { continue };
-                // A line cannot show points that differ on an axis outside the chart; the file is
-                // to select among them.
-                if marks.iter().any(|mark| mark.place == place) {
-                    continue;
-                }
                 unit.clone_from(&figure.unit);
                 rounds = (rounds.0.min(figure.rounds.len()), rounds.1.max(figure.rounds.len()));
-                marks.push(mark(place, figure, one.disturbed * 2 > figure.rounds.len()));
+                marks.push(mark(place, figure, one.is_pale(figure)));
             }
             if marks.is_empty() {
                 continue;
@@ -127,12 +148,13 @@ fn chart(results: &Results, plot: &Plot, found: &[&Found], panel: Option<&str>) 
                 let quantity = experiment.quantity_name(quantity);
                 name = if name.is_empty() { quantity } else { format!("{name}: {quantity}") };
             }
-            series.push(Series { name, marks });
+            series.push(Series { name, marks, style: series.len(), of_paper: false });
         }
     }
     if series.is_empty() {
         return None;
     }
+    series.extend(of_papers(papers, &series, &across));
     let numbers = across.iter().all(|value| value.number().is_some());
     let x_scale = plot.x_scale.unwrap_or(match (plot.kind, numbers, axis.unit.as_str()) {
         (Kind::Bars, ..) | (_, false, _) => Scale::Category,
@@ -144,22 +166,45 @@ fn chart(results: &Results, plot: &Plot, found: &[&Found], panel: Option<&str>) 
         [only] => capital(&experiment.quantity_name(only)),
         _ => String::new(),
     };
-    Some(Chart {
-        title: panel.map_or_else(|| plot.title.clone(), |panel| format!("{}: {panel}", plot.title)),
+    let mut chart = Chart {
+        title: headline,
         subtitle: subtitle(
             results,
             rounds,
             series.iter().flat_map(|series| &series.marks).any(|mark| mark.disturbed),
-        ),
-        x_title: title(&capital(&experiment.axis_title(&plot.x)), &axis.unit, x_scale),
+        ) + if papers.is_empty() { "" } else { "; dashed: the paper, on its own machines" },
+        x_title: String::new(),
         x_scale,
         x_bytes: axis.unit == "B",
-        y_title: title(&y_name, &unit, y_scale),
+        y_title: String::new(),
         y_scale,
         kind: plot.kind,
         places: across.iter().map(|value| (value.clone(), experiment.label(&plot.x, value))).collect(),
         series,
-    })
+    };
+    // Of the scales that the values allow.
+    let x_scale = if chart.is_category() { Scale::Category } else { x_scale };
+    chart.x_title = title(&capital(&experiment.axis_title(&plot.x)), &axis.unit, x_scale);
+    chart.y_title = title(&y_name, &unit, if chart.is_logarithmic() { y_scale } else { Scale::Linear });
+    Some(chart)
+}
+
+/// The paper's curves, each in the style of ours that has its name.
+fn of_papers(papers: &[Curve], ours: &[Series], across: &[Value]) -> Vec<Series> {
+    let one = |(at, curve): (usize, &Curve)| {
+        let mark = |(value, number): &(Value, f64)| {
+            let place = across.iter().position(|known| known.same(value))?;
+            Some(Mark { place, middle: *number, least: *number, most: *number, disturbed: false })
+        };
+        let same = ours.iter().find(|series| series.name == curve.name).map(|series| series.style);
+        Series {
+            name: format!("{} (paper)", curve.name),
+            marks: curve.numbers.iter().filter_map(mark).collect(),
+            style: same.unwrap_or(ours.len() + at),
+            of_paper: true,
+        }
+    };
+    papers.iter().enumerate().map(one).collect()
 }
 
 fn mark(place: usize, figure: &Figure, disturbed: bool) -> Mark {

@@ -3,18 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use super::charts::{combinations, name};
+use super::tables::{Asked, unit};
 use super::{Section, overview, page};
 use crate::compare::line_ns;
-use crate::experiment::{Experiment, Table, capital, fits};
+use crate::experiment::{Experiment, Table};
 use crate::figure::{Figure, short};
 use crate::finding::Verdict;
-use crate::point::Value;
 use crate::record::{Disturbed, Outcome};
 use crate::results::Found;
 
 /// The maximum number of figure columns in a table.
 const MOST_COLUMNS: usize = 6;
+/// The maximum number of reasons why points have no figures.
+const MOST_WHYS: usize = 6;
 /// The heading level of the parts: below the document's own headings.
 const HEAD: &str = "###";
 
@@ -100,11 +101,11 @@ fn one(section: &Section<'_>) -> String {
     if !whys.is_empty() {
         text += "\n";
     }
-    for why in whys.iter().take(MOST_COLUMNS) {
+    for why in whys.iter().take(MOST_WHYS) {
         text += &format!("- {}\n", plain(why));
     }
-    if whys.len() > MOST_COLUMNS {
-        text += &format!("- and {} more\n", whys.len() - MOST_COLUMNS);
+    if whys.len() > MOST_WHYS {
+        text += &format!("- and {} more\n", whys.len() - MOST_WHYS);
     }
     let line = line_ns(results)
         .map(|line| format!("; a cache line took {line} ns from core to core (median)"))
@@ -122,53 +123,21 @@ fn strong(verdict: Verdict) -> String {
 /// A table as specified in the experiment's file, with as many of its quantities as fit side by
 /// side.
 fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Option<String> {
-    let shown: Vec<&Found> = found.iter().filter(|found| fits(&table.at, &found.coordinates)).collect();
-    let measured = |quantity: &&String| shown.iter().any(|found| found.figures.contains_key(*quantity));
-    let mut quantities: Vec<&String> = table.quantity.list().iter().filter(measured).collect();
-    let rows = combinations(experiment, &table.rows, &shown);
-    let columns = combinations(experiment, &table.columns, &shown);
-    quantities.truncate((MOST_COLUMNS / columns.len().max(1)).max(1));
-    if quantities.is_empty() {
-        return None;
-    }
-    let mut head: Vec<String> =
-        table.rows.iter().map(|axis| cell_text(&capital(&experiment.axis_title(axis)))).collect();
-    let words = head.len();
-    for column in &columns {
-        for quantity in &quantities {
-            let unit =
-                shown.iter().find_map(|found| found.figures.get(*quantity).map(|one| one.unit.clone()));
-            let unit = unit.filter(|unit| !unit.is_empty());
-            let of = match unit {
-                Some(unit) => format!("{}, {unit}", experiment.quantity_name(quantity)),
-                None => experiment.quantity_name(quantity),
-            };
-            let place = name(experiment, column);
-            head.push(cell_text(&if place.is_empty() { of } else { format!("{place}: {of}") }));
-        }
-    }
-    let rule = "|---".repeat(words) + &"|--:".repeat(head.len() - words);
-    let mut text = format!("| {} |\n{rule}|\n", head.join(" | "));
-    for row in &rows {
-        let mut cells: Vec<String> = table
-            .rows
-            .iter()
-            .map(|axis| {
-                let value = row.iter().find(|(name, _)| name == axis);
-                cell_text(&value.map(|(_, value)| experiment.label(axis, value)).unwrap_or_default())
-            })
-            .collect();
-        for column in &columns {
-            let same = |found: &&&Found| {
-                let mut both = row.iter().chain(column);
-                both.all(|(axis, value): &(String, Value)| found.at(axis).is_some_and(|at| at.same(value)))
-            };
-            let at = shown.iter().find(same);
-            cells.extend(quantities.iter().map(|quantity| {
-                at.and_then(|found| found.figures.get(*quantity)).map_or_else(|| "–".to_owned(), figure)
-            }));
-        }
-        text += &format!("| {} |\n", cells.join(" | "));
+    let asked = Asked::of(experiment, found, table, MOST_COLUMNS)?;
+    let of = |(place, quantity): &(String, &str)| {
+        let (name, unit) = (experiment.quantity_name(quantity), unit(found, quantity));
+        let of = if unit.is_empty() { name } else { format!("{name}, {unit}") };
+        if place.is_empty() { of } else { format!("{place}: {of}") }
+    };
+    let head = asked.places.iter().cloned().chain(asked.columns.iter().map(of));
+    let rule = "|---".repeat(asked.places.len()) + &"|--:".repeat(asked.columns.len());
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(head.map(|name| cell_text(&name)).collect()) + &format!("{rule}|\n");
+    for row in &asked.rows {
+        let places = row.places.iter().map(|place| cell_text(place));
+        let figures =
+            row.figures.iter().map(|one| one.map_or_else(|| "–".to_owned(), |(_, one)| figure(one)));
+        text += &line(places.chain(figures).collect());
     }
     Some(text)
 }

@@ -1,9 +1,12 @@
 //! The report: one self-contained page, and the same content as JSON, Markdown, CSV, SVG and PNG.
 //! It reads results and runs nothing.
 
+pub(crate) mod cdf;
 mod charts;
+mod grid;
 mod markdown;
 mod page;
+mod paper;
 mod png;
 mod style;
 mod tables;
@@ -16,6 +19,7 @@ use serde::Serialize;
 
 use crate::experiment::Class;
 use crate::finding::{Judged, Verdict, judge};
+use crate::pgf::picture;
 use crate::plot;
 use crate::point::Value;
 use crate::record::Outcome;
@@ -71,16 +75,25 @@ fn overview<'a>(judged: impl Iterator<Item = &'a Judged> + Clone) -> Vec<(&'stat
     if rows.is_empty() { vec![("–", VERDICTS.map(|_| shown(0)))] } else { rows }
 }
 
+/// The content of `report.json`, read from its text: it has the same rounding as the file.
+pub(crate) fn json_of(results: &[Results]) -> serde_json::Value {
+    serde_json::from_str(&json(&sections(results))).unwrap_or_default()
+}
+
+fn sections(results: &[Results]) -> Vec<Section<'_>> {
+    let of = |results| {
+        let found = Results::found(results);
+        let charts = charts(results, &found);
+        Section { results, judged: judge(results), charts, found }
+    };
+    results.iter().map(of).collect()
+}
+
 /// Writes the report on `results` into the folder `out`.
-pub fn write(results: &[Results], out: &Path) -> Result<Written, Error> {
-    let sections: Vec<Section<'_>> = results
-        .iter()
-        .map(|results| {
-            let found = results.found();
-            let charts = charts(results, &found);
-            Section { results, judged: judge(results), charts, found }
-        })
-        .collect();
+///
+/// With `pgf`, a source of LaTeX for each chart too.
+pub fn write(results: &[Results], out: &Path, pgf: bool) -> Result<Written, Error> {
+    let sections = sections(results);
     make(out)?;
     let painter = Painter::new();
     let mut written = Written { page: out.join("index.html"), charts: 0, pngs: 0, no_png: None };
@@ -102,6 +115,10 @@ pub fn write(results: &[Results], out: &Path) -> Result<Written, Error> {
             let svg = plot::draw(&named.chart);
             let file = plot::alone(&svg);
             save(&folder.join(format!("{}.svg", named.file)), file.as_bytes())?;
+            if pgf {
+                let source = picture(&named.chart);
+                save(&folder.join(format!("{}.pgf", named.file)), source.as_bytes())?;
+            }
             written.charts += 1;
             match painter.as_ref().map(|painter| painter.paint(&file)) {
                 Some(Ok(png)) => {

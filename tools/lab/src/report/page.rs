@@ -2,16 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Section, overview, style, tables};
+use super::{Section, grid, overview, style, tables};
 use crate::compare::line_ns;
 use crate::experiment::Experiment;
 use crate::figure::digits;
 use crate::finding::{Judged, Verdict};
 use crate::machine::Machine;
 use crate::plot::escape;
+use crate::point::Value;
 use crate::progress::time;
 use crate::record::{Disturbed, Outcome};
 use crate::results::{Results, csv};
+
+/// The room that a table of a machine's facts needs, pixels.
+const FACTS: usize = 620;
 
 /// The page of all experiments; `drawn` has the SVG charts of each.
 pub fn page(sections: &[Section<'_>], drawn: &[Vec<String>]) -> String {
@@ -93,38 +97,38 @@ pub fn date(seconds: f64) -> String {
 }
 
 fn contents(sections: &[Section<'_>]) -> String {
-    let cells = |counts: &[String]| -> String {
-        counts.iter().map(|count| format!("<td class=n>{count}</td>")).collect()
+    let cell = |text: &str| format!("<td>{text}</td>");
+    let head = ["Experiment", "Repeats", "Claims"].map(|name| format!("<th>{name}</th>"));
+    let counts = ["Holds", "Nearly holds", "Does not hold", "Cannot be told", "Not measured", "Runs"];
+    let head: Vec<String> =
+        head.into_iter().chain(counts.map(|name| format!("<th class=n>{name}</th>"))).collect();
+    let row = |first: [String; 2], class: &str, counts: &[String], runs: &str| -> Vec<String> {
+        let numbers = counts.iter().map(String::as_str).chain([runs]);
+        let numbers = numbers.map(|number| format!("<td class=n>{number}</td>"));
+        first.into_iter().chain([cell(class)]).chain(numbers).collect()
     };
-    let mut text = String::from(
-        "<div class=wide><table><thead><tr><th>Experiment</th><th>Repeats</th><th>Claims</th><th class=n>Holds</th><th class=n>Nearly holds</th><th class=n>Does not hold</th>\
-         <th class=n>Cannot be told</th><th class=n>Not measured</th><th class=n>Runs</th></tr></thead><tbody>",
-    );
+    let mut rows = Vec::new();
     for section in sections {
         let experiment = &section.results.experiment;
         let measured = section.results.records.iter().filter(|record| record.sample().is_some()).count();
-        let rows = overview(section.judged.iter());
-        for (at, (class, counts)) in rows.iter().enumerate() {
-            let head = match at {
-                0 => format!(
-                    "<th rowspan={rows}><a href=\"#{}\">{}</a></th><td rowspan={rows}>{}</td>",
-                    experiment.name,
-                    prose(&experiment.title),
-                    prose(&experiment.paper),
-                    rows = rows.len()
-                ),
-                _ => String::new(),
+        for (at, (class, counts)) in overview(section.judged.iter()).iter().enumerate() {
+            let (first, runs) = match at {
+                0 => {
+                    let link =
+                        format!("<th><a href=\"#{}\">{}</a></th>", experiment.name, prose(&experiment.title));
+                    ([link, cell(&prose(&experiment.paper))], measured.to_string())
+                }
+                _ => (["<th></th>".to_owned(), cell("")], String::new()),
             };
-            let runs = if at == 0 { measured.to_string() } else { String::new() };
-            text += &format!("<tr>{head}<td>{class}</td>{}<td class=n>{runs}</td></tr>", cells(counts));
+            rows.push(row(first, class, counts, &runs));
         }
     }
     if sections.len() > 1 {
         for (class, counts) in overview(sections.iter().flat_map(|section| &section.judged)) {
-            text += &format!("<tr><th>All</th><td></td><td>{class}</td>{}<td></td></tr>", cells(&counts));
+            rows.push(row(["<th>All</th>".to_owned(), cell("")], class, &counts, ""));
         }
     }
-    text + "</tbody></table></div>"
+    grid::table(&head, &rows, None)
 }
 
 fn experiment(section: &Section<'_>, svgs: &[String]) -> String {
@@ -225,21 +229,14 @@ fn findings(judged: &[Judged]) -> String {
 }
 
 fn paper_table(reference: &crate::experiment::Reference) -> String {
-    let mut text =
-        format!("<h3>The paper: {}</h3><div class=wide><table><thead><tr>", escape(&reference.title));
-    for column in &reference.columns {
-        text += &format!("<th>{}</th>", escape(column));
-    }
-    text += "</tr></thead><tbody>";
-    for row in &reference.rows {
-        text += "<tr>";
-        for cell in row {
-            text += &format!("<td>{}</td>", escape(&cell.to_string()));
-        }
-        text += "</tr>";
-    }
-    text += "</tbody></table></div>";
-    text + &note(&reference.source)
+    let title = format!("<h3>The paper: {}</h3>", escape(&reference.title));
+    let head: Vec<String> =
+        reference.columns.iter().map(|column| format!("<th>{}</th>", escape(column))).collect();
+    let cells = |row: &Vec<Value>| -> Vec<String> {
+        row.iter().map(|cell| format!("<td>{}</td>", escape(&cell.to_string()))).collect()
+    };
+    let rows: Vec<Vec<String>> = reference.rows.iter().map(cells).collect();
+    title + &grid::table(&head, &rows, None) + &note(&reference.source)
 }
 
 /// Points without figures, by reason.
@@ -293,16 +290,17 @@ fn links(results: &Results) -> String {
         ("Link", "/asked/name", 1.0),
         ("MTU", "/asked/mtu", 1.0),
         ("Round trip asked for (ms)", "/measured/round_trip_asked_us", 1e-3),
-        ("measured: median", "/measured/round_trip_us/median", 1e-3),
-        ("99th percentile", "/measured/round_trip_us/p99", 1e-3),
+        ("Round trip: median (ms)", "/measured/round_trip_us/median", 1e-3),
+        ("Round trip: 99th percentile (ms)", "/measured/round_trip_us/p99", 1e-3),
         ("To the client (Mb/s)", "/measured/a_to_b/rate_bits_per_second", 1e-6),
-        ("to the target", "/measured/b_to_a/rate_bits_per_second", 1e-6),
+        ("To the target (Mb/s)", "/measured/b_to_a/rate_bits_per_second", 1e-6),
         ("Lost to the client", "/measured/a_to_b/lost", 1.0),
-        ("to the target", "/measured/b_to_a/lost", 1.0),
-        ("of", "/measured/a_to_b/sent", 1.0),
+        ("Lost to the target", "/measured/b_to_a/lost", 1.0),
+        ("Packets each way", "/measured/a_to_b/sent", 1.0),
         ("By", "/setup/backend", 1.0),
         ("Largest receive buffer of TCP (bytes)", "/setup/tcp_rmem/2", 1.0),
         ("Congestion control", "/setup/congestion_control", 1.0),
+        ("Not held", "/measured/behind", 1.0),
     ];
     let mut rows: Vec<Vec<String>> = Vec::new();
     for record in results.records.iter().filter(|record| !record.link.is_null()) {
@@ -322,13 +320,13 @@ fn links(results: &Results) -> String {
         return String::new();
     }
     rows.sort();
-    let head: String = COLUMNS.iter().map(|(name, ..)| format!("<th>{name}</th>")).collect();
+    let head: Vec<String> = COLUMNS.iter().map(|(name, ..)| format!("<th>{name}</th>")).collect();
     let cells =
-        |row: &Vec<String>| row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect::<String>();
-    let body: String = rows.iter().map(|row| format!("<tr>{}</tr>", cells(row))).collect();
+        |row: &Vec<String>| row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     format!(
-        "<details><summary>The links, as they were measured before the runs</summary><div class=wide><table><thead><tr>{head}</tr></thead>\
-         <tbody>{body}</tbody></table></div></details>"
+        "<details><summary>The links, as they were measured before the runs</summary>{}</details>",
+        grid::table(&head, &rows, None)
     )
 }
 
@@ -375,13 +373,11 @@ fn machines(sections: &[Section<'_>]) -> String {
             let names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
             text += &format!("<h3>{}</h3>", escape(&names.join(", ")));
         }
-        text += "<div class=wide><table><tbody>";
-        for (name, value) in facts(machine) {
-            if !value.is_empty() {
-                text += &format!("<tr><th>{}</th><td>{}</td></tr>", escape(&name), escape(&value));
-            }
-        }
-        text += "</tbody></table></div>";
+        let facts = facts(machine).into_iter().filter(|(_, value)| !value.is_empty());
+        let row = |(name, value): (String, String)| {
+            vec![format!("<th>{}</th>", escape(&name)), format!("<td>{}</td>", escape(&value))]
+        };
+        text += &grid::table(&[], &facts.map(row).collect::<Vec<_>>(), Some(FACTS));
     }
     text
 }
@@ -402,9 +398,11 @@ fn facts(machine: &Machine) -> Vec<(String, String)> {
             "Clock at the beginning".to_owned(),
             if machine.mhz > 0.0 { format!("{:.0} MHz", machine.mhz) } else { String::new() },
         ),
+        ("Microcode".to_owned(), machine.microcode.clone()),
         ("Memory".to_owned(), format!("{:.1} GiB", bytes_gib(machine.memory))),
         ("Kernel".to_owned(), machine.kernel.clone()),
         ("Kernel’s command line".to_owned(), machine.kernel_options.clone()),
+        ("File system of the results".to_owned(), machine.store.clone()),
         ("System".to_owned(), machine.system.clone()),
         ("Stag".to_owned(), [machine.stag.as_str(), machine.commit.as_str()].join(" ").trim().to_owned()),
         ("Stag’s binary (SHA-256)".to_owned(), machine.binary.clone()),

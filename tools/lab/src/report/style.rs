@@ -1,15 +1,17 @@
 //! The page's style: fonts of the reader's machine, light and dark mode by the reader's preference,
 //! and print.
 
+use super::grid;
 use crate::plot::variables;
 
 /// The whole style sheet.
 pub fn sheet() -> String {
     format!(
         ":root{{{}--good:#00694b;--bad:#b3261e;--open:#7a5900;--card:#f6f7f9;color-scheme:light dark}}\
-         @media(prefers-color-scheme:dark){{:root{{{}--good:#4fd1a5;--bad:#ff8a80;--open:#e8bf3c;--card:#1c2128}}}}{RULES}",
+         @media(prefers-color-scheme:dark){{:root{{{}--good:#4fd1a5;--bad:#ff8a80;--open:#e8bf3c;--card:#1c2128}}}}{RULES}{}",
         variables(false),
-        variables(true)
+        variables(true),
+        grid::rules()
     )
 }
 
@@ -34,15 +36,16 @@ ul.findings b{font-weight:600}ul.findings p{margin:2px 0;max-width:none}\
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,500px),1fr));gap:22px;margin:14px 0}\
 figure{margin:0;border:1px solid var(--grid);border-radius:6px;overflow:hidden;max-width:860px}\
 figure svg{display:block;width:100%;height:auto}\
+figure svg :is(polyline,path,text){pointer-events:none}figure svg :has(>title){pointer-events:all}\
 figcaption{padding:4px 14px 10px;font-size:13px;color:var(--soft)}\
-.wide{overflow-x:auto;max-width:100%}\
+.wide{overflow-x:auto;max-width:none}.wide.full{margin-inline:min(0px,calc((1132px - 100vw)/2 + 40px))}\
 table{border-collapse:collapse;font-size:14px;margin:6px 0 14px;font-variant-numeric:tabular-nums}\
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--grid);vertical-align:top;font-weight:400}\
 thead th{font-weight:600;border-bottom:2px solid var(--grid);vertical-align:bottom}\
-th small{white-space:normal;min-width:90px}\
+th small{white-space:normal;min-width:70px}\
 code{font:.92em ui-monospace,'DejaVu Sans Mono',monospace}\
 th.n,td.n{text-align:right;padding-left:10px}\
-tbody th{white-space:nowrap}\
+td:not(.n){overflow-wrap:break-word}.words td{overflow-wrap:anywhere}\
 td.pale{color:var(--soft)}\
 details{margin:10px 0}summary{cursor:pointer;color:var(--s0)}\
 pre{background:var(--card);padding:12px 14px;overflow-x:auto;font:13px/1.45 ui-monospace,'DejaVu Sans Mono',monospace;border-radius:4px}\

@@ -1,122 +1,121 @@
-//! Tables of figures in HTML: those specified in the experiment's file, and one of everything.
+//! Tables of figures: those specified in the experiment's file, for the page and for Markdown, and
+//! one of everything in HTML.
 
 use super::charts::{combinations, name};
+use super::grid;
 use crate::experiment::{Experiment, Table, capital, fits};
 use crate::figure::{Figure, short};
 use crate::plot::escape;
-use crate::point::Value;
 use crate::results::Found;
 
-/// A table as specified in the file; `None` if none of its points was measured.
-pub(crate) fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Option<String> {
-    let shown: Vec<&Found> = found.iter().filter(|found| fits(&table.at, &found.coordinates)).collect();
-    let quantities: Vec<&String> = table
-        .quantity
-        .list()
-        .iter()
-        .filter(|quantity| shown.iter().any(|found| found.figures.contains_key(*quantity)))
-        .collect();
-    if quantities.is_empty() {
-        return None;
-    }
-    let rows = combinations(experiment, &table.rows, &shown);
-    let columns = combinations(experiment, &table.columns, &shown);
-    let at = |row: &[(String, Value)], column: &[(String, Value)]| {
-        let same = |found: &&&Found| {
-            row.iter().chain(column).all(|(axis, value)| found.at(axis).is_some_and(|at| at.same(value)))
-        };
-        shown.iter().find(same).copied()
-    };
-    let mut head = String::from("<tr>");
-    for axis in &table.rows {
-        head += &format!("<th>{}</th>", escape(&capital(&experiment.axis_title(axis))));
-    }
-    for column in &columns {
-        for quantity in &quantities {
-            let words = name(experiment, column);
-            let of = quantity_head(experiment, &shown, quantity);
-            let several = quantities.len() > 1 || words.is_empty();
-            let both = match (several, words.is_empty()) {
-                (true, true) => escape(&of),
-                (true, false) => format!("{}<br><small>{}</small>", escape(&words), escape(&of)),
-                (false, _) => {
-                    format!("{}<br><small>{}</small>", escape(&words), escape(&unit(&shown, quantity)))
-                }
+/// A table as specified in the file.
+pub(super) struct Asked<'a> {
+    /// The titles of the columns that name a row.
+    pub places: Vec<String>,
+    /// The columns of figures: the name of a combination, and the quantity.
+    pub columns: Vec<(String, &'a str)>,
+    pub rows: Vec<Row<'a>>,
+}
+
+pub(super) struct Row<'a> {
+    pub places: Vec<String>,
+    pub figures: Vec<Option<(&'a Found, &'a Figure)>>,
+}
+
+impl<'a> Asked<'a> {
+    /// `None` if none of its points was measured. It has as many of its quantities as fit into
+    /// `most` columns of figures, and one at least.
+    pub fn of(experiment: &Experiment, found: &'a [Found], table: &'a Table, most: usize) -> Option<Self> {
+        let shown: Vec<&Found> = found.iter().filter(|found| fits(&table.at, &found.coordinates)).collect();
+        let measured = |quantity: &&String| shown.iter().any(|found| found.figures.contains_key(*quantity));
+        let mut quantities: Vec<&String> = table.quantity.list().iter().filter(measured).collect();
+        let combined = combinations(experiment, &table.columns, &shown);
+        quantities.truncate((most / combined.len().max(1)).max(1));
+        if quantities.is_empty() {
+            return None;
+        }
+        let both =
+            || combined.iter().flat_map(|column| quantities.iter().map(move |one| (column, one.as_str())));
+        let rows = combinations(experiment, &table.rows, &shown).into_iter().map(|row| {
+            let label = |axis: &String| {
+                let value = row.iter().find(|(name, _)| name == axis);
+                value.map(|(_, value)| experiment.label(axis, value)).unwrap_or_default()
             };
-            head += &format!("<th class=n>{both}</th>");
-        }
+            let figure = |(column, quantity): (&Vec<_>, &str)| {
+                let at = shown.iter().find(|found| found.is_at(row.iter().chain(column)))?;
+                Some((*at, at.figures.get(quantity)?))
+            };
+            Row { places: table.rows.iter().map(label).collect(), figures: both().map(figure).collect() }
+        });
+        Some(Self {
+            places: table.rows.iter().map(|axis| capital(&experiment.axis_title(axis))).collect(),
+            rows: rows.collect(),
+            columns: both().map(|(column, quantity)| (name(experiment, column), quantity)).collect(),
+        })
     }
-    head += "</tr>";
-    let mut body = String::new();
-    for row in &rows {
-        body += "<tr>";
-        for axis in &table.rows {
-            let value =
-                row.iter().find(|(name, _)| name == axis).map(|(_, value)| experiment.label(axis, value));
-            body += &format!("<th>{}</th>", escape(&value.unwrap_or_default()));
-        }
-        for column in &columns {
-            for quantity in &quantities {
-                body += &cell(at(row, column), quantity);
+}
+
+/// The unit of a quantity.
+pub(super) fn unit<'a>(found: &'a [Found], quantity: &str) -> &'a str {
+    found.iter().find_map(|found| found.figures.get(quantity)).map_or("", |figure| &figure.unit)
+}
+
+/// A table as specified in the file, in HTML.
+pub(super) fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Option<String> {
+    let asked = Asked::of(experiment, found, table, usize::MAX)?;
+    let several =
+        asked.columns.iter().any(|(_, quantity)| asked.columns.first().is_some_and(|one| one.1 != *quantity));
+    let mut head: Vec<String> =
+        asked.places.iter().map(|title| format!("<th>{}</th>", escape(title))).collect();
+    for (words, quantity) in &asked.columns {
+        let of = quantity_head(experiment, found, quantity);
+        let both = match (several, words.is_empty()) {
+            (_, true) => escape(&of),
+            (true, false) => format!("{}<br><small>{}</small>", escape(words), escape(&of)),
+            (false, false) => {
+                format!("{}<br><small>{}</small>", escape(words), escape(unit(found, quantity)))
             }
-        }
-        body += "</tr>";
+        };
+        head.push(format!("<th class=n>{both}</th>"));
     }
-    Some(format!("<div class=wide><table><thead>{head}</thead><tbody>{body}</tbody></table></div>"))
+    let cells = |row: &Row<'_>| -> Vec<String> {
+        let places = row.places.iter().map(|label| format!("<th>{}</th>", escape(label)));
+        places.chain(row.figures.iter().map(|figure| cell(*figure))).collect()
+    };
+    Some(grid::table(&head, &asked.rows.iter().map(cells).collect::<Vec<_>>(), None))
 }
 
 /// The table of every point with every quantity.
-pub fn everything(experiment: &Experiment, found: &[Found]) -> String {
-    let shown: Vec<&Found> = found.iter().collect();
+pub(super) fn everything(experiment: &Experiment, found: &[Found]) -> String {
     let mut quantities: Vec<&String> = found.iter().flat_map(|found| found.figures.keys()).collect();
     quantities.sort_unstable();
     quantities.dedup();
-    let mut text = String::from("<div class=wide><table><thead><tr>");
-    for axis in &experiment.axis {
-        text += &format!("<th>{}</th>", escape(&capital(&experiment.axis_title(&axis.name))));
-    }
-    for quantity in &quantities {
-        text += &format!("<th class=n>{}</th>", escape(&quantity_head(experiment, &shown, quantity)));
-    }
-    text += "</tr></thead><tbody>";
-    for found in &shown {
-        text += "<tr>";
-        for axis in &experiment.axis {
-            let value =
-                found.at(&axis.name).map(|value| experiment.label(&axis.name, value)).unwrap_or_default();
-            text += &format!("<th>{}</th>", escape(&value));
-        }
-        for quantity in &quantities {
-            text += &cell(Some(found), quantity);
-        }
-        text += "</tr>";
-    }
-    text + "</tbody></table></div>"
-}
-
-fn unit(found: &[&Found], quantity: &str) -> String {
-    let figure = found.iter().find_map(|found| found.figures.get(quantity));
-    figure.map(|figure| figure.unit.clone()).unwrap_or_default()
-}
-
-fn quantity_head(experiment: &Experiment, found: &[&Found], quantity: &str) -> String {
-    let (name, unit) = (capital(&experiment.quantity_name(quantity)), unit(found, quantity));
-    if unit.is_empty() || name.eq_ignore_ascii_case(&unit) { name } else { format!("{name} ({unit})") }
-}
-
-fn cell(found: Option<&Found>, quantity: &str) -> String {
-    let Some((found, figure)) =
-        found.and_then(|found| found.figures.get(quantity).map(|figure| (found, figure)))
-    else {
-        return "<td class=n>–</td>".to_owned();
+    let axes = || experiment.axis.iter().map(|axis| axis.name.as_str());
+    let mut head: Vec<String> =
+        axes().map(|axis| format!("<th>{}</th>", escape(&capital(&experiment.axis_title(axis))))).collect();
+    let names = quantities.iter().map(|quantity| quantity_head(experiment, found, quantity));
+    head.extend(names.map(|name| format!("<th class=n>{}</th>", escape(&name))));
+    let row = |found: &Found| -> Vec<String> {
+        let label = |axis| found.at(axis).map(|value| experiment.label(axis, value)).unwrap_or_default();
+        let places = axes().map(|axis| format!("<th>{}</th>", escape(&label(axis))));
+        let figures =
+            quantities.iter().map(|one| cell(found.figures.get(*one).map(|figure| (found, figure))));
+        places.chain(figures).collect()
     };
-    let class = if found.disturbed * 2 > figure.rounds.len() { "n pale" } else { "n" };
-    format!("<td class=\"{class}\">{}{}</td>", short(figure.middle), spread(figure))
+    grid::table(&head, &found.iter().map(row).collect::<Vec<_>>(), None)
 }
 
-fn spread(figure: &Figure) -> String {
-    if figure.rounds.len() < 2 {
-        return String::new();
-    }
-    format!("<small>{}–{}</small>", short(figure.least), short(figure.most))
+fn quantity_head(experiment: &Experiment, found: &[Found], quantity: &str) -> String {
+    let (name, unit) = (capital(&experiment.quantity_name(quantity)), unit(found, quantity));
+    if unit.is_empty() || name.eq_ignore_ascii_case(unit) { name } else { format!("{name} ({unit})") }
+}
+
+fn cell(figure: Option<(&Found, &Figure)>) -> String {
+    let Some((found, figure)) = figure else { return "<td class=n>–</td>".to_owned() };
+    let class = if found.is_pale(figure) { "n pale" } else { "n" };
+    let spread = match figure.rounds.len() {
+        0 | 1 => String::new(),
+        _ => format!("<small>{}–{}</small>", short(figure.least), short(figure.most)),
+    };
+    format!("<td class=\"{class}\">{}{spread}</td>", short(figure.middle))
 }

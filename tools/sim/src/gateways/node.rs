@@ -109,7 +109,12 @@ impl Node {
             };
             let shared = units.add(number, name(image), Box::new(open))?;
             let unit = Unit::Group(shared.unit.clone());
-            config.targets[0].units.push(LunConfig { lun: lun as u16, unit, limiter: Arc::default() });
+            config.targets[0].units.push(LunConfig {
+                lun: lun as u16,
+                unit,
+                limiter: Arc::default(),
+                stages: false,
+            });
             images.insert(number, name(image));
         }
         let server = Server::start(daemon::cores(1), config).map_err(|error| error.to_string())?;
