@@ -326,6 +326,9 @@ struct Ignored;
 impl iwarp::stream::Sink<Vec<u8>> for Ignored {
     fn bytes(&mut self, _: &[u8]) {}
     fn payload(&mut self, _: Vec<u8>) {}
+    fn marked(&mut self, data: Vec<u8>, len: usize, fill: impl FnOnce(&Vec<u8>, &mut [u8]) -> bool) {
+        fill(&data, &mut vec![0; len]);
+    }
 }
 
 /// Any bytes to a stream. Byte 0 has the negotiated options, byte 1 the size of the pieces. CRCs

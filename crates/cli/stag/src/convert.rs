@@ -6,7 +6,7 @@ use iscsi_server::config as server;
 use server_core::CoresConfig;
 
 use crate::config::{Acl, Config, Target};
-use crate::units::{Units, place};
+use crate::units::{self, Units};
 
 pub fn cores(config: &Config) -> CoresConfig {
     let daemon = &config.daemon;
@@ -36,27 +36,28 @@ pub fn iscsi_config(config: &Config, units: &Units) -> server::ServerConfig {
 
 /// A target with those of its units that are open.
 pub fn target_config(target: &Target, units: &Units) -> server::TargetConfig {
-    let target = target.clone();
+    let iqn = units::name(&target.iqn);
     let unit = |lun: &crate::config::Lun| {
-        let open = units.open.get(&place(&target.iqn, lun.lun))?;
+        let open = units.open.get(&(iqn.clone(), lun.lun))?;
         Some(server::LunConfig {
             lun: lun.lun,
             unit: open.served(),
             // The server keeps an existing limiter of the unit, and gives it these limits.
             limiter: Arc::new(server::Limiter::new(lun.spec.options.limits.qos())),
+            stages: lun.spec.options.stages == Some(true),
         })
     };
-    let ports = units.ports.get(&target.iqn.to_ascii_lowercase()).map(|(_, ports)| ports.clone());
+    let ports = units.ports.get(&*iqn).map(|(_, ports)| ports.clone());
     let has_shared = target.units.iter().any(|unit| unit.spec.may_be_shared());
     let elsewhere = units.shared.iter().filter(|_| has_shared).flat_map(|group| group.portals_elsewhere());
     server::TargetConfig {
         units: target.units.iter().filter_map(unit).collect(),
-        name: target.iqn,
-        alias: target.alias,
-        groups: target.groups,
-        auth: target.auth,
-        acls: target.acls.map(|acls| acls.into_iter().map(acl).collect()),
-        redirect: target.redirect,
+        name: target.iqn.clone(),
+        alias: target.alias.clone(),
+        groups: target.groups.clone(),
+        auth: target.auth.clone(),
+        acls: target.acls.clone().map(|acls| acls.into_iter().map(acl).collect()),
+        redirect: target.redirect.clone(),
         ports,
         elsewhere: elsewhere.collect(),
     }

@@ -25,13 +25,15 @@ pub fn came() -> bool {
 /// There is no ring for this process.
 pub fn watch(first: impl Fn() + Send + 'static, last: impl Fn() + Send + 'static) -> std::io::Result<()> {
     // Checked here: the thread itself could not report the error.
-    Runtime::new(small())?;
+    ring()?;
     let Ok(signals) = Signals::new(&[Signal::Interrupt, Signal::Terminate]) else { return Ok(()) };
     let watcher = move || {
-        while wait(&signals).is_ok() && !came() {
-            say!("stag: ending; once more to end at once");
-            first();
-            CAME.store(true, Ordering::Relaxed);
+        if let Ok(ring) = ring() {
+            while ring.block_on(signals.next()).is_ok() && !came() {
+                say!("stag: ending; once more to end at once");
+                first();
+                CAME.store(true, Ordering::Relaxed);
+            }
         }
         // Also ends the process if signals cannot be received any more, since no signal would end
         // it then.
@@ -45,18 +47,9 @@ pub fn watch(first: impl Fn() + Send + 'static, last: impl Fn() + Send + 'static
     Ok(())
 }
 
-/// The settings of a ring that only receives signals.
-pub(crate) fn small() -> runtime::Config {
-    runtime::Config {
-        entries: 8,
-        spin_us: 0,
-        pool_bytes: 2 << 20,
-        recv_buffers: 2,
-        ..runtime::Config::default()
-    }
-}
-
-/// Waits for the next signal, on a small ring of this thread's own.
-pub(crate) fn wait(signals: &Signals) -> std::io::Result<Signal> {
-    Runtime::new(small())?.block_on(signals.next())
+/// A ring of the calling thread's own that only receives signals. Whoever waits for more than one
+/// keeps it: later the process may have no descriptor for another. The thread's pool keeps its
+/// usual limit, since other parts of the thread allocate from it, too.
+pub(crate) fn ring() -> std::io::Result<Runtime> {
+    Runtime::new(runtime::Config { entries: 8, spin_us: 0, recv_buffers: 2, ..runtime::Config::default() })
 }

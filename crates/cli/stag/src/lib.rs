@@ -53,6 +53,7 @@ mod osd;
 mod overview;
 mod progress;
 mod rdma_bench;
+mod release;
 mod rpcbind;
 mod sandbox;
 mod secret;
@@ -63,6 +64,8 @@ mod suggest;
 mod supervisor;
 mod terminal;
 mod tokens;
+#[cfg(feature = "top")]
+mod top;
 mod tune;
 mod unit;
 mod units;
@@ -108,7 +111,8 @@ pub fn run() -> ExitCode {
         Command::Managed(args) => control::managed::command(&args),
         Command::Token(args) => control::token::command(&args),
         Command::Upgrade(args) => control::upgrade::command(&args),
-        Command::Top(args) => control::top::command(&args),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::command(&args),
         Command::Slow(args) => control::slow::command(&args),
         Command::Status(args) => control::status::command(&args),
         Command::Acknowledge(args) => control::acknowledge::command(&args),

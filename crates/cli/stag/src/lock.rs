@@ -1,6 +1,6 @@
 //! `stag lock`: who has an image's exclusive lock, and how it is taken from a client that lives.
 
-use ceph::{ImageName, Login};
+use ceph::{ImageName, LockOwner, Login};
 
 use crate::args;
 use crate::exit::Exit;
@@ -17,10 +17,11 @@ pub fn command(args: &args::Lock) -> Exit {
     let login = Login { user: spec.options.ceph_user.clone(), conf: spec.options.ceph_conf.clone() };
     match ceph::lock_owner(name, login, and_break) {
         Ok(None) => out::print(&format!("rbd:{name}: nobody has its lock\n")),
-        Ok(Some(owner)) if and_break => {
-            out::print(&format!("rbd:{name}: {owner} had its lock, and is shut out of the cluster\n"))
-        }
-        Ok(Some(owner)) => out::print(&format!("rbd:{name}: {owner} has its lock\n")),
+        Ok(Some(LockOwner { address, is_out })) => out::print(&match (and_break, is_out) {
+            (true, true) => format!("rbd:{name}: {address} had its lock, and is shut out of the cluster\n"),
+            (true, false) => format!("rbd:{name}: {address} has given its lock back, and is not shut out\n"),
+            (false, _) => format!("rbd:{name}: {address} has its lock\n"),
+        }),
         Err(error) => {
             say!("stag: rbd:{name}: {error}");
             Exit::Failed

@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 use zeroize::Zeroize;
 
 use crate::config::{self, Config, ConfigErrors, Text};
@@ -129,24 +131,34 @@ impl Document {
     /// # Errors
     /// It contains null, or a number that TOML does not have.
     pub fn text(&self) -> Result<Text, String> {
+        let text = self.written()?;
+        self.read_again(&text)?;
+        Ok(text)
+    }
+
+    /// Reads what [`Self::written`] has made. A table that was lost on the way could open a target
+    /// to everybody.
+    ///
+    /// # Errors
+    /// It is not this document.
+    fn read_again<'a>(&self, text: &'a str) -> Result<Spanned<DeTable<'a>>, String> {
+        let read = DeTable::parse(text).ok().filter(|read| is_table(read.get_ref(), &self.tables));
+        read.ok_or_else(|| "the document cannot be written as TOML".to_owned())
+    }
+
+    /// As TOML, which is not yet held against this document.
+    fn written(&self) -> Result<Text, String> {
         let text = toml::to_string(&self.tables).map(Text::new);
         let text = text.map_err(|error| format!("null and numbers above 2^63 are no values: {error}"))?;
-        // A table that was lost on the way could open a target to everybody.
-        match Self::from_toml(&text) {
-            Ok(read) if read == *self => Ok(Text::new(format!("{HEAD}{}", *text))),
-            _ => Err("the document cannot be written as TOML".into()),
-        }
+        Ok(Text::new(format!("{HEAD}{}", *text)))
     }
 
     /// Replaces the file at `path`, durably.
     ///
     /// # Errors
-    /// The system's; the file then has the old content or the new one.
+    /// As [`write`].
     pub fn write(&self, path: &Path) -> Result<(), String> {
-        let text = self.text()?;
-        state::make_folder(path)?;
-        let failed = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
-        backing::durable::replace(path, text.as_bytes()).map_err(failed)
+        write(path, &self.text()?)
     }
 
     /// Names of its targets, in lower case.
@@ -185,29 +197,42 @@ impl Document {
     }
 
     /// The configuration `file`, which messages call `name`, with the targets and exports of this
-    /// document behind its own.
+    /// document behind its own; and this document's text.
     ///
     /// # Errors
     /// This document has mistakes, or both have the same.
-    pub fn join(&self, file: Config, name: &str) -> Result<Config, ManagedError> {
+    pub fn join(&self, file: Config, name: &str) -> Result<(Config, Text), ManagedError> {
         let unusable = |path: &Path, reason| ManagedError::Unusable { path: path.to_owned(), reason };
         let path = path().map_err(|reason| unusable(Path::new("managed.toml"), reason))?;
-        let text = self.text().map_err(|reason| unusable(&path, reason))?;
+        let text = self.written().map_err(|reason| unusable(&path, reason))?;
+        let read = self.read_again(&text).map_err(|reason| unusable(&path, reason))?;
         let directory = path.parent().unwrap_or(Path::new("/"));
         let groups = file.groups();
         let place = config::Place { managed: Some(&groups), ..config::Place::new(directory) };
-        let (managed, _) = config::load_text(&path.display().to_string(), &text, &place)?;
+        let (managed, _) = config::load_document(&path.display().to_string(), &text, &read, &place)?;
         let both = format!("{name} and in {}", path.display());
-        file.join(managed, &both).map_err(ManagedError::Conflict)
+        let joined = file.join(managed, &both).map_err(ManagedError::Conflict)?;
+        Ok((joined, text))
     }
 
     /// `config`, which [`Self::join`] has made, without what is from this document.
-    pub fn without(&self, mut config: Config) -> Config {
+    pub fn without(&self, config: &Config) -> Config {
         let (targets, exports) = (self.targets(), self.exports());
-        config.targets.retain(|target| !targets.contains(&target.iqn.to_ascii_lowercase()));
-        config.exports.retain(|export| !exports.contains(&export.name));
-        config
+        config.only(
+            |target| !targets.contains(&target.iqn.to_ascii_lowercase()),
+            |export| !exports.contains(&export.name),
+        )
     }
+}
+
+/// Replaces the file at `path` by a document's text, durably.
+///
+/// # Errors
+/// The system's; the file then has the old content or the new one.
+pub fn write(path: &Path, text: &Text) -> Result<(), String> {
+    state::make_folder(path)?;
+    let failed = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
+    backing::durable::replace(path, text.as_bytes()).map_err(failed)
 }
 
 /// Tables of the document: all of it, or one target.
@@ -321,6 +346,31 @@ fn without_secrets(value: &mut Value) {
     }
 }
 
+/// Whether `read` says what `table` does.
+fn is_table(read: &DeTable<'_>, table: &Map<String, Value>) -> bool {
+    let is_value = |(key, value)| read.get(key).is_some_and(|read| is_value(read.get_ref(), value));
+    read.len() == table.len() && table.iter().map(|(key, value)| (key.as_str(), value)).all(is_value)
+}
+
+fn is_value(read: &DeValue<'_>, value: &Value) -> bool {
+    match (read, value) {
+        (DeValue::String(read), Value::String(text)) => read == text,
+        (DeValue::Boolean(read), Value::Bool(yes)) => read == yes,
+        (DeValue::Integer(read), Value::Number(number)) => {
+            i64::from_str_radix(read.as_str(), read.radix()).is_ok_and(|read| number.as_i64() == Some(read))
+        }
+        (DeValue::Float(read), Value::Number(number)) => {
+            number.is_f64() && read.as_str().parse().is_ok_and(|read: f64| number.as_f64() == Some(read))
+        }
+        (DeValue::Array(read), Value::Array(all)) => {
+            read.len() == all.len()
+                && read.iter().zip(all).all(|(read, value)| is_value(read.get_ref(), value))
+        }
+        (DeValue::Table(read), Value::Object(table)) => is_table(read, table),
+        _ => false,
+    }
+}
+
 /// Gives names in `new` that have neither `secret` nor `secret-file` the secrets that they have in
 /// `old`, at the same place.
 fn keep_secrets(new: &mut Value, old: &Value) {
@@ -371,7 +421,7 @@ mod tests {
     fn joined(file: &str, managed: Value) -> Result<Config, ManagedError> {
         let place = config::Place::new(Path::new("/etc"));
         let (file, _) = config::load_text("stag.toml", file, &place).unwrap();
-        document(managed).join(file, "stag.toml")
+        document(managed).join(file, "stag.toml").map(|(config, _)| config)
     }
 
     #[test]
@@ -398,6 +448,22 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_says_something_else_is_no_text_of_the_document() {
+        let all = json!({ "target": [{ "iqn": "t", "x": [1, -2.5, true, "a", {}], "y": 0x7fff_ffff_ffff_ffff_i64 }] });
+        let this = document(all);
+        let text = this.written().unwrap();
+        assert!(this.read_again(&text).is_ok(), "{}", *text);
+        for (from, to) in
+            [("true", "false"), ("-2.5", "-2.25"), ("1,", "1.0,"), ("\"a\"", "\"b\""), ("x =", "z =")]
+        {
+            let other = text.replacen(from, to, 1);
+            assert!(other != *text && this.read_again(&other).is_err(), "{other}");
+        }
+        assert!(this.read_again(&format!("{}\n[[target]]\n", *text)).is_err());
+        assert!(this.read_again("").is_err());
+    }
+
+    #[test]
     fn both_parts_are_served_and_each_can_be_told_from_the_other() {
         let file = "[[target]]\niqn = \"iqn.2026-01.org.example:f\"\n[[target.unit]]\nlun = 0\npath = \"/srv/f\"\n\
                     [[export]]\nname = \"/f\"\npath = \"mem:1M\"\n";
@@ -409,7 +475,7 @@ mod tests {
         assert_eq!((config.targets.len(), config.exports.len()), (2, 2));
         let below = path().unwrap().with_file_name("m.img");
         assert_eq!(config.targets[1].units[0].spec.backing.path(), Some(below.as_path()));
-        let left = document(managed).without(config);
+        let left = document(managed).without(&config);
         assert_eq!(
             (left.targets[0].iqn.as_str(), left.exports[0].name.as_str()),
             ("iqn.2026-01.org.example:f", "/f")
@@ -446,7 +512,7 @@ mod tests {
         let document = document(alone.clone());
         assert!(document.targets().contains("iqn.2026-01.org.example:t"));
         assert_eq!(document.shown()["target"][0]["unit"][0]["lun"], 0);
-        assert_eq!(document.without(joined("", alone).unwrap()).targets, []);
+        assert_eq!(document.without(&joined("", alone).unwrap()).targets, []);
         assert_eq!(Document::from_toml(&document.text().unwrap()).unwrap(), document);
     }
 

@@ -31,8 +31,8 @@ use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
 use crate::{
-    advice, control, convert, credentials, identity, iqn, key, log, metrics, naming, out, rpcbind, secret,
-    state,
+    advice, control, convert, credentials, identity, interrupt, iqn, key, log, metrics, naming, out, rpcbind,
+    secret, state,
 };
 
 /// Time for initiators to log out when the server ends.
@@ -56,13 +56,14 @@ pub fn serve(args: Serve, log: Option<&str>, format: Option<log::Format>) -> Exi
     let said = &config.daemon;
     log::start(log.or(said.log.as_ref().map(|filter| filter.0.as_str())), "info", format.or(said.log_format));
     // Before any other thread starts, so that all of them leave these signals to this one.
-    match Signals::new(&[Signal::Terminate, Signal::Interrupt, Signal::Hangup]) {
-        Ok(signals) => run(&args, config, &signals),
+    let signals = Signals::new(&[Signal::Terminate, Signal::Interrupt, Signal::Hangup]);
+    match signals.and_then(|signals| Ok((interrupt::ring()?, signals))) {
+        Ok((ring, signals)) => run(&args, config, &ring, &signals),
         Err(error) => failed(format_args!("signals cannot be received: {error}"), None),
     }
 }
 
-fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
+fn run(args: &Serve, mut config: Config, ring: &Runtime, signals: &Signals) -> Exit {
     config.daemon.runtime.prefer();
     advice::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     raise_descriptor_limit();
@@ -232,7 +233,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     supervisor.tell("READY=1");
     let watchdog = supervisor.watchdog(core.handle());
     let signal = loop {
-        match wait(signals) {
+        match ring.block_on(signals.next()) {
             Ok(Signal::Hangup) if args.config.is_some() => {
                 reload(&daemon, args.clone());
                 supervisor.keep(&daemon.core.listening_sockets());
@@ -317,7 +318,7 @@ fn with_managed(args: &Serve, config: Config) -> Result<(Config, Parts), Exit> {
         return Ok((config, Parts::first(name, None)));
     }
     let path = managed::path().map_err(|error| failed(error, None))?;
-    let joined = Document::read(&path).and_then(|document| Ok((document.join(config, &name)?, document)));
+    let joined = Document::read(&path).and_then(|document| Ok((document.join(config, &name)?.0, document)));
     match joined {
         Ok((config, document)) => Ok((config, Parts::first(name, Some(document)))),
         Err(error) => {
@@ -434,18 +435,6 @@ fn start(
     }
 }
 
-/// Waits for a signal, on a ring of this thread's own that does nothing else.
-fn wait(signals: &Signals) -> io::Result<Signal> {
-    let small = runtime::Config {
-        entries: 8,
-        spin_us: 0,
-        pool_bytes: 2 << 20,
-        recv_buffers: 2,
-        ..runtime::Config::default()
-    };
-    Runtime::new(small)?.block_on(signals.next())
-}
-
 /// The configuration, combined from the command line and the file.
 fn joined(args: Serve) -> Result<Config, Exit> {
     if args.units.is_empty()
@@ -495,7 +484,7 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     if !args.nfs_verbs.is_empty() {
         config.nfs.verbs = args.nfs_verbs;
     }
-    if let Some(mistake) = config.group_mistakes().first() {
+    if let Some(mistake) = config.group_mistakes().into_iter().chain(config.too_many_stages()).next() {
         say!("stag: {mistake}");
         return Err(Exit::Usage);
     }

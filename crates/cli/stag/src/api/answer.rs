@@ -56,7 +56,7 @@ fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault
 fn changed(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault> {
     match call.route.does {
         Does::Edit(edit) => routes::edited(daemon, edit, &call.names, call.asked, json),
-        Does::Verb(verb) | Does::Disturb(verb) => {
+        Does::Verb(verb) => {
             let mut members = json.as_object().cloned().unwrap_or_default();
             if call.asked.how.dry_run {
                 members.insert("dry_run".into(), true.into());

@@ -38,15 +38,13 @@ fn operation(route: &Route) -> Value {
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
         .map(|name| parameter(name, "path", json!({ "type": "string", "minLength": 1 })))
         .collect();
-    if route.is_planned() {
+    if route.is_change() {
         parameters.push(parameter("plan", "query", json!({ "enum": ["1", "0"] })));
+        parameters.push(parameter("If-Match", "header", json!({ "type": "string" })));
     }
     if route.is_disconnect() {
         let seconds = json!({ "type": "integer", "minimum": 0, "maximum": 3600 });
         parameters.push(parameter("refuse", "query", seconds));
-    }
-    if route.is_planned() {
-        parameters.push(parameter("If-Match", "header", json!({ "type": "string" })));
     }
     if route.is_stream() {
         parameters.push(parameter("Last-Event-ID", "header", json!({ "type": "string" })));
@@ -277,7 +275,7 @@ mod tests {
     fn the_page_of_the_book_has_all_routes() {
         let row = |route: &Route| {
             let (method, path, role) = (route.method, route.path, route.role.name());
-            let plan = if route.is_planned() { "yes" } else { "" };
+            let plan = if route.is_change() { "yes" } else { "" };
             format!("| {method} | `{path}` | {role} | {plan} | {} |", route.about)
         };
         let table: Vec<String> = ROUTES.iter().map(row).collect();

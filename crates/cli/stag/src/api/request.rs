@@ -181,9 +181,9 @@ fn asked(route: &Route, query: &str) -> Result<Asked, String> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match (name, value) {
-            ("plan", "1" | "true") if route.is_planned() => asked.how = How { dry_run: true, ..asked.how },
-            ("plan", "0" | "false") if route.is_planned() => {}
-            ("plan", _) if !route.is_planned() => return Err("this cannot be planned".to_owned()),
+            ("plan", "1" | "true") if route.is_change() => asked.how = How { dry_run: true, ..asked.how },
+            ("plan", "0" | "false") if route.is_change() => {}
+            ("plan", _) if !route.is_change() => return Err("this cannot be planned".to_owned()),
             ("plan", _) => return Err("plan is 1 or 0".to_owned()),
             ("refuse", value) if route.is_disconnect() => {
                 let seconds = value.parse().ok().filter(|seconds| *seconds <= 3600);

@@ -38,11 +38,8 @@ pub enum Does {
     Look(fn(&Daemon, &Names) -> Result<Looked, Fault>),
     /// Edits the managed document. It can be planned.
     Edit(fn(&mut Document, &Names, &Value) -> Result<(), Fault>),
-    /// Executes a verb.
+    /// Executes a verb. It can be planned: by its argument `dry_run`.
     Verb(MakeRequest),
-    /// Executes a verb that takes clients off, or moves units. It can be planned: by its argument
-    /// `dry_run`.
-    Disturb(MakeRequest),
     /// Sends events as they happen.
     Follow,
 }
@@ -109,11 +106,6 @@ impl Route {
     pub fn is_edit(&self) -> bool {
         matches!(self.does, Does::Edit(_))
     }
-
-    /// Whether it can be planned.
-    pub fn is_planned(&self) -> bool {
-        self.is_edit() || matches!(self.does, Does::Disturb(_))
-    }
 }
 
 const fn look(
@@ -137,22 +129,11 @@ const fn edit(
 const fn verb(
     method: &'static str,
     path: &'static str,
-    role: Role,
     about: &'static str,
     body: Body,
     does: MakeRequest,
 ) -> Route {
-    Route { method, path, role, about, body, does: Does::Verb(does) }
-}
-
-const fn disturb(
-    method: &'static str,
-    path: &'static str,
-    about: &'static str,
-    body: Body,
-    does: MakeRequest,
-) -> Route {
-    Route { method, path, role: Role::Operate, about, body, does: Does::Disturb(does) }
+    Route { method, path, role: Role::Operate, about, body, does: Does::Verb(does) }
 }
 
 const TARGET: &str = "/targets/{iqn}";
@@ -252,7 +233,7 @@ pub const ROUTES: &[Route] = &[
     look("/sessions", "iSCSI sessions", |daemon, _| {
         Looked::status(daemon, |status| status["sessions"].take())
     }),
-    disturb(
+    verb(
         "DELETE",
         "/sessions/{tsih}",
         "Throws an iSCSI session out, and refuses it for `refuse` seconds",
@@ -265,7 +246,7 @@ pub const ROUTES: &[Route] = &[
     look("/clients", "Connections of NFS clients", |daemon, _| {
         Looked::status(daemon, |status| status["nfs"]["clients"].take())
     }),
-    disturb(
+    verb(
         "DELETE",
         "/clients/{address}",
         "Throws an NFS client out, by its address or by one connection's address and port",
@@ -278,11 +259,11 @@ pub const ROUTES: &[Route] = &[
     look("/health", "Problems of units, exports and file systems", |daemon, _| {
         Looked::status(daemon, |status| status["health"].take())
     }),
-    look("/slow", "The slowest commands, and where their time went", |daemon, _| {
+    look("/slow", "The slowest commands and NFS calls, and where their time went", |daemon, _| {
         Looked::verb(daemon, slow::VERB)
     }),
     look("/drain", "Drains", |daemon, _| Looked::verb(daemon, "drains")),
-    disturb(
+    verb(
         "POST",
         "/drain",
         "Takes initiators off a target, a portal or the daemon; answers once they are asked to leave",
@@ -298,7 +279,6 @@ pub const ROUTES: &[Route] = &[
     verb(
         "POST",
         "/undrain",
-        Role::Operate,
         "Lets initiators in again",
         Body::Members(&[("target", "string", false), ("portal", "string", false), ("all", "boolean", false)]),
         |_, _, members| Ok(Request::new("undrain", members)),
@@ -307,7 +287,6 @@ pub const ROUTES: &[Route] = &[
     verb(
         "POST",
         "/alua",
-        Role::Operate,
         "Changes the state of a target port group",
         Body::Members(&[("target", "string", true), ("group", "integer", true), ("state", "string", true)]),
         |_, _, members| Ok(Request::new("alua", members)),
@@ -315,28 +294,34 @@ pub const ROUTES: &[Route] = &[
     look("/gateways", "The group of gateways: its members, owners of units and last fences", |daemon, _| {
         Looked::verb(daemon, gateways::VERB)
     }),
-    disturb(
+    verb(
         "POST",
         "/gateways/move",
         "Moves a unit of the group to another gateway; answers once that owns it",
         Body::Members(&[("unit", "string", true), ("gateway", "integer", true)]),
         |_, _, members| Ok(Request::new(gateways::MOVE, members)),
     ),
-    disturb(
+    verb(
         "POST",
         "/gateways/spread",
         "Begins to move units of the group, so that all gateways own about as many",
         Body::None,
         |_, _, members| Ok(Request::new(gateways::SPREAD, members)),
     ),
-    verb(
-        "POST",
-        "/acknowledge",
-        Role::Admin,
-        "Acknowledges the problems of a unit (`target` and `lun`) or an export",
-        Body::Members(&[("target", "string", false), ("lun", "integer", false), ("export", "string", false)]),
-        |_, _, members| Ok(Request::new(acknowledge::VERB, members)),
-    ),
+    Route {
+        role: Role::Admin,
+        ..verb(
+            "POST",
+            "/acknowledge",
+            "Acknowledges the problems of a unit (`target` and `lun`) or an export",
+            Body::Members(&[
+                ("target", "string", false),
+                ("lun", "integer", false),
+                ("export", "string", false),
+            ]),
+            |_, _, members| Ok(Request::new(acknowledge::VERB, members)),
+        )
+    },
     look("/audit", "The latest changes, by whom and from where, the newest first", |daemon, _| {
         let value = daemon.audit.latest(CHANGES).map_err(|error| Fault::new(Kind::Failed, error))?;
         Ok(Looked { generation: daemon.running().parts.generation, value: Value::Array(value) })

@@ -1,5 +1,6 @@
 //! `stag bench`: what is run, how it is measured and how it is told.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
@@ -76,6 +77,9 @@ pub struct Load {
     /// units in use
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = super::size)]
     pub verify_memory: u64,
+    /// For units: what becomes of read data; --verify delivers. Data of NFS are always delivered
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Receive::Deliver)]
+    pub receive: Receive,
     /// For files: each write is stable before its reply (FILE_SYNC)
     #[arg(long)]
     pub file_sync: bool,
@@ -102,6 +106,32 @@ pub struct Load {
     pub seed: u64,
 }
 
+impl Load {
+    /// What becomes of read data: whoever verifies them needs them.
+    pub fn received(&self) -> Receive {
+        if self.verify { Receive::Deliver } else { self.receive }
+    }
+}
+
+/// What becomes of data that are read from a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Receive {
+    /// They are placed in a buffer of the I/O, as a program that uses them needs it
+    Deliver,
+    /// They are dropped; from 48 KiB on the kernel copies nothing
+    Drop,
+}
+
+impl Receive {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deliver => "deliver",
+            Self::Drop => "drop",
+        }
+    }
+}
+
 /// How it is measured.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Measurement")]
@@ -115,6 +145,10 @@ pub struct Measure {
     /// Seconds of load before each run, not measured
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = not_negative)]
     pub warmup: f64,
+    /// Print a line each interval to stderr: IOPS, MB/s, latencies, errors; --json has them too
+    /// [0.1s to 3600s]
+    #[arg(long, value_name = "1s", value_parser = interval)]
+    pub interval: Option<f64>,
     /// Threads; sessions are spread over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
@@ -146,6 +180,10 @@ pub struct Output {
     /// Print CSV, a line per run
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// Also write the latencies of the only run to FILE: the percentile log of HdrHistogram
+    /// (.hgrm), µs
+    #[arg(long, value_name = "FILE")]
+    pub histogram: Option<PathBuf>,
     /// Hide the progress line, which is shown only on a terminal
     #[arg(short, long)]
     pub quiet: bool,
@@ -159,6 +197,7 @@ Examples:
   stag bench nfs://192.0.2.1/data/directory --pattern getattr,lookup,readdirplus
   stag bench URL --pattern randrw --read-percent 70 --zipf 0.99 --depth 1,8,32 --destroy
   stag bench URL --pattern randwrite --verify --destroy --time 60     (restart the target meanwhile)
+  stag bench URL --time 60 --interval 1s --histogram latency.hgrm
   stag bench URL --rate 20000 --time 30 --target-comm tgtd --json | jq '.runs[0].lat_us.p99'
   stag bench iser://192.0.2.1/iqn.2026-01.org.example:disks/0 --bs 512..1M --pattern read,write --destroy --csv
   stag bench URL1 URL2 --initiators 4 --sessions 2 --connections 2 --threads 2 --cpus 2,3
@@ -317,6 +356,19 @@ pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     })
 }
 
+/// `1s`, `500ms` or a number of seconds.
+fn interval(text: &str) -> Result<f64, String> {
+    let (digits, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(digits), _) => (digits, 1e-3),
+        (None, digits) => (digits.unwrap_or(text), 1.0),
+    };
+    number(digits)
+        .map(|n| n * unit)
+        .ok()
+        .filter(|n| (0.1..=3600.0).contains(n))
+        .ok_or_else(|| format!("{text} is no interval from 0.1s to 3600s"))
+}
+
 fn theta(text: &str) -> Result<f64, String> {
     number(text).and_then(|n| {
         if (0.01..=5.0).contains(&n) { Ok(n) } else { Err(format!("{text} is not from 0.01 to 5")) }
@@ -359,6 +411,10 @@ mod tests {
         }
         assert_eq!(call_bytes("4k"), Ok(4096));
         assert_eq!((positive("0.5"), not_negative("0"), theta("0.99")), (Ok(0.5), Ok(0.0), Ok(0.99)));
+        assert_eq!([interval("1s"), interval("500ms"), interval("2")], [Ok(1.0), Ok(0.5), Ok(2.0)]);
+        for wrong in ["", "s", "0", "99ms", "3601s", "1m", "NaN"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
         assert!(theta("9").is_err() && not_negative("-0.1").is_err());
     }
 

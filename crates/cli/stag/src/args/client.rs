@@ -65,6 +65,10 @@ pub struct Connect {
     /// Connections of the session (MC/S)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
+    /// Further addresses of the target's portal group, to which connections go in turn after the
+    /// URL's own; of bench also its sessions
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', value_parser = portal)]
+    pub portals: Vec<(String, u16)>,
     /// How commands are spread over several connections
     #[arg(long, value_enum, default_value_t = Spread::LeastOutstanding)]
     pub spread: Spread,
@@ -90,6 +94,17 @@ pub struct Connect {
     pub reconnect: Option<u32>,
 }
 
+/// Reads `HOST[:PORT]`.
+fn portal(text: &str) -> Result<(String, u16), String> {
+    let url: iscsi_client::Url = format!("iscsi://{text}").parse().map_err(|_| PORTAL.to_owned())?;
+    match url.target.is_none() && url.credential.is_none() && !text.contains(['/', '?']) {
+        true => Ok((url.host, url.port)),
+        false => Err(PORTAL.to_owned()),
+    }
+}
+
+const PORTAL: &str = "a host and a port, such as 192.0.2.2:3260 or [2001:db8::2]";
+
 impl Connect {
     /// Time to try to reconnect, or `default`.
     pub fn reconnect_or(&self, default: Duration) -> Duration {
@@ -114,6 +129,7 @@ impl Default for Connect {
             iser_unsolicited: 8192,
             rdma: Rdma::Software,
             connections: 1,
+            portals: Vec::new(),
             spread: Spread::LeastOutstanding,
             settings: Settings::default(),
             tune: None,
@@ -343,7 +359,7 @@ pub struct Write {
     copies whole directories: files, directories and symbolic links, with their permissions. It reports each file that it cannot copy, copies all \
     others, and exits with status 1. A copy continues when a lost server is back within --reconnect seconds; --resume continues one that has ended.")]
 #[command(
-    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp --differing --limit 50M URL1 URL2\n  stag cp --check backup.img URL\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
+    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp --differing --limit 50M URL1 URL2\n  stag cp --check backup.img URL\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp -r --check photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
 )]
 pub struct Cp {
     /// The source
@@ -365,8 +381,9 @@ pub struct Cp {
     /// Read the data back and compare it
     #[arg(long)]
     pub verify: bool,
-    /// Compare, write nothing, and exit with status 1 if anything differs
-    #[arg(long, conflicts_with_all = ["recursive", "verify"])]
+    /// Compare, write nothing, and exit with status 1 if anything differs. With -r, compare
+    /// directories
+    #[arg(long, conflicts_with_all = ["preserve", "resume", "verify"])]
     pub check: bool,
     /// Read the destination first, and write only what differs
     #[arg(long, conflicts_with_all = ["recursive", "check"])]

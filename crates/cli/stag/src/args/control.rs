@@ -52,6 +52,9 @@ pub struct Acknowledge {
     /// The unit, by target name and LUN, or the export, by its name
     #[arg(value_name = "TARGET/LUN|EXPORT", value_parser = served)]
     pub served: Served,
+    /// Only print what it would clear
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -69,11 +72,15 @@ fn served(text: &str) -> Result<Served, String> {
 }
 
 /// Watch the load of a running daemon
+#[cfg(feature = "top")]
 #[derive(Clone, Debug, Args)]
 #[command(
     long_about = "Watch the load of a running daemon: commands, bytes and times of its units and sessions, and how busy its cores are.\n\n\
-    Shows the busiest first, every --interval seconds, until interrupted. A time is that of a command inside the daemon; \
-    one command in eight is timed. Below are the mean times of the stages of each target's reads, writes and other commands (stag slow --help)."
+    On a terminal of 80 columns and 24 lines or more: views of units, sessions, cores, exports and NFS clients, the busiest first, with keys at the foot. \
+    They sort by any number, filter (/), and open the details of a row (Enter): its numbers, the stages of its target's commands, initiators, and its slow commands or calls \
+    (stag slow --help). The lines above the foot show the chosen row over time. If the daemon goes away, the view waits for it. q ends it. NO_COLOR turns colours off.\n\n\
+    Where stdout is no terminal, and with --once: a report every --interval seconds, the busiest first, and the mean times of the stages of each target's \
+    reads, writes and other commands. A time is that of a command inside the daemon; one command in eight is timed."
 )]
 #[command(
     after_long_help = "Examples:\n  stag top\n  stag top --interval 5\n  stag top --once --json | jq '.units[0]'"
@@ -92,18 +99,21 @@ pub struct Top {
     pub json: bool,
 }
 
+#[cfg(feature = "top")]
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
     seconds.ok_or_else(|| "write a number of seconds from 0.05 to 3600".into())
 }
 
-/// Show a daemon's slowest commands, and where their time went
+/// Show a daemon's slowest commands and NFS calls, and where their time went
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Show a daemon's slowest commands, and where their time went.\n\n\
+#[command(long_about = "Show a daemon's slowest commands and NFS calls, and where their time went.\n\n\
     Lists commands of the last 15 minutes that took 10 ms or more, the slowest first, and commands that have been at work for a second. \
-    Each core keeps 64. The time of a command has four parts: order, it waited for its turn (older commands, a limit of service, data that the \
+    Each core keeps 64, and 64 calls of NFS. The time of a command has four parts: order, it waited for its turn (older commands, a limit of service, data that the \
     initiator had to take first); data, its unit waited for the initiator's data, or until the initiator took some; medium, the rest until its status \
-    was ready; send, from then until the initiator acknowledged the status. A dash: not known.")]
+    was ready; send, from then until the initiator acknowledged the status. A dash: not known.\n\n\
+    Of a call: order, it waited for a limit of service or for its user's groups; medium, the rest until its reply was ready; send, from then until the kernel \
+    had taken the reply. The line has the procedure of version 3, or the operations of a COMPOUND.")]
 #[command(
     after_long_help = "Examples:\n  stag slow\n  stag slow --most 5\n  stag slow --json | jq '.[] | select(.medium_s > 0.1)'"
 )]
@@ -140,6 +150,9 @@ pub struct Alua {
     /// The new state: active/optimized, active/non-optimized, standby, unavailable or offline
     #[arg(value_name = "STATE", value_parser = access_state)]
     pub state: Option<String>,
+    /// Only print what it would change
+    #[arg(short = 'n', long, requires = "target")]
+    pub dry_run: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -179,7 +192,7 @@ pub struct Drain {
     #[arg(long)]
     pub no_wait: bool,
     /// Only print whom it would disturb
-    #[arg(short = 'n', long, conflicts_with = "undo")]
+    #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Print JSON
     #[arg(long)]

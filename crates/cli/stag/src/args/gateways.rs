@@ -33,10 +33,13 @@ pub enum GatewaysAction {
 
 /// Move units so that all gateways own about as many
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Examples:\n  stag gateways spread")]
+#[command(after_long_help = "Examples:\n  stag gateways spread --dry-run")]
 pub struct Spread {
     #[command(flatten)]
     pub at: At,
+    /// Only print what it would move
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// Print a secret file for the group
@@ -72,4 +75,7 @@ pub struct Move {
     /// The number of the gateway
     #[arg(value_name = "GATEWAY", value_parser = clap::value_parser!(u16).range(1..))]
     pub gateway: u16,
+    /// Only print what it would disturb
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }

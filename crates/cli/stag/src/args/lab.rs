@@ -26,7 +26,9 @@ Examples:
   stag lab run all --quick
   stag lab run thesis --only transport=iser --only block=4k,64k
   stag lab report && xdg-open lab-results/report/index.html
+  stag lab verify && tar czf results.tar.gz lab-results
   stag lab compare before after
+  stag lab chart run.json
   stag lab link wan-1400mi -- ping -c 3 198.18.0.1";
 
 /// What `stag lab` does.
@@ -37,7 +39,9 @@ pub enum LabCommand {
     Run(LabRun),
     Record(LabRecord),
     Report(LabReport),
+    Verify(LabVerify),
     Compare(LabCompare),
+    Chart(LabChart),
     Link(Box<LabLink>),
     Equations(LabEquations),
 }
@@ -148,7 +152,7 @@ pub struct LabRecord {
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Write the report of the results.\n\n\
     index.html is one page that opens without a network: claims and their verdicts, charts, tables, the machine. Beside it \
-    are report.json with the same, results.md with claims and main tables, every run as CSV, and each chart as SVG and PNG. Works during a run too.")]
+    are report.json with the same, results.md with claims and main tables, every run as CSV, and each chart as SVG and PNG, and with --pgf for LaTeX. Works during a run too.")]
 #[command(
     after_long_help = "Examples:\n  stag lab report\n  stag lab report ~/results --out ~/public\n  stag lab report --json | jq '.experiments[].findings[] | [.verdict, .claim]'\n  stag lab report --markdown > results.md"
 )]
@@ -165,18 +169,41 @@ pub struct LabReport {
     /// Also print results.md: claims and main tables, for a document
     #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
+    /// Also write each chart as a picture of pgfplots, for \input of LaTeX
+    #[arg(long)]
+    pub pgf: bool,
+}
+
+/// Check that results follow from what the tools printed
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Check that results follow from what the tools printed.\n\n\
+    For results that somebody hands on, as a folder with its report. Checks that no file has changed since the report was written (SHA256SUMS), \
+    reads the figures of each run anew in what the tools printed, and works all figures and verdicts of report.json out anew from the runs. \
+    Needs no machine like the one that measured. Ends with 1 if anything differs.")]
+#[command(
+    after_long_help = "Examples:\n  stag lab verify\n  stag lab verify ~/downloads/lab-results\n  stag lab verify --json | jq .wrong"
+)]
+pub struct LabVerify {
+    /// The folder of results, with its report
+    #[arg(value_name = "DIR", default_value = "lab-results")]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Show differences between two results that exceed noise
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Show differences between two results that exceed noise.\n\n\
     Prints, for each figure in both, the second divided by the first, with bounds: the least of one by the most of the other, and at least two \
-    standard errors over all rounds of the experiment. A figure differs if 1 is outside its bounds.")]
+    standard errors over all rounds of the experiment. A figure differs if 1 is outside its bounds.\n\n\
+    Two files that stag bench --json or stag rdma-bench --json printed are compared too, with all their figures. Runs of one pattern, size and depth \
+    are rounds (--depth 32,32,32 makes three); of a single run with --interval, the intervals are. Without either, 5 % of noise are assumed.")]
 #[command(
-    after_long_help = "Examples:\n  stag lab compare before after\n  stag lab compare before after --all\n  stag lab compare before after --json | jq '.pairs[].lines[] | select(.change == \"worse\")'"
+    after_long_help = "Examples:\n  stag lab compare before after\n  stag lab compare before after --all\n  stag lab compare before.json after.json\n  stag lab compare before after --json | jq '.pairs[].lines[] | select(.change == \"worse\")'"
 )]
 pub struct LabCompare {
-    /// The first folder of results
+    /// The first folder of results, or file of runs
     #[arg(value_name = "A")]
     pub first: PathBuf,
     /// The second
@@ -190,11 +217,31 @@ pub struct LabCompare {
     pub json: bool,
 }
 
+/// Draw runs of stag bench: latencies by their share, rates over time
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Draw runs of stag bench: latencies by their share, rates over time.\n\n\
+    Reads what stag bench --json or stag rdma-bench --json printed. Writes an SVG of the latencies of all runs, and of runs with --interval one of I/Os a second \
+    and one of the 99th percentile over time. Several files are drawn into the same charts, which are named after the first.")]
+#[command(
+    after_long_help = "Examples:\n  stag bench URL --interval 1s --time 60 --json > run.json && stag lab chart run.json\n  stag lab chart before.json after.json --out charts --pgf"
+)]
+pub struct LabChart {
+    /// Files of runs
+    #[arg(value_name = "FILE.json", required = true)]
+    pub files: Vec<PathBuf>,
+    /// The charts' folder
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// Also write each chart as a picture of pgfplots, for \input of LaTeX
+    #[arg(long)]
+    pub pgf: bool,
+}
+
 /// Calculate the gain of RDMA from avoided copies, for this machine and others
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Calculate the gain of RDMA from avoided copies, for this machine and others.\n\n\
     Uses equations 5.1 to 5.3 of a thesis on iSCSI over RDMA: throughput with copies = memory bandwidth / (memory clock / I/O clock + 2); \
-    without copies, no + 2. Measures this machine's bandwidths (about a second), which stand for its clocks in words of \
+    without copies, no + 2. Measures this machine's bandwidths (two or three seconds, each by twenty calls in a row), which stand for its clocks in words of \
     8 bytes. --results shows the measured gains of an experiment beside them.")]
 #[command(
     after_long_help = "Examples:\n  stag lab equations\n  stag lab equations --results lab-results/thesis\n  stag lab equations --memory-clock 400 --io-clock 80"

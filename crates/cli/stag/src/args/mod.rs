@@ -23,17 +23,20 @@ mod tune;
 pub mod url;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use bench::{Bench, Pattern};
+pub use bench::{Bench, Pattern, Receive};
 pub use client::{
     Cat, ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Rm, Spread, Transfer, Tuning,
     Write,
 };
 pub use conform::Conform;
-pub use control::{Acknowledge, Alua, Apply, Disconnect, Drain, Managed, Slow, Status, Top, Upgrade};
+#[cfg(feature = "top")]
+pub use control::Top;
+pub use control::{Acknowledge, Alua, Apply, At, Disconnect, Drain, Managed, Slow, Status, Upgrade};
 pub use doctor::Doctor;
 pub use gateways::{Gateways, GatewaysAction, Move};
 pub use identity::Identity;
@@ -53,9 +56,20 @@ use crate::config::reference::help;
 use crate::config::settings::flag;
 use crate::log::Format;
 
+/// What `--version` prints behind the name: the commit too, where the build was told it.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| long_version(option_env!("STAG_COMMIT")));
+
+fn long_version(commit: Option<&str>) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match commit.filter(|commit| !commit.is_empty()) {
+        Some(commit) => format!("{version} (commit {commit})"),
+        None => version.to_owned(),
+    }
+}
+
 /// Serves disks and objects over iSCSI, and reads and writes them
 #[derive(Clone, Debug, Parser)]
-#[command(name = "stag", version, max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
+#[command(name = "stag", version, long_version = LONG_VERSION.as_str(), max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
 #[command(long_about = "Serves disks and objects over iSCSI, and reads and writes them.\n\n\
     `stag serve` serves files, block devices and memory as disks, and directories as stores of objects. The other \
     commands work on the disks of any iSCSI target, and `stag osd` on objects. A URL names them: iscsi://HOST[:PORT]/IQN/LUN, or iser:// \
@@ -89,6 +103,7 @@ pub enum Command {
     Demo(Demo),
     Status(Status),
     Acknowledge(Acknowledge),
+    #[cfg(feature = "top")]
     Top(Top),
     Slow(Slow),
     Alua(Alua),
@@ -181,6 +196,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_version_tells_the_commit_where_the_build_was_told_it() {
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(long_version(Some("0123456789ab")), format!("{version} (commit 0123456789ab)"));
+        assert_eq!([long_version(None), long_version(Some(""))], [version, version]);
     }
 
     #[test]

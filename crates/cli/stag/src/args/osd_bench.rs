@@ -46,6 +46,13 @@ pub struct OsdBench {
     /// Seconds of the run
     #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive)]
     pub time: f64,
+    /// Commands of each client, instead of a time
+    #[arg(long, value_name = "N", conflicts_with = "floor", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Prepare and warm up, print `ready` on stderr, and begin when a line comes on stdin, so that
+    /// several processes begin together
+    #[arg(long, conflicts_with = "floor")]
+    pub wait: bool,
     /// Seconds of load before the run, not measured
     #[arg(long, value_name = "SECONDS", default_value_t = 0.1, value_parser = not_negative)]
     pub warmup: f64,

@@ -65,9 +65,16 @@ pub struct RdmaLoad {
     /// Most RDMA Reads on the wire at once (ORD); further ones wait [default: --depth]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub outstanding: Option<u16>,
+    /// When this side exposes the memory of its messages to the other one
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Register::Never)]
+    pub register: Register,
     /// Seconds of each run
     #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive)]
     pub time: f64,
+    /// Connect, print `ready` on stderr, and begin each run when a line comes on stdin, so that
+    /// several processes begin together
+    #[arg(long)]
+    pub wait: bool,
     /// Seconds of load before each run, not measured
     #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = not_negative)]
     pub warmup: f64,
@@ -80,6 +87,10 @@ pub struct Wire {
     /// The RDMA implementation, the same on both sides
     #[arg(long, value_enum, default_value_t = Rdma::Software)]
     pub rdma: Rdma,
+    /// With --rdma verbs, bind memory windows of any device that has them: Linux's rxe too, whose
+    /// windows let the other side reach up to 2 MiB around the memory
+    #[arg(long)]
+    pub any_windows: bool,
     /// CRC32C of data that software iWARP sends; on if either side asks for it
     #[arg(long, value_enum, default_value_t = RdmaCrc::Never)]
     pub rdma_crc: RdmaCrc,
@@ -127,6 +138,17 @@ pub enum Operation {
     Write,
     /// Sends
     Send,
+}
+
+/// When memory gets an STag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Register {
+    /// No message needs it
+    Never,
+    /// Once, for the whole run
+    Run,
+    /// For each message, as iSER does: exposed before, withdrawn when the message ends
+    Message,
 }
 
 impl Operation {

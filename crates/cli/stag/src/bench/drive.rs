@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use load::cpu::{Sample, Spent};
-use load::{Engine, Pace, Window};
+use load::{Engine, Latency, Pace, Window};
 use runtime::{BufMut, Chain, pool};
 
 use super::medium::{self, End, Lost, Medium};
 use super::plan::{Part, Run, Source};
+use super::series::Slice;
 use super::tally::Tally;
 use super::verify::Verifier;
 use crate::args::Pattern;
@@ -57,6 +58,8 @@ pub struct Shared {
     pub progress: std::sync::Arc<AtomicU64>,
     /// Errors so far over all threads.
     pub errors: std::sync::Arc<AtomicU64>,
+    /// With --interval: where this thread counts for it.
+    pub slice: Option<Slice>,
 }
 
 /// A session and its load.
@@ -87,6 +90,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// Processor time in the window, if this session measured it.
     pub cpu: Option<Spent>,
+    /// Bytes that the thread copied since the warm-up began.
+    pub copies: runtime::Copies,
 }
 
 impl<M: Medium> Driver<M> {
@@ -175,7 +180,7 @@ impl<M: Medium> Driver<M> {
         let mut tally = self.shared.tally.borrow_mut();
         self.engine.unsent(|ns| tally.unsent(ns));
         let cpu = before.zip(after).map(|(b, a)| a.since(&b));
-        Ok(Outcome { seconds: self.engine.seconds(), cpu })
+        Ok(Outcome { seconds: self.engine.seconds(), cpu, ..Outcome::default() })
     }
 
     fn depth(&self) -> u16 {
@@ -290,9 +295,11 @@ impl<M: Medium> Driver<M> {
         let mut ended = std::mem::take(&mut self.ended);
         let shared = self.shared.clone();
         let mut tally = shared.tally.borrow_mut();
+        let mut slice = shared.slice.as_ref().map(Slice::open);
         for completed in ended.drain(..) {
-            self.finish(completed, &mut tally);
+            self.finish(completed, &mut tally, slice.as_deref_mut());
         }
+        drop(slice);
         shared.progress.store(tally.ios(), Ordering::Relaxed);
         self.ended = ended;
         Ok(())
@@ -319,7 +326,7 @@ impl<M: Medium> Driver<M> {
     }
 
     /// Judges an end, and counts it if it went well.
-    fn finish(&mut self, ended: M::Ended, tally: &mut Tally) {
+    fn finish(&mut self, ended: M::Ended, tally: &mut Tally, slice: Option<&mut Latency>) {
         let write = |index: u16| self.ios.get(usize::from(index)).is_some_and(|io| io.write);
         let End { index, at, outcome } = M::judge(ended, write, self.bs);
         let Some(io) = self.ios.get(usize::from(index)).copied() else { return };
@@ -327,6 +334,9 @@ impl<M: Medium> Driver<M> {
             medium::Outcome::Done(data) => {
                 if let Some(ns) = self.engine.end(index, at) {
                     tally.done(io.write, ns);
+                    if let Some(slice) = slice {
+                        slice.record(ns);
+                    }
                 }
                 let lba = self.lba(io.place);
                 let Some(verifier) = &mut self.verifier else { return };

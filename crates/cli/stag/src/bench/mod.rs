@@ -10,12 +10,15 @@ mod medium;
 mod plan;
 mod report;
 mod run;
+mod series;
 mod stamp;
 mod tally;
 mod unit;
 mod verify;
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Write as _};
+use std::path::Path;
 
 use load::cpu;
 use report::Report;
@@ -80,7 +83,9 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
         return Err(BenchError::Usage(format!("there is no process {pid}")));
     }
     interrupt::watch(|| (), || ()).map_err(|error| BenchError::System(format!("no io_uring: {error}")))?;
-    let quiet = args.output.quiet || !std::io::stderr().is_terminal();
+    // A progress line would overwrite the lines of intervals.
+    let quiet = args.output.quiet || args.limits.interval.is_some() || !std::io::stderr().is_terminal();
+    let mut histogram = histogram(args)?;
     let (mut reports, mut exit) = (Vec::new(), Exit::Done);
     out::write(head(args, target.is_some()).as_bytes())?;
     for run in plan::runs(args) {
@@ -89,13 +94,20 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
         if ended.is_err() && args.output.json && !reports.is_empty() {
             out::write(report::json(&reports).as_bytes())?;
         }
-        let (report, messages) = ended?;
+        let run::Ran { report, latency, messages } = ended?;
         if interrupt::came() && report.is_empty() {
             say!("stag: interrupted before anything was measured");
             exit = Exit::Interrupted;
             break;
         }
         out::write(line(args, &report, target.is_some()).as_bytes())?;
+        // What was measured is told, though the file could not be written.
+        if let Some((path, file)) = &mut histogram
+            && let Err(error) = file.write_all(latency.percentile_log().as_bytes())
+        {
+            say!("stag: {}: {error}", path.display());
+            exit = Exit::Failed;
+        }
         for message in &messages {
             say!("stag: {message}");
         }
@@ -115,6 +127,13 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
         out::write(report::json(&reports).as_bytes())?;
     }
     Ok(exit)
+}
+
+/// The file of --histogram. It is made before the load begins, so that a run is not in vain.
+fn histogram(args: &Bench) -> Result<Option<(&Path, File)>, BenchError> {
+    let Some(path) = args.output.histogram.as_deref() else { return Ok(None) };
+    let unmade = |error| BenchError::System(format!("{}: {error}", path.display()));
+    File::create(path).map(|file| Some((path, file))).map_err(unmade)
 }
 
 /// Refuses arguments that contradict each other, before anything is sent.
@@ -177,6 +196,10 @@ fn check(args: &Bench) -> Result<(), BenchError> {
     }
     if args.load.verify && !plan::destroys(args) {
         let what = "--verify checks what it has written itself: use a pattern that writes, or --fill";
+        return Err(BenchError::Usage(what.into()));
+    }
+    if args.output.histogram.is_some() && plan::runs(args).len() > 1 {
+        let what = "--histogram is of one run: give one pattern, one size and one depth";
         return Err(BenchError::Usage(what.into()));
     }
     if args.load.zipf.is_some() && args.load.pattern.iter().any(|pattern| !pattern.is_random()) {

@@ -4,14 +4,16 @@
 use std::fmt::Write as _;
 
 use iscsi_client::tune::Tuning;
+use load::cpu::Spent;
 use load::round;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::drive::Outcome;
 use super::plan::Run;
+use super::series::Interval;
 use super::tally::Tally;
-use crate::args::Bench;
+use crate::args::{Bench, Rdma, Remote};
 
 /// Version of the format: increases when a field changes its meaning or is removed.
 pub const FORMAT: u32 = 1;
@@ -73,6 +75,8 @@ pub struct Report {
     /// I/Os a second that were asked for.
     rate: Option<f64>,
     verify: bool,
+    /// Whether data read from units were delivered into buffers or dropped.
+    receive: &'static str,
     seconds: f64,
     ios: u64,
     reads: u64,
@@ -81,12 +85,20 @@ pub struct Report {
     /// 10⁶ bytes a second.
     mb_s: f64,
     lat_us: Latency,
+    /// `LATENCY:COUNT` of each bucket that has any: the longest latency in it, ns.
+    histogram_ns: String,
+    /// With --interval: the run by intervals.
+    intervals: Option<Vec<Interval>>,
     /// Processor time of this process, µs an I/O.
     client_us: f64,
     /// The same, in percent of one processor.
     client_cpu_percent: f64,
     target_us: Option<f64>,
     target_cpu_percent: Option<f64>,
+    /// Work of all of this machine's processors; `null` without /proc/stat.
+    machine: Option<Machine>,
+    /// Bytes that this process copied, warm-up included; `null` for files.
+    copies: Option<Copies>,
     /// I/Os that were due and could not be sent before the end. `lat_us` counts them with the time
     /// that they waited.
     unsent: u64,
@@ -109,6 +121,57 @@ pub struct Report {
     entries_per_io: Option<f64>,
     /// State of the first session's tuning; `null` if it does not tune itself.
     tuning: Option<Tuned>,
+}
+
+/// Bytes of a run, warm-up included, by who copied them in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Copies {
+    /// Through sockets, in either direction, headers included.
+    crossed: u64,
+    /// Copied in user space.
+    user: u64,
+    /// Copied by the kernel, into sockets and out of them.
+    kernel: u64,
+}
+
+impl From<runtime::Copies> for Copies {
+    fn from(copies: runtime::Copies) -> Self {
+        Self { crossed: copies.crossed(), user: copies.user, kernel: copies.kernel() }
+    }
+}
+
+/// Work of all of this machine's processors during the run, for the load and everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Machine {
+    /// In percent of one processor.
+    cpu_percent: f64,
+    /// In programs, in system calls, in interrupt handlers and in their deferred work, µs an I/O.
+    user_us: f64,
+    system_us: f64,
+    irq_us: f64,
+    softirq_us: f64,
+    /// Interrupts an I/O.
+    interrupts: f64,
+    /// Context switches an I/O.
+    switches: f64,
+}
+
+impl Machine {
+    /// Of a run with `iops` I/Os a second.
+    fn of(cpu: &Spent, iops: f64) -> Option<Self> {
+        let machine = cpu.machine?;
+        let ios = (iops * cpu.time.as_secs_f64()).max(1e-9);
+        let us = |used| round(cpu.each_us(used, iops), 3);
+        Some(Self {
+            cpu_percent: round(cpu.percent(machine.busy()), 2),
+            user_us: us(machine.user),
+            system_us: us(machine.system),
+            irq_us: us(machine.irq),
+            softirq_us: us(machine.softirq),
+            interrupts: round(machine.interrupts as f64 / ios, 4),
+            switches: round(machine.switches as f64 / ios, 4),
+        })
+    }
 }
 
 /// State of a session's tuning.
@@ -155,7 +218,14 @@ impl Report {
     }
 
     /// Of a run over `sessions`.
-    pub fn new(args: &Bench, run: &Run, sessions: usize, tally: &Tally, outcome: &Outcome) -> Self {
+    pub fn new(
+        args: &Bench,
+        run: &Run,
+        sessions: usize,
+        tally: &Tally,
+        outcome: &Outcome,
+        intervals: Option<Vec<Interval>>,
+    ) -> Self {
         let seconds = outcome.seconds.max(1e-9);
         let iops = tally.ios() as f64 / seconds;
         let cpu = outcome.cpu.unwrap_or_default();
@@ -175,6 +245,7 @@ impl Report {
             threads: args.limits.threads,
             rate: args.load.rate,
             verify: args.load.verify,
+            receive: args.load.received().name(),
             seconds: round(outcome.seconds, 6),
             ios: tally.ios(),
             reads: tally.reads,
@@ -182,10 +253,15 @@ impl Report {
             iops: round(iops, 1),
             mb_s: round(iops * f64::from(bs) / 1e6, 3),
             lat_us: Latency::of(&tally.latency),
+            histogram_ns: tally.latency.distribution().to_string(),
+            intervals,
             client_us: us(cpu.own),
             client_cpu_percent: percent(cpu.own),
             target_us: cpu.target.map(us),
             target_cpu_percent: cpu.target.map(percent),
+            machine: Machine::of(&cpu, iops),
+            // The client of files copies where nothing is counted, and a card copies by itself.
+            copies: is_counted(args).then(|| outcome.copies.into()),
             unsent: tally.unsent,
             errors: tally.errors,
             first_error: tally.messages.first().cloned(),
@@ -199,6 +275,12 @@ impl Report {
             tuning: tally.tuning.as_ref().map(Tuned::from),
         }
     }
+}
+
+/// Returns true if this client counts all its copies: it loads units, over TCP or software iWARP.
+fn is_counted(args: &Bench) -> bool {
+    let units = args.urls.iter().all(|url| matches!(url, Remote::Unit(_)));
+    units && args.connect.rdma == Rdma::Software
 }
 
 /// All runs as one JSON document.
@@ -341,8 +423,18 @@ mod tests {
         tally.error(|| "one, \"two\"".into());
         let (time, own, target) =
             (Duration::from_secs(2), Duration::from_millis(500), Some(Duration::from_secs(1)));
-        let outcome = Outcome { seconds: 2.0, cpu: Some(Spent { time, own, target }) };
-        Report::new(&args, &plan::runs(&args)[0], 1, &tally, &outcome)
+        let machine = load::machine::Machine {
+            user: own,
+            system: own,
+            softirq: own,
+            interrupts: 250,
+            switches: 500,
+            ..Default::default()
+        };
+        let copies = runtime::Copies { user: 1, sent: 2, lent: 3, received: 4, dropped: 5 };
+        let outcome =
+            Outcome { seconds: 2.0, cpu: Some(Spent { time, own, target, machine: Some(machine) }), copies };
+        Report::new(&args, &plan::runs(&args)[0], 1, &tally, &outcome, None)
     }
 
     /// Scripts read these fields: to remove one or change its meaning, raise [`FORMAT`].
@@ -367,6 +459,7 @@ mod tests {
             "tuning",
             "rate",
             "verify",
+            "receive",
             "seconds",
             "ios",
             "reads",
@@ -374,10 +467,14 @@ mod tests {
             "iops",
             "mb_s",
             "lat_us",
+            "histogram_ns",
+            "intervals",
             "client_us",
             "client_cpu_percent",
             "target_us",
             "target_cpu_percent",
+            "machine",
+            "copies",
             "unsent",
             "errors",
             "first_error",
@@ -400,7 +497,14 @@ mod tests {
         assert_eq!((&run["iops"], &run["mb_s"]), (&500.0.into(), &2.048.into()));
         assert_eq!((&run["client_us"], &run["target_us"]), (&500.0.into(), &1000.0.into()));
         assert_eq!(run["target_cpu_percent"], 50.0);
-        assert!(run["zipf"].is_null() && run["rate"].is_null());
+        let machine = serde_json::json!({ "cpu_percent": 75.0, "user_us": 500.0, "system_us": 500.0, "irq_us": 0.0,
+            "softirq_us": 500.0, "interrupts": 0.25, "switches": 0.5 });
+        assert_eq!(run["machine"], machine);
+        assert_eq!(run["copies"], serde_json::json!({ "crossed": 14, "user": 1, "kernel": 6 }));
+        assert_eq!(run["receive"], "deliver");
+        assert!(run["zipf"].is_null() && run["rate"].is_null() && run["intervals"].is_null());
+        let histogram: load::Distribution = run["histogram_ns"].as_str().unwrap().parse().unwrap();
+        assert_eq!(histogram.count(), 1000);
     }
 
     #[test]

@@ -26,10 +26,11 @@ use super::generations::BYTES_OF_PLACE;
 use super::medium::{Lost, Medium};
 use super::plan::{self, Part, Run, Seat, Source};
 use super::report::Report;
+use super::series::{Series, Slice};
 use super::tally::Tally;
 use super::unit::Unit;
 use super::verify::Verifier;
-use crate::args::{Bench, Remote};
+use crate::args::{Bench, Receive, Remote};
 
 /// Busy polling before sleep while hardly anything is in flight: longer than a local target takes
 /// to answer. µs.
@@ -50,6 +51,17 @@ struct Common {
     window: OnceLock<Window>,
     errors: Arc<AtomicU64>,
     progress: Vec<Arc<AtomicU64>>,
+    /// With --interval: where each thread counts for it.
+    slices: Vec<Slice>,
+}
+
+/// A run that is over.
+pub struct Ran {
+    pub report: Report,
+    /// The latencies of its I/Os.
+    pub latency: load::Latency,
+    /// Texts of its first errors.
+    pub messages: Vec<String>,
 }
 
 /// A thread's message to the run.
@@ -58,16 +70,14 @@ enum Message {
     Ended(Result<Box<(Tally, Outcome)>, BenchError>),
 }
 
-/// Runs one run. Returns its report and the texts of its first errors.
-pub fn run(
-    args: &Bench,
-    run: &Run,
-    target: Option<u32>,
-    quiet: bool,
-) -> Result<(Report, Vec<String>), BenchError> {
+/// Runs one run.
+pub fn run(args: &Bench, run: &Run, target: Option<u32>, quiet: bool) -> Result<Ran, BenchError> {
     let seats = plan::seats(args);
     let threads = usize::from(args.limits.threads).min(seats.len());
     let sessions = seats.len();
+    let errors = Arc::<AtomicU64>::default();
+    let bs = if run.pattern.is_metadata() { 0 } else { run.bs };
+    let series = args.limits.interval.map(|every| Series::new(every, bs, threads, errors.clone()));
     let common = Arc::new(Common {
         args: args.clone(),
         run: run.clone(),
@@ -75,8 +85,9 @@ pub fn run(
         seats,
         stamp: stamp(args),
         window: OnceLock::new(),
-        errors: Arc::default(),
+        errors,
         progress: (0..threads).map(|_| Arc::default()).collect(),
+        slices: series.iter().flat_map(|series| (0..threads).filter_map(|n| series.slice(n))).collect(),
     });
     let (sender, receiver) = channel();
     let mut handles = Vec::new();
@@ -87,12 +98,14 @@ pub fn run(
         handles.push(handle.map_err(|error| BenchError::System(format!("a thread: {error}")))?);
     }
     drop(sender);
-    let (tally, outcome) = gather(&common, &receiver, threads, quiet)?;
+    let (tally, outcome, series) = gather(&common, &receiver, threads, quiet, series)?;
     for handle in handles {
         // A panicked thread has sent no result, which `gather` has noticed.
         let _ = handle.join();
     }
-    Ok((Report::new(args, run, sessions, &tally, &outcome), tally.messages))
+    let intervals = series.map(|series| series.finish(outcome.seconds));
+    let report = Report::new(args, run, sessions, &tally, &outcome, intervals);
+    Ok(Ran { report, latency: tally.latency, messages: tally.messages })
 }
 
 /// A number that no other run has.
@@ -107,14 +120,23 @@ fn gather(
     receiver: &Receiver<Message>,
     threads: usize,
     quiet: bool,
-) -> Result<(Tally, Outcome), BenchError> {
+    mut series: Option<Series>,
+) -> Result<(Tally, Outcome, Option<Series>), BenchError> {
     let bar = progress_line(quiet);
     let (mut ready, mut ended) = (0, 0);
     let (mut tally, mut outcome) = (Tally::default(), Outcome::default());
     let mut error = None;
     let mut before = (Instant::now(), 0);
     while ended < threads {
-        match receiver.recv_timeout(REDRAW) {
+        let mut patience = REDRAW;
+        if let (Some(series), Some(window)) = (&mut series, common.window.get()) {
+            let now = Instant::now();
+            series.look(*window, now);
+            // After the window there is no next interval to wait for.
+            let left = series.next(*window).checked_duration_since(now);
+            patience = left.filter(|left| !left.is_zero()).map_or(REDRAW, |left| left.min(REDRAW));
+        }
+        match receiver.recv_timeout(patience) {
             Ok(Message::Ready) => {
                 ready += 1;
                 if ready == threads {
@@ -128,6 +150,7 @@ fn gather(
                 tally.add(&part);
                 outcome.seconds = outcome.seconds.max(its.seconds);
                 outcome.cpu = outcome.cpu.or(its.cpu);
+                outcome.copies += its.copies;
             }
             Ok(Message::Ended(Err(its))) => {
                 ended += 1;
@@ -151,7 +174,7 @@ fn gather(
     bar.finish_and_clear();
     match error {
         Some(error) => Err(error),
-        None => Ok((tally, outcome)),
+        None => Ok((tally, outcome, series)),
     }
 }
 
@@ -219,9 +242,10 @@ fn runtime(common: &Common, index: usize, sessions: usize) -> Result<runtime::Ru
     let lone = sessions * usize::from(run.depth) <= 2;
     let cpus = &args.limits.cpus;
     let links = sessions * usize::from(args.connect.connections);
-    // Each verified I/O has a buffer. Receives and the data of writes need buffers too.
-    // So do all that are longer than a buffer: their parts are in flight together.
-    let each = args.load.verify || run.bs as usize > runtime::pool::MAX_ALLOC;
+    // Each I/O whose data are delivered or verified has a buffer. Receives and the data of writes
+    // need buffers too. So do all that are longer: their parts are in flight together.
+    let delivers = args.load.received() == Receive::Deliver;
+    let each = delivers || run.bs as usize > runtime::pool::MAX_ALLOC;
     let buffers = if each { sessions * usize::from(run.depth) + 1 } else { sessions + 1 };
     let config = runtime::Config {
         spin_us: args.limits.spin.unwrap_or(if lone { LONE_SPIN_US } else { 0 }),
@@ -253,6 +277,7 @@ async fn sessions<M: Medium>(
         max_errors: common.args.limits.max_errors,
         progress: common.progress[index].clone(),
         errors: common.errors.clone(),
+        slice: common.slices.get(index).cloned(),
     });
     let mut drivers = Vec::new();
     for seat in seats {
@@ -274,6 +299,7 @@ async fn sessions<M: Medium>(
         }
     };
     let begun = Instant::now();
+    let before = runtime::copies();
     let (mut drivers, outcomes) = each(drivers, |mut driver, seat| {
         let common = common.clone();
         async move {
@@ -287,6 +313,7 @@ async fn sessions<M: Medium>(
         }
     })
     .await?;
+    let mut outcome = Outcome { copies: runtime::copies() - before, ..Outcome::default() };
     if common.args.load.verify {
         drivers = each(drivers, |mut driver, _| async move {
             let result = driver.pass(Phase::Check).await;
@@ -295,7 +322,6 @@ async fn sessions<M: Medium>(
         .await?
         .0;
     }
-    let mut outcome = Outcome::default();
     for its in outcomes {
         outcome.seconds = outcome.seconds.max(its.seconds);
         outcome.cpu = outcome.cpu.or(its.cpu);

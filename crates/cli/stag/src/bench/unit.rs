@@ -9,7 +9,7 @@ use super::BenchError;
 use super::medium::{End, Io, Lost, Medium, Outcome};
 use super::plan::{Run, Seat};
 use super::tally::Tally;
-use crate::args::{Bench, Remote};
+use crate::args::{Bench, Receive, Remote};
 use crate::client::connect;
 
 /// Most times that a command is sent again after its session was lost. High, since the time to
@@ -24,6 +24,8 @@ pub struct Unit {
     block_len: u32,
     bytes: u64,
     most: u64,
+    /// Reads fill a buffer, also if it is not verified.
+    deliver: bool,
 }
 
 impl From<Error> for Lost {
@@ -51,7 +53,16 @@ impl Medium for Unit {
         if args.load.initiators > 1 {
             options.initiator = format!("{}.{}", options.initiator, seat.initiator + 1);
         }
-        let session = Session::connect(&connect::place(url), options).await.map_err(failed)?;
+        let mut place = connect::place(url);
+        if !options.portals.is_empty() {
+            // Sessions begin at the portals in turn.
+            let own = (std::mem::take(&mut place.host), place.port);
+            let turn = (seat.index % (options.portals.len() as u64 + 1)) as usize;
+            options.portals.insert(0, own);
+            options.portals.rotate_left(turn);
+            (place.host, place.port) = options.portals.remove(0);
+        }
+        let session = Session::connect(&place, options).await.map_err(failed)?;
         let disk = Disk::open(&session, url.lun.unwrap_or(0)).await.map_err(failed)?;
         let block_len = disk.block_len();
         Ok(Self {
@@ -60,6 +71,7 @@ impl Medium for Unit {
             block_len,
             bytes: disk.len(),
             most: u64::from(disk.max_transfer()) * u64::from(block_len),
+            deliver: args.load.received() == Receive::Deliver,
         })
     }
 
@@ -81,7 +93,7 @@ impl Medium for Unit {
         let (cdb, transfer) = match io {
             Io::Write(data) => (build::write(lba, blocks, Flags::default()), Transfer::Write(data)),
             Io::Read { keep } => {
-                let transfer = if keep {
+                let transfer = if keep || self.deliver {
                     let mut buffer = pool::alloc(bs as usize).ok_or(NO_MEMORY)?;
                     buffer.set_len(bs as usize);
                     Transfer::Read(buffer)

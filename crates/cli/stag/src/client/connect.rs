@@ -120,6 +120,7 @@ pub fn options_without_chap(args: &Connect) -> Options {
         iser_unsolicited: u32::try_from(args.iser_unsolicited).unwrap_or(u32::MAX),
         iser_provider: args.rdma.into(),
         connections: args.connections,
+        portals: args.portals.clone(),
         spread: match args.spread {
             Spread::LeastOutstanding => iscsi_client::Spread::LeastOutstanding,
             Spread::RoundRobin => iscsi_client::Spread::RoundRobin,

@@ -1,6 +1,7 @@
 //! The subcommands for units of any target and files of any NFS server. Each runs on a ring of its
 //! own, prints, and returns its exit status.
 
+mod compare;
 pub mod connect;
 pub mod copy;
 mod facts;
@@ -9,6 +10,7 @@ mod kept;
 mod ls;
 pub mod nfs;
 mod nfs_ls;
+mod node;
 mod transfer;
 mod tree;
 

@@ -13,7 +13,7 @@ use super::copy::{
     Copied, CopyError, Disk, Pace, Plan, Sink, Source, Stream, Work, copy, open_input, open_output,
 };
 use super::nfs::Intent;
-use super::tree;
+use super::{compare, tree};
 use crate::args::{Cat, Connect, Cp, Place, Read, Remote, Transfer, Tuning, Write};
 use crate::image;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -63,6 +63,10 @@ pub async fn cp(args: &Cp) -> Result<(), TransferError> {
     let plan = Plan { work, verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
     if work != Work::Copy && args.to == Place::Stdio {
         return Err(CopyError::Misfit("stdout has nothing to compare with".into()).into());
+    }
+    if args.recursive && args.check {
+        let compared = compare::compare_trees(&args.from, &args.to, &plan, &args.transfer, &args.connect);
+        return Ok(compared.await?);
     }
     if args.recursive {
         let keeping = tree::Keeping { preserve: args.preserve, resume: args.resume };

@@ -2,29 +2,23 @@
 //! flight. Names and links from a server never lead out of the destination directory.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use nfs_client::{Attributes, Client, Cursor, Entry, Error, FileType, Handle, SetAttributes, Status, Url};
+use nfs_client::{Client, Cursor, Entry, Error, FileType, Handle, SetAttributes, Status, Url};
 
 use super::connect::Opened;
-use super::copy::{CopyError, Disk, Plan, RemoteError, Sink, Source, Work, copy, open_input, open_output};
+use super::copy::{CopyError, Plan, Sink, Work, open_output};
 use super::kept::{About, Kind, Made};
 use super::nfs::{self, OpenFile};
+use super::node::{Node, at, is_lost, no_tree, on, through};
 use crate::args::{Connect, Place, Remote, Rm, Transfer};
 use crate::progress::Progress;
 use crate::work::{self, Jobs};
-
-/// A file or directory to copy.
-enum Node {
-    Local(PathBuf),
-    Remote { client: Client, url: Url, handle: Handle, of: Attributes },
-}
 
 /// The destination of a node: a name in a directory.
 enum Spot {
@@ -36,76 +30,6 @@ enum Spot {
 enum Inside {
     Local(PathBuf),
     Remote { client: Client, url: Url, directory: Handle },
-}
-
-fn at(url: &Url) -> impl FnOnce(Error) -> CopyError {
-    let place = url.to_string();
-    move |error| CopyError::Remote { place, error: RemoteError::File(error) }
-}
-
-fn on(path: &std::path::Path) -> impl FnOnce(io::Error) -> CopyError {
-    let place = path.display().to_string();
-    move |error| CopyError::Io { place, error }
-}
-
-impl Node {
-    fn place(&self) -> String {
-        match self {
-            Self::Local(path) => path.display().to_string(),
-            Self::Remote { url, .. } => url.to_string(),
-        }
-    }
-
-    fn about(&self) -> Result<About, CopyError> {
-        match self {
-            Self::Local(path) => Ok(About::from(&path.symlink_metadata().map_err(on(path))?)),
-            Self::Remote { of, .. } => Ok(About::from(of)),
-        }
-    }
-
-    async fn open(&self) -> Result<Source<Opened>, CopyError> {
-        match self {
-            Self::Local(path) => open_input(path),
-            Self::Remote { client, url, handle, of } => {
-                let opened = OpenFile::known(client, handle, of, url.to_string()).await;
-                Ok(Source::Unit(Rc::new(Opened::File(opened.map_err(at(url))?))))
-            }
-        }
-    }
-
-    async fn target(&self) -> Result<Vec<u8>, CopyError> {
-        match self {
-            Self::Local(path) => Ok(std::fs::read_link(path).map_err(on(path))?.into_os_string().into_vec()),
-            Self::Remote { client, url, handle, .. } => client.read_link(handle).await.map_err(at(url)),
-        }
-    }
-
-    /// Passes each of its entries to `take`.
-    async fn children(&self, mut take: impl FnMut(Vec<u8>, Node)) -> Result<(), CopyError> {
-        match self {
-            Self::Local(path) => {
-                for entry in std::fs::read_dir(path).map_err(on(path))? {
-                    let entry = entry.map_err(on(path))?;
-                    take(entry.file_name().into_vec(), Node::Local(entry.path()));
-                }
-            }
-            Self::Remote { client, url, handle, .. } => {
-                let (mut cursor, mut names) = (Cursor::default(), HashSet::new());
-                while let Some(page) = client.list(handle, &mut cursor).await.map_err(at(url))? {
-                    for Entry { name, handle, attributes } in page {
-                        // After a link of this name, a directory of the same name would be written
-                        // through the link.
-                        if !names.insert(name.clone()) {
-                            return Err(at(url)(Error::Nonsense("a directory has a name twice")));
-                        }
-                        let (client, url) = (client.clone(), url.join(&name));
-                        take(name, Node::Remote { client, url, handle, of: attributes });
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Inside {
@@ -293,13 +217,6 @@ impl Copying {
     }
 }
 
-/// Whether the server of a file cannot be reached, or has not answered for as long as a client
-/// waits.
-fn is_lost(error: &CopyError) -> bool {
-    let CopyError::Remote { error: RemoteError::File(error), .. } = error else { return false };
-    error.is_unreachable() || matches!(error, Error::Silent { .. })
-}
-
 /// Options of a tree copy.
 #[derive(Clone, Copy)]
 pub struct Keeping {
@@ -318,28 +235,9 @@ pub async fn copy_tree(
     connect: &Connect,
     keeping: Keeping,
 ) -> Result<(), CopyError> {
-    let no_tree = |place: &Place| {
-        CopyError::Misfit(format!("{place} has no directories: -r copies local ones and those of NFS"))
-    };
     let mut clients = Vec::new();
-    let node = match from {
-        Place::File(path) => Node::Local(path.clone()),
-        Place::Remote(Remote::File(url)) => {
-            let client = nfs::connect(url, connect).await.map_err(at(url))?;
-            clients.push(client.clone());
-            let (handle, of) = client.find(url, true).await.map_err(at(url))?;
-            Node::Remote { client, url: url.clone(), handle, of }
-        }
-        other => return Err(no_tree(other)),
-    };
-    let name = match &node {
-        Node::Local(path) => {
-            // Also of `.` and `..`.
-            let whole = path.canonicalize().map_err(on(path))?;
-            whole.file_name().map(|name| name.as_bytes().to_vec())
-        }
-        Node::Remote { url, .. } => url.components().last().map(<[u8]>::to_vec),
-    };
+    let node = Node::find(from, connect, &mut clients).await?;
+    let name = node.name()?;
     let spot = match to {
         Place::File(path) => match (path.is_dir(), name) {
             (true, Some(name)) => Spot::Local(path.join(OsStr::from_bytes(&name))),
@@ -419,25 +317,8 @@ async fn one(node: &Node, spot: Spot, copying: &Copying, jobs: &Jobs<(Node, Spot
         }
         Kind::File => {
             let (source, (sink, made)) = (node.open().await?, spot.create(mode).await?);
-            let mut files = Vec::new();
-            if let Source::Unit(file) = &source {
-                files.push(file.clone());
-            }
-            // Local files stay in the page cache; files on a server are made stable.
-            let mut sync = false;
-            if let Sink::Unit(file) = &sink {
-                files.push(file.clone());
-                sync = true;
-            }
-            let plan = Plan { sync, ..copying.plan.clone() };
-            let copied = copy(source, sink, &plan, |bytes| progress.bytes(bytes)).await;
-            for file in files {
-                let closed = file.close().await;
-                if copied.is_ok() {
-                    closed.map_err(|error| CopyError::Remote { place: file.place(), error })?;
-                }
-            }
-            progress.file(copied?.holes);
+            let copied = through(source, sink, &copying.plan, progress).await?;
+            progress.file(copied.holes);
             made
         }
         Kind::Other => {

@@ -70,7 +70,7 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     super::exports::nfs(&mut given, &mut config, place, problems);
     super::exports::exports(&mut given, &mut config, place, problems);
     config.secret_files = place.secret_files.take();
-    one_use_of_each_path(&config, given.span.clone(), problems);
+    units_together(&config, given.span.clone(), problems);
     given.end(problems);
     config
 }
@@ -87,7 +87,7 @@ fn managed(
     let mut config = Config { targets, ..Config::default() };
     super::exports::exports(&mut given, &mut config, place, problems);
     config.secret_files = place.secret_files.take();
-    one_use_of_each_path(&config, given.span.clone(), problems);
+    units_together(&config, given.span.clone(), problems);
     given.end(problems);
     config
 }
@@ -527,8 +527,11 @@ fn acl_lun(
     Some(AclLun { unit: lun.value, seen_as, read_only })
 }
 
-/// Two units that write to one file destroy each other's data.
-fn one_use_of_each_path(config: &Config, span: Range<usize>, problems: &mut Problems) {
+/// Mistakes of units together: two that write to one file destroy each other's data.
+fn units_together(config: &Config, span: Range<usize>, problems: &mut Problems) {
+    if let Some(what) = config.too_many_stages() {
+        problems.error(&span, what, "take `stages` out of some");
+    }
     for medium in config.media_of_two() {
         let what = format!("two units use {}", medium.display());
         problems.error(&span, what, "give each its own file, or make both read-only with ro = true");

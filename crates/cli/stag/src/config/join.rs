@@ -1,9 +1,10 @@
 //! The join of two configurations: the administrator's, and the targets and exports of the managed
 //! document.
 
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use super::model::Config;
 
@@ -44,13 +45,16 @@ impl Config {
         if let Some((_, what)) = self.contradicting_export() {
             twice.push(format!("{what}; they are in {places}: say the same of `async` in both"));
         }
+        if let Some(what) = self.too_many_stages() {
+            twice.push(format!("{what}; they are in {places}: take it out of some"));
+        }
         if twice.is_empty() { Ok(self) } else { Err(twice) }
     }
 
     /// Media that two units use of which one writes: they would destroy each other's data.
     /// A unit of the group of gateways is one, wherever it is seen.
     pub fn media_of_two(&self) -> Vec<OsString> {
-        let mut used: HashMap<OsString, (bool, bool)> = HashMap::new();
+        let mut used: HashMap<Cow<'_, OsStr>, (bool, bool)> = HashMap::new();
         let mut found = Vec::new();
         for unit in self.targets.iter().flat_map(|target| &target.units) {
             let Some(medium) = unit.spec.backing.medium() else { continue };
@@ -60,7 +64,7 @@ impl Config {
                 Entry::Occupied(mut others) => {
                     let (other_writes, other_shared) = others.get_mut();
                     if (*other_writes || writes) && !(*other_shared && shared) {
-                        found.push(others.key().clone());
+                        found.push(others.key().clone().into_owned());
                     } else {
                         *other_writes |= writes;
                     }

@@ -28,10 +28,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use miette::NamedSource;
+use toml::Spanned;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
 pub use decode::{HTTP_PORT, ISCSI_PORT, LINK_PORT, LUNS, address, address_or};
+#[cfg(test)]
+pub use model::MOST_UNITS_WITH_STAGES;
 pub use model::{
     Acl, Alua, AluaGroup, Auth, Client, Config, Crc, Daemon, Export, GatewayMember, Gateways, Http, Isns,
     Lun, Portal, Target, Transports, lets_in,
@@ -108,10 +111,34 @@ pub fn load(path: &Path, serves: bool) -> Result<(Config, Vec<Shown>), LoadError
 /// # Errors
 /// All mistakes of the text at once.
 pub fn load_text(name: &str, text: &str, place: &Place<'_>) -> Result<(Config, Vec<Shown>), ConfigErrors> {
-    let (config, problems) = parse(text, place);
-    let source = Arc::new(NamedSource::new(name, mask::mask(text)).with_language("toml"));
-    let shown =
-        |problems: Vec<Problem>| problems.into_iter().map(|problem| Shown::new(problem, &source)).collect();
+    loaded(name, text, parse(text, place))
+}
+
+/// As [`load_text`], of a text that has been parsed.
+///
+/// # Errors
+/// Its mistakes.
+pub fn load_document(
+    name: &str,
+    text: &str,
+    document: &Spanned<DeTable<'_>>,
+    place: &Place<'_>,
+) -> Result<(Config, Vec<Shown>), ConfigErrors> {
+    loaded(name, text, decoded(document, place))
+}
+
+fn loaded(
+    name: &str,
+    text: &str,
+    (config, problems): (Option<Config>, Vec<Problem>),
+) -> Result<(Config, Vec<Shown>), ConfigErrors> {
+    let shown = |problems: Vec<Problem>| -> Vec<Shown> {
+        if problems.is_empty() {
+            return Vec::new();
+        }
+        let source = Arc::new(NamedSource::new(name, mask::mask(text)).with_language("toml"));
+        problems.into_iter().map(|problem| Shown::new(problem, &source)).collect()
+    };
     match config {
         Some(config) => Ok((config, shown(problems))),
         None => Err(ConfigErrors { path: name.to_owned(), errors: shown(problems) }),
@@ -139,17 +166,22 @@ pub fn load_or_show(path: &Path, serves: bool) -> Result<Config, Exit> {
 
 /// Reads and checks `text`: a configuration with warnings, or none with errors (and warnings).
 fn parse(text: &str, place: &Place<'_>) -> (Option<Config>, Vec<Problem>) {
-    let mut problems = Problems::default();
-    let config = match DeTable::parse(text) {
-        Ok(document) => Some(decode::document(&document, place, &mut problems)),
+    match DeTable::parse(text) {
+        Ok(document) => decoded(&document, place),
         Err(error) => {
+            let mut problems = Problems::default();
             let span = error.span().unwrap_or(0..0);
             let (what, instead) = explain(error.message());
             problems.error(&span, what, instead);
-            None
+            (None, problems.into_sorted())
         }
-    };
-    (config.filter(|_| !problems.fatal()), problems.into_sorted())
+    }
+}
+
+fn decoded(document: &Spanned<DeTable<'_>>, place: &Place<'_>) -> (Option<Config>, Vec<Problem>) {
+    let mut problems = Problems::default();
+    let config = decode::document(document, place, &mut problems);
+    ((!problems.fatal()).then_some(config), problems.into_sorted())
 }
 
 /// The TOML parser's words, with what to do about the common ones.

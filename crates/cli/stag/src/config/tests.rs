@@ -192,6 +192,24 @@ fn limits_are_read_alike_for_units_and_initiators() {
 }
 
 #[test]
+fn the_units_whose_stages_are_counted_are_bounded() {
+    let unit =
+        |lun: usize| format!("[[target.unit]]\nlun = {lun}\npath = \"mem:1M\"\nstages = {}\n", lun != 7);
+    let text = |units: usize| {
+        let units: String = (0..units).map(unit).collect();
+        format!("[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n{units}")
+    };
+    let (config, problems) = with_directory(&text(MOST_UNITS_WITH_STAGES + 1), Path::new("/nowhere"));
+    assert_eq!(problems, []);
+    let found = errors(&text(MOST_UNITS_WITH_STAGES + 2));
+    assert!(found[0].1.starts_with("33 units have `stages`"), "{found:?}");
+    let other = text(9).replace("example:t", "example:u");
+    let (other, _) = with_directory(&other, Path::new("/nowhere"));
+    let twice = config.unwrap().join(other.unwrap(), "both").unwrap_err();
+    assert!(twice[0].contains("40 units have `stages`"), "{twice:?}");
+}
+
+#[test]
 fn a_link_local_address_names_its_interface() {
     let scope = |text: &str| match address(text)? {
         std::net::SocketAddr::V6(address) => Some((address.port(), address.scope_id())),

@@ -1,11 +1,16 @@
-//! `acknowledge`: clears the problems of a unit or an export that an administrator knows of. After a
-//! failed flush, SYNCHRONIZE CACHE may succeed again.
+//! `acknowledge`: clears the problems of a unit or an export that an administrator knows of. After
+//! a failed flush, SYNCHRONIZE CACHE may succeed again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::apply::Outcome;
 use super::client::{CallError, Client};
 use super::daemon::Daemon;
+use super::plan::{
+    Kind::{Changed, Removed},
+    Plan,
+};
 use super::protocol::{Fault, Kind, Request, json};
 use crate::args;
 use crate::exit::Exit;
@@ -21,6 +26,8 @@ struct Wanted {
     target: Option<String>,
     lun: Option<u16>,
     export: Option<String>,
+    #[serde(default)]
+    dry_run: bool,
 }
 
 /// The verb's answer.
@@ -41,9 +48,11 @@ struct Acknowledged {
 /// # Errors
 /// There is no such unit or export, or the mark of its failed flush cannot be removed.
 pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
-    let wanted = match request.arguments()? {
-        Wanted { target: Some(target), lun: Some(lun), export: None } => Served::Unit { target, lun },
-        Wanted { target: None, lun: None, export: Some(export) } => Served::Export { export },
+    let asked: Wanted = request.arguments()?;
+    let dry_run = asked.dry_run;
+    let wanted = match asked {
+        Wanted { target: Some(target), lun: Some(lun), export: None, .. } => Served::Unit { target, lun },
+        Wanted { target: None, lun: None, export: Some(export), .. } => Served::Export { export },
         _ => return Err(Fault::new(Kind::Request, "`target` and `lun`, or `export`, are needed")),
     };
     let running = daemon.running();
@@ -64,6 +73,11 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     let names = |report: &backing::health::Report| -> Vec<String> {
         report.problems.iter().map(|problem| problem.kind.name().to_owned()).collect()
     };
+    if dry_run {
+        let report = health.as_ref().map(|health| health.look());
+        let plan = planned(&wanted, report.as_ref());
+        return json(&Outcome::planned(plan, daemon.running().parts.generation));
+    }
     let Some(health) = health else {
         return json(&Acknowledged {
             served: wanted,
@@ -97,6 +111,19 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     })
 }
 
+/// The problems that an acknowledgement clears. One that persists is reported again.
+fn planned(served: &Served, report: Option<&backing::health::Report>) -> Plan {
+    let mut plan = Plan::default();
+    for problem in report.iter().flat_map(|report| &report.problems) {
+        plan.add(Removed, format!("{served}: {}", problem.kind.name()), None);
+    }
+    if report.is_some_and(|report| report.refuses_flushes) {
+        let what = "what was lost stays lost, and initiators no longer hear of it".to_owned();
+        plan.add(Changed, format!("{served}: flushes may succeed again"), Some(what));
+    }
+    plan
+}
+
 pub fn command(args: &args::Acknowledge) -> Exit {
     match run(args) {
         Ok(text) => out::print(&text),
@@ -115,9 +142,15 @@ fn run(args: &args::Acknowledge) -> Result<String, CallError> {
             arguments.insert("export".into(), export.as_str().into());
         }
     }
+    if args.dry_run {
+        arguments.insert("dry_run".into(), true.into());
+    }
     let value = Client::connect(args.at.control.as_deref())?.call(VERB, arguments, |_| ())?;
     if args.json {
         return Ok(format!("{value:#}\n"));
+    }
+    if args.dry_run {
+        return Outcome::shown(value);
     }
     let done: Acknowledged = serde_json::from_value(value)?;
     let mut text = match done.problems.as_slice() {

@@ -6,20 +6,24 @@ use scsi::data::target_port_groups::AccessState;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::apply::Outcome;
 use super::client::{CallError, Client};
 use super::daemon::Daemon;
+use super::plan::{Kind::Changed, Plan};
 use super::protocol::{Fault, Kind, json};
 use crate::args;
 use crate::exit::Exit;
 use crate::out;
 
-/// The verb's arguments: all three for a change, none to list.
+/// The verb's arguments: target, group and state for a change, none to list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
     target: Option<String>,
     group: Option<u16>,
     state: Option<String>,
+    #[serde(default)]
+    dry_run: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,8 +60,18 @@ pub fn answer(daemon: &Daemon, wanted: Wanted) -> Result<Value, Fault> {
         (Some(target), Some(group), Some(state)) => {
             let state = AccessState::named(&state)
                 .ok_or_else(|| Fault::new(Kind::Request, format!("alua: {state} is no state")))?;
-            let set = daemon.server.set_access(&target, group, state);
-            set.map_err(|error| Fault::new(Kind::Refused, error.to_string()))?;
+            let refused = |error: iscsi_server::SetAccessError| Fault::new(Kind::Refused, error.to_string());
+            if wanted.dry_run {
+                let before = daemon.server.would_set_access(&target, group, state).map_err(refused)?;
+                let mut plan = Plan::default();
+                if let Some(before) = before {
+                    let (from, to) = (before.name(), state.name());
+                    let what = format!("{target}: target port group {group} from {from} to {to}");
+                    plan.add(Changed, what, Some("initiators are told of other path states".to_owned()));
+                }
+                return json(&Outcome::planned(plan, daemon.running().parts.generation));
+            }
+            daemon.server.set_access(&target, group, state).map_err(refused)?;
             tracing::info!(
                 target: iscsi_server::audit::TARGET,
                 what = "alua",
@@ -105,7 +119,13 @@ fn run(args: &args::Alua) -> Result<String, CallError> {
         wanted.insert("group".into(), group.into());
         wanted.insert("state".into(), state.clone().into());
     }
+    if args.dry_run {
+        wanted.insert("dry_run".into(), true.into());
+    }
     let answer = client.call("alua", wanted, |_| {})?;
+    if args.dry_run && !args.json {
+        return Outcome::shown(answer);
+    }
     if args.json {
         return Ok(format!("{answer:#}\n"));
     }

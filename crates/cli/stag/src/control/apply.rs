@@ -196,7 +196,7 @@ pub fn apply(
         return Err(Fault::new(Kind::Conflict, what));
     }
     let is_managed = matches!(change, Change::Managed(_));
-    let (config, mut parts, keeps) = next(&running, change)?;
+    let Next { config, mut parts, written } = next(&running, change)?;
     let fates = running.units.fates(&config, force);
     let sessions: Sessions = daemon
         .server
@@ -208,7 +208,7 @@ pub fn apply(
         .collect();
     let plan = Plan::new(&running.config, &config, &fates, &sessions);
     // Whoever asks for what is there gets it, and disturbs nobody's plan.
-    let is_there = is_managed && !keeps && plan.is_empty();
+    let is_there = is_managed && written.is_none() && plan.is_empty();
     if dry_run || is_there {
         return Ok(Outcome {
             applied: is_there && !dry_run,
@@ -243,10 +243,10 @@ pub fn apply(
     let prepared = prepared.and_then(|()| daemon.files.prepare(&mut change, nfs));
     prepared.map_err(|error| take_back(error.to_string()))?;
     let grown = running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
-    if let Some(document) = parts.managed.as_ref().filter(|_| keeps) {
+    if let Some(text) = written {
         let kept = managed::path().and_then(|path| {
             earlier::keep(&path, now)?;
-            document.write(&path)
+            managed::write(&path, &text)
         });
         kept.map_err(|error| {
             grown.into_iter().for_each(Grown::undo);
@@ -255,6 +255,9 @@ pub fn apply(
     }
     progress(json!({ "step": "changing what is served" }));
     let applied = change.commit();
+    if let (Some(gateway), Some(shared)) = (daemon.gateways(), &units.shared) {
+        shared.follow(gateway, &config);
+    }
     // A file may have grown, by this change or another program.
     disks(&units).for_each(|disk| disk.revalidate());
     // Settings for the next start keep their old values here, so that the next change reports them
@@ -283,10 +286,18 @@ pub fn apply(
     })
 }
 
-/// The configuration after `change`, its parts, and whether the managed document is another one.
-fn next(running: &Running, change: Change<'_>) -> Result<(Config, Parts, bool), Fault> {
+/// The configuration after a change.
+struct Next {
+    config: Config,
+    parts: Parts,
+    /// The managed document, where it is another one than before.
+    written: Option<Text>,
+}
+
+/// Makes the configuration that `change` leads to. Nothing is written, and nothing served changes.
+fn next(running: &Running, change: Change<'_>) -> Result<Next, Fault> {
     let mut parts = running.parts.clone();
-    let mut keeps = false;
+    let mut is_new = false;
     let file = match change {
         Change::File(config, name) => {
             parts.file = name;
@@ -298,21 +309,21 @@ fn next(running: &Running, change: Change<'_>) -> Result<(Config, Parts, bool), 
                             configuration, and restart it";
                 return Err(Fault::new(Kind::Refused, what));
             };
-            let file = managed.without(running.config.clone());
+            let file = managed.without(&running.config);
             edit(managed)?;
-            keeps = running.parts.managed.as_ref() != Some(managed);
+            is_new = running.parts.managed.as_ref() != Some(managed);
             file
         }
     };
-    let config = match &parts.managed {
-        None => file,
-        Some(managed) => managed.join(file, &parts.file).map_err(|error| {
-            let plain = error.lines();
-            let shown = format!("{:?}", miette::Report::new(error));
-            Fault { plain: Some(plain), ..Fault::new(Kind::Config, shown) }
-        })?,
+    let Some(managed) = &parts.managed else {
+        return Ok(Next { config: file, parts, written: None });
     };
-    Ok((config, parts, keeps))
+    let (config, text) = managed.join(file, &parts.file).map_err(|error| {
+        let plain = error.lines();
+        let shown = format!("{:?}", miette::Report::new(error));
+        Fault { plain: Some(plain), ..Fault::new(Kind::Config, shown) }
+    })?;
+    Ok(Next { config, parts, written: is_new.then_some(text) })
 }
 
 fn disks(units: &Units) -> impl Iterator<Item = &Arc<DiskUnit>> {

@@ -201,11 +201,22 @@ pub fn counted(connections: usize) -> String {
 /// # Errors
 /// It is not being drained.
 pub fn undrain(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
-    let scope = request.arguments::<Wanted>()?.scope()?;
-    match daemon.server.undrain(&scope) {
-        true => Ok(json!({})),
-        false => Err(Fault::new(Kind::Refused, format!("{scope} is not being drained"))),
+    let wanted: Wanted = request.arguments()?;
+    let scope = wanted.scope()?;
+    let is_drained = if wanted.dry_run {
+        daemon.server.drains().iter().any(|drain| drain.scope == scope)
+    } else {
+        daemon.server.undrain(&scope)
+    };
+    if !is_drained {
+        return Err(Fault::new(Kind::Refused, format!("{scope} is not being drained")));
     }
+    if !wanted.dry_run {
+        return Ok(json!({}));
+    }
+    let mut plan = Plan::default();
+    plan.add(Change::Changed, format!("{scope}: logins are accepted again"), None);
+    json(&Outcome::planned(plan, daemon.running().parts.generation))
 }
 
 /// Answers `drains`.
@@ -248,12 +259,13 @@ fn run(args: &args::Drain) -> Result<String, CallError> {
     let Value::Object(arguments) = serde_json::to_value(&wanted)? else {
         return Ok(String::new());
     };
-    if args.undo {
-        client.call("undrain", arguments, |_| ())?;
+    let verb = if args.undo { "undrain" } else { "drain" };
+    if args.undo && !args.dry_run {
+        client.call(verb, arguments, |_| ())?;
         return Ok(String::new());
     }
     if args.dry_run {
-        let value = client.call("drain", arguments, |_| ())?;
+        let value = client.call(verb, arguments, |_| ())?;
         return Ok(if args.json { format!("{value:#}\n") } else { Outcome::shown(value)? });
     }
     let mut last = String::new();

@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use backing::size::Size;
-use iscsi_server::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
@@ -65,15 +64,16 @@ pub struct ExportStatus {
     pub health: ServedHealth,
 }
 
+#[cfg(any(feature = "http", feature = "top"))]
 impl ExportStatus {
     /// Its counts in a unit's form. Calls count as other commands.
-    pub fn io(&self) -> Counts {
-        Counts {
+    pub fn io(&self) -> iscsi_server::Counts {
+        iscsi_server::Counts {
             others: self.calls,
             read_bytes: self.read_bytes,
             written_bytes: self.written_bytes,
             failed: self.errors,
-            ..Counts::default()
+            ..Default::default()
         }
     }
 }

@@ -16,7 +16,7 @@ use super::client::{CallError, Client};
 use super::daemon::Daemon;
 use super::plan::{Kind::Changed, Plan};
 use super::protocol::{Fault, Kind, Request, json as to_json};
-use crate::args;
+use crate::args::{self, At};
 use crate::config::gateways::unit_number;
 use crate::exit::Exit;
 use crate::out;
@@ -162,8 +162,9 @@ fn planned(group: &Gateway, asked: Change) -> Result<Plan, Fault> {
         "its commands wait for some milliseconds, and initiators are told of other path states";
     let moves = group.plan(asked).map_err(|why| Fault::new(Kind::Refused, why))?;
     let mut plan = Plan::default();
+    let images = group.images();
     for (unit, from, to) in moves {
-        let what = format!("{}: from gateway {from} to gateway {to}", name(group.images(), unit));
+        let what = format!("{}: from gateway {from} to gateway {to}", name(&images, unit));
         plan.add(Changed, what, Some(DISTURBS.to_owned()));
     }
     Ok(plan)
@@ -210,7 +211,7 @@ fn image(daemon: &Daemon, unit: &str) -> Result<ImageName, Fault> {
 pub fn status(group: &Gateway) -> GroupStatus {
     let status = group.status();
     let is_in = status.view.is_some();
-    let (view, links) = (status.view.unwrap_or_default(), group.links());
+    let (view, links, images) = (status.view.unwrap_or_default(), group.links(), group.images());
     let is_member = |number: &u16| view.gateways.iter().any(|row| row.gateway.0 == *number);
     // Who is not in the group does not know of others.
     let is_missing = |number: &u16| if is_in { !is_member(number) } else { *number == group.number() };
@@ -236,7 +237,7 @@ pub fn status(group: &Gateway) -> GroupStatus {
             Place::Moving { .. } | Place::Vacant => (None, None),
         };
         SharedUnit {
-            image: name(group.images(), unit.0),
+            image: name(&images, unit.0),
             owner,
             moving_to,
             here: view.here.binary_search(unit).is_ok(),
@@ -329,7 +330,7 @@ pub fn command(args: &args::Gateways) -> Exit {
     match &args.action {
         None => show(run(args)),
         Some(args::GatewaysAction::Spread(spread)) => {
-            show(call(spread.at.control.as_deref(), SPREAD, Map::new()).map(|_| String::new()))
+            show(change(&spread.at, SPREAD, json!({ "dry_run": spread.dry_run }), |_| String::new()))
         }
         Some(args::GatewaysAction::Secret(secret)) => {
             match crate::gateways::secret::lines(secret.after.as_deref()) {
@@ -344,9 +345,8 @@ pub fn command(args: &args::Gateways) -> Exit {
 }
 
 pub fn move_command(args: &args::Move) -> Exit {
-    let arguments = [("unit", json!(args.unit)), ("gateway", json!(args.gateway))];
-    let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    show(call(args.at.control.as_deref(), MOVE, arguments).map(|done| {
+    let asked = json!({ "unit": args.unit, "gateway": args.gateway, "dry_run": args.dry_run });
+    show(change(&args.at, MOVE, asked, |done| {
         format!(
             "{} is at gateway {} after {:.0} ms\n",
             done["image"].as_str().unwrap_or_default(),
@@ -354,6 +354,14 @@ pub fn move_command(args: &args::Move) -> Exit {
             done["took_ms"].as_f64().unwrap_or_default()
         )
     }))
+}
+
+/// Changes owners, or plans it: what is printed.
+fn change(at: &At, verb: &str, asked: Value, done: impl Fn(Value) -> String) -> Result<String, CallError> {
+    let is_plan = asked["dry_run"] == true;
+    let Value::Object(arguments) = asked else { return Ok(String::new()) };
+    let said = call(at.control.as_deref(), verb, arguments)?;
+    if is_plan { Outcome::shown(said) } else { Ok(done(said)) }
 }
 
 fn show(done: Result<String, CallError>) -> Exit {

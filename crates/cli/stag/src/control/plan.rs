@@ -9,7 +9,7 @@ use crate::config::settings::{Applies, Difference, Group};
 use crate::config::{Acl, Alua, Client, Config, GatewayMember, Gateways, Target};
 use crate::convert;
 use crate::unit::UnitSpec;
-use crate::units::{Fate, Place, Units, place};
+use crate::units::{self, Fate, Place, Units};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -70,8 +70,9 @@ impl Plan {
                     None,
                 ),
             }
+            let iqn = units::name(&target.iqn);
             for lun in &target.units {
-                if let Some(Fate::Refused(why)) = fates.get(&place(&target.iqn, lun.lun)) {
+                if let Some(Fate::Refused(why)) = fates.get(&(iqn.clone(), lun.lun)) {
                     plan.refused.push(format!("{} LUN {}: {why}", target.iqn, lun.lun));
                 }
             }
@@ -336,6 +337,7 @@ impl Plan {
 
     fn units(&mut self, old: &Target, new: &Target, fates: &HashMap<Place, Fate>, sessions: &Sessions) {
         let name = &new.iqn;
+        let iqn = units::name(name);
         let who = initiators(sessions, name, |_| true);
         let told = || (!who.is_empty()).then(|| format!("{} told by unit attention", people(&who)));
         let before: HashMap<u16, &UnitSpec> = old.units.iter().map(|unit| (unit.lun, &unit.spec)).collect();
@@ -348,7 +350,7 @@ impl Plan {
         }
         for unit in &new.units {
             let what = |more: &str| format!("{name} LUN {}: {}{more}", unit.lun, unit.spec.describe());
-            let fate = fates.get(&place(name, unit.lun));
+            let fate = fates.get(&(iqn.clone(), unit.lun));
             let changed = |before: &UnitSpec| what(&format!(" ({})", joined(&of_unit(before, &unit.spec))));
             match (before.get(&unit.lun), fate) {
                 (None, Some(Fate::Refused(_))) => {}

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::{CallError, Client};
+pub use super::counted::{Stage, Work};
 use super::daemon::{Daemon, Running};
 use super::exports::NfsStatus;
 use super::gateways::{self, GroupStatus, SharedUnit};
@@ -83,93 +84,6 @@ pub struct TargetStatus {
     pub work: Work,
 }
 
-/// Outcomes and times of a target's commands since it was first served.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Work {
-    /// Commands by outcome, of those that there were.
-    pub outcomes: Vec<Ended>,
-    /// Commands that waited for a limit of service, and then ran.
-    pub limit_waits: u64,
-    /// How long they waited, seconds.
-    pub limit_wait_s: f64,
-    /// Times of one command in eight, of those stages that there were.
-    #[serde(default)]
-    pub stages: Vec<Stage>,
-}
-
-/// Times of a stage of one operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
-    /// `read`, `write` or `other`.
-    pub operation: String,
-    /// `order`, `data`, `medium` or `send`.
-    pub stage: String,
-    /// Sum of the times, seconds.
-    pub seconds: f64,
-    /// Number of them by length: bucket n counts times below 2^(12 + 2n) ns that no earlier one
-    /// counts; the last one also counts longer ones.
-    pub buckets: [u64; iscsi_server::STAGE_BUCKETS],
-}
-
-/// Commands that ended alike.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
-    /// The SCSI status, such as `good` or `check-condition`.
-    pub status: String,
-    /// The sense key of CHECK CONDITION, such as `medium-error`; empty for another status.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub sense_key: String,
-    pub commands: u64,
-}
-
-impl Work {
-    fn of(counts: &iscsi_server::TargetCounts) -> Self {
-        let outcomes = counts.outcomes().filter(|(.., commands)| *commands > 0);
-        let stages = counts.stages.iter().filter(|(.., times)| times.commands() > 0);
-        let stage = |(operation, stage, times): (&str, &str, &iscsi_server::Times)| Stage {
-            operation: operation.to_owned(),
-            stage: stage.to_owned(),
-            seconds: times.time_ns as f64 / 1e9,
-            buckets: times.buckets,
-        };
-        let ended = |(status, key, commands): (&str, &str, u64)| Ended {
-            status: status.to_owned(),
-            sense_key: key.to_owned(),
-            commands,
-        };
-        Self {
-            outcomes: outcomes.map(ended).collect(),
-            limit_waits: counts.limit_waits,
-            limit_wait_s: counts.limit_wait_ns as f64 / 1e9,
-            stages: stages.map(stage).collect(),
-        }
-    }
-
-    /// Adds what became of another target's.
-    #[cfg(feature = "http")]
-    pub fn add(&mut self, other: &Self) {
-        for more in &other.outcomes {
-            let alike = |one: &&mut Ended| one.status == more.status && one.sense_key == more.sense_key;
-            match self.outcomes.iter_mut().find(alike) {
-                Some(own) => own.commands += more.commands,
-                None => self.outcomes.push(more.clone()),
-            }
-        }
-        for more in &other.stages {
-            let alike = |one: &&mut Stage| one.operation == more.operation && one.stage == more.stage;
-            match self.stages.iter_mut().find(alike) {
-                Some(own) => {
-                    own.seconds += more.seconds;
-                    own.buckets.iter_mut().zip(more.buckets).for_each(|(own, more)| *own += more);
-                }
-                None => self.stages.push(more.clone()),
-            }
-        }
-        self.limit_waits += other.limit_waits;
-        self.limit_wait_s += other.limit_wait_s;
-    }
-}
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UnitStatus {
     /// Its number in its target.
@@ -207,6 +121,10 @@ pub struct UnitStatus {
     pub allocated: Option<u64>,
     /// Counts of its commands.
     pub io: Io,
+    /// Times of one command in eight, of those stages that there were; none of a unit without
+    /// `stages`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
 }
 
 fn disk() -> String {
@@ -324,12 +242,24 @@ pub struct CoreStatus {
     /// Connections whose pings wait for their turn, because so many are silent.
     #[serde(default)]
     pub pings_waiting: usize,
+    /// Turns of its loop that took longer than 1 ms: all else on the core waited meanwhile.
+    #[serde(default)]
+    pub stalls: u64,
+    /// How long they took in all, seconds.
+    #[serde(default)]
+    pub stalls_s: f64,
+    /// How long the longest took, seconds.
+    #[serde(default)]
+    pub longest_stall_s: f64,
     /// Payload that came over TCP.
     #[serde(default)]
     pub tcp: TcpStatus,
     /// Payload that RDMA moved.
     #[serde(default)]
     pub rdma: RdmaStatus,
+    /// Bytes that its sockets moved, and that it copied.
+    #[serde(default)]
+    pub copies: CopiesStatus,
     /// Processor time that its thread has used, seconds; where the system tells.
     pub busy_s: Option<f64>,
 }
@@ -342,6 +272,28 @@ pub struct TcpStatus {
     pub received: u64,
     /// Of these, received directly into a unit's memory.
     pub landed: u64,
+}
+
+/// Bytes that a core moved through its sockets, headers included, by who copied them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesStatus {
+    /// Copied in user space.
+    pub user: u64,
+    /// Sent, copied by the kernel.
+    pub sent: u64,
+    /// Sent by reference.
+    pub lent: u64,
+    /// Received, copied by the kernel.
+    pub received: u64,
+    /// Received and thrown away by the kernel, without a copy.
+    pub dropped: u64,
+}
+
+impl From<runtime::Copies> for CopiesStatus {
+    fn from(copies: runtime::Copies) -> Self {
+        let runtime::Copies { user, sent, lent, received, dropped } = copies;
+        Self { user, sent, lent, received, dropped }
+    }
 }
 
 /// Payload that Stag's own iWARP has moved on a core, bytes. It copies short messages, and data
@@ -376,8 +328,11 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
     let server = &daemon.server;
     let running = daemon.running();
     let mut activity = server.activity(patience);
-    let mut flows: Flows =
-        activity.units.into_iter().map(|flow| ((flow.target, flow.lun), flow.counts)).collect();
+    let mut flows: Flows = activity
+        .units
+        .into_iter()
+        .map(|flow| ((flow.target, flow.lun), (flow.counts, flow.stages)))
+        .collect();
     let spaces = daemon.monitor.spaces(patience);
     let group = daemon.gateways().map(gateways::status);
     let owners: HashMap<&str, &SharedUnit> =
@@ -439,8 +394,8 @@ fn portal(portal: iscsi_server::BoundPortal) -> PortalStatus {
     }
 }
 
-/// Counts of units, by their targets and numbers.
-type Flows = HashMap<(String, u16), iscsi_server::Counts>;
+/// Counts of units, and their stages if they are counted, by their targets and numbers.
+type Flows = HashMap<(String, u16), (iscsi_server::Counts, Option<Box<iscsi_server::Stages>>)>;
 
 fn target(
     served: iscsi_server::TargetStatus,
@@ -454,12 +409,13 @@ fn target(
     let specs: HashMap<u16, &UnitSpec> =
         configured.iter().flat_map(|target| &target.units).map(|unit| (unit.lun, &unit.spec)).collect();
     let mut one = |(number, one): (u16, iscsi_server::Unit)| {
-        let counts = flows.remove(&(served.name.clone(), number)).unwrap_or_default();
+        let (counts, stages) = flows.remove(&(served.name.clone(), number)).unwrap_or_default();
         let place = units::place(&served.name, number);
-        let open = running.units.open.get(&place);
+        let open = running.units.open.get(&place).map(|open| &**open);
         let mut status = UnitStatus {
             health: health::of(open.and_then(crate::health::of)),
             allocated: spaces.used.get(&place).copied(),
+            stages: stages.map(|stages| Stage::all(&stages)).unwrap_or_default(),
             ..unit(number, &one, specs.get(&number).copied(), counts)
         };
         if let Some(OpenKind::Shared(shared)) = open.map(|open| &open.kind) {
@@ -512,6 +468,7 @@ fn unit(
                     health: ServedHealth::default(),
                     allocated: None,
                     io: counts,
+                    stages: Vec::new(),
                 };
             }
         },
@@ -538,6 +495,7 @@ fn unit(
                 health: ServedHealth::default(),
                 allocated: None,
                 io: counts,
+                stages: Vec::new(),
             };
         }
     };
@@ -559,6 +517,7 @@ fn unit(
         health: ServedHealth::default(),
         allocated: None,
         io: counts,
+        stages: Vec::new(),
     }
 }
 
@@ -624,6 +583,9 @@ fn core(core: iscsi_server::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
         kept_given_up: core.kept_given_up,
         pings: core.pings,
         pings_waiting: core.pings_waiting,
+        stalls: core.stalls.count,
+        stalls_s: core.stalls.total.as_secs_f64(),
+        longest_stall_s: core.stalls.longest.as_secs_f64(),
         tcp: TcpStatus { received: core.tcp.received, landed: core.tcp.landed },
         rdma: RdmaStatus {
             in_place: core.rdma.in_place,
@@ -633,6 +595,7 @@ fn core(core: iscsi_server::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
             sent: core.rdma.sent,
             copied_out: core.rdma.copied_out,
         },
+        copies: core.copies.into(),
         busy_s,
     }
 }

@@ -108,6 +108,14 @@ fn write_core(out: &mut String, at: usize, core: &CoreStatus) -> std::fmt::Resul
     if core.pings_waiting > 0 {
         write!(out, ", {} pings wait for their turn", core.pings_waiting)?;
     }
+    if core.stalls > 0 {
+        write!(
+            out,
+            ", {} stalls of 1 ms and more, {:.1} ms at most",
+            core.stalls,
+            core.longest_stall_s * 1e3
+        )?;
+    }
     if core.tcp.received > 0 {
         let (received, landed) = (Size(core.tcp.received), Size(core.tcp.landed));
         write!(out, "; TCP {received} received ({landed} straight to where it belongs)")?;

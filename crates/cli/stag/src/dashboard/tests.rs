@@ -100,8 +100,10 @@ impl Asks {
     fn answer(&self, method: &str, path: &[&str], asked: Asked, body: &Value) -> Result<Looked, Refused> {
         let line = format!("{method} {}", path.join(" "));
         self.all.borrow_mut().push((line.clone(), asked, body.clone()));
-        let slow = json!([{ "initiator": BAD, "target": IQN, "session": 3, "lun": 0, "itt": 1, "operation": "write", "cdb": "2a",
-                            "state": "data", "ended_ago_s": null, "took_s": 1.5, "order_s": 0.0, "data_s": 1.5, "medium_s": 0.0, "send_s": null }]);
+        let slow = json!([{ "protocol": "iscsi", "initiator": BAD, "target": IQN, "session": 3, "lun": 0, "itt": 1, "operation": "write", "cdb": "2a",
+                            "state": "data", "ended_ago_s": null, "took_s": 1.5, "order_s": 0.0, "data_s": 1.5, "medium_s": 0.0, "send_s": null },
+                          { "protocol": "nfs", "client": BAD, "export": BAD, "version": 4, "operations": [BAD], "operation": BAD, "xid": 1,
+                            "state": "medium", "ended_ago_s": null, "took_s": 1.5, "order_s": 0.0, "medium_s": 1.5, "send_s": null }]);
         let drain = json!([{ "target": IQN, "state": "asking", "asked": 1, "dropped": 0, "left": 1, "age": 1.0, "remaining": 2.0, "redirect": null }]);
         let audit = json!([{ "time_unix_s": 5.5, "change": "1-1", "who": BAD, "from": BAD, "what": BAD, "result": BAD, "generation": 7,
                              "plan": { "changes": [{ "kind": "added", "what": BAD }] } }, { "time_unix_s": 1.0, "change": "1-0" }]);

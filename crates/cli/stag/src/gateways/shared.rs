@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backing::Health;
@@ -16,7 +16,7 @@ use peer_units::GroupUnit;
 use server_core::Post;
 
 use crate::config::gateways::unit_number;
-use crate::config::{Config, Gateways};
+use crate::config::{Config, Gateways, Lun};
 use crate::identity::{self, Settled};
 use crate::unit::{Backing, UnitSpec};
 
@@ -24,8 +24,16 @@ use crate::unit::{Backing, UnitSpec};
 pub struct Shared {
     pub config: Gateways,
     units: Arc<Units>,
-    /// By unit number: the image, what names it in the world, and its bytes.
-    images: BTreeMap<u32, (ImageName, String, u64)>,
+    images: Mutex<BTreeMap<u32, Seen>>,
+}
+
+/// An image as it was looked at.
+#[derive(Clone)]
+struct Seen {
+    name: ImageName,
+    /// What names it in the world.
+    seed: String,
+    bytes: u64,
 }
 
 /// A unit of the group, as it is configured here.
@@ -42,18 +50,7 @@ impl Shared {
     /// An image cannot be looked at.
     pub fn new(config: &Config) -> Result<Option<Arc<Self>>, String> {
         let Some(group) = &config.gateways else { return Ok(None) };
-        let mut images = BTreeMap::new();
-        for unit in config.targets.iter().flat_map(|target| &target.units) {
-            if let Backing::Rbd(name) = &unit.spec.backing
-                && unit.spec.may_be_shared()
-            {
-                images.insert(unit_number(name), name.clone());
-            }
-        }
-        let names: Vec<ImageName> = images.values().cloned().collect();
-        let seeds = seeds(&login(group), &names, op_timeout(group)).map_err(|error| error.to_string())?;
-        let images = images.into_iter().zip(seeds);
-        let images = images.map(|((number, name), (seed, bytes))| (number, (name, seed, bytes)));
+        let images = look(group, &named(config))?;
         let units = Units::new(gateway::Config {
             number: group.number,
             links: group.members.iter().map(|member| (member.number, member.link)).collect(),
@@ -65,7 +62,7 @@ impl Shared {
             op_timeout: op_timeout(group),
             timers: cluster::Timers::default(),
         })?;
-        Ok(Some(Arc::new(Self { config: group.clone(), units, images: images.collect() })))
+        Ok(Some(Arc::new(Self { config: group.clone(), units, images: Mutex::new(images) })))
     }
 
     /// Joins the group; `post` is the core that serves other gateways. Blocks until that listens.
@@ -73,7 +70,12 @@ impl Shared {
     /// # Errors
     /// The peer link's address cannot be listened on, or there is no thread.
     pub fn join(&self, post: Post) -> io::Result<Gateway> {
-        Gateway::start(self.units.clone(), self.images(), post)
+        let images = self.seen().iter().map(|(number, seen)| (*number, seen.name.clone())).collect();
+        Gateway::start(self.units.clone(), images, post)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<u32, Seen>> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long an operation on an image may take.
@@ -81,15 +83,23 @@ impl Shared {
         op_timeout(&self.config)
     }
 
-    /// The images, by the numbers of their units.
-    pub fn images(&self) -> BTreeMap<u32, ImageName> {
-        self.images.iter().map(|(number, (name, ..))| (*number, name.clone())).collect()
+    /// Has the group serve the units of `config`, which is in force now, and no others.
+    pub fn follow(&self, gateway: &Gateway, config: &Config) {
+        let (wanted, there) = (named(config), gateway.images());
+        for number in wanted.keys().filter(|number| !there.contains_key(number)) {
+            gateway.add(*number);
+        }
+        for number in there.keys().filter(|number| !wanted.contains_key(number)) {
+            gateway.remove(*number);
+            // Another image may have its name when it comes back.
+            self.seen().remove(number);
+        }
     }
 
     /// Opens a unit, of which this gateway need not be the owner. `open` makes its disk when it is.
     ///
     /// # Errors
-    /// The group does not know the image.
+    /// An image that is new here cannot be looked at.
     pub fn open(
         &self,
         name: &ImageName,
@@ -97,10 +107,17 @@ impl Shared {
         open: Open,
     ) -> Result<(Arc<SharedUnit>, Settled), String> {
         let number = unit_number(name);
-        let Some((_, seed, bytes)) = self.images.get(&number) else {
-            return Err(SharedUnit::AT_START.into());
+        let known = self.seen().get(&number).cloned();
+        let Seen { seed, bytes, .. } = match known {
+            Some(seen) => seen,
+            None => {
+                let mut new = look(&self.config, &BTreeMap::from([(number, name.clone())]))?;
+                let seen = new.remove(&number).ok_or("the image is not there")?;
+                self.seen().insert(number, seen.clone());
+                seen
+            }
         };
-        let settled = identity::of_seed(seed, None);
+        let settled = identity::of_seed(&seed, None);
         let names = identity::names(&spec.options, Identity::of("Disk").named(settled.names.clone()));
         let added = self.units.add(number, name.clone(), open)?;
         let (unit, health) = (added.unit.clone(), added.health.clone());
@@ -119,8 +136,26 @@ impl Shared {
 
 impl SharedUnit {
     /// Why a change has to wait.
-    pub const AT_START: &str =
-        "a unit of the group changes when its gateways start: restart them, one after another";
+    pub const AT_START: &str = "a unit of the group has these options from the start of its gateways: restart them, one after another";
+}
+
+/// The images of the group's units, by the numbers of those.
+fn named(config: &Config) -> BTreeMap<u32, ImageName> {
+    let units = config.targets.iter().flat_map(|target| &target.units);
+    let image = |unit: &Lun| match &unit.spec.backing {
+        Backing::Rbd(name) if unit.spec.may_be_shared() => Some((unit_number(name), name.clone())),
+        _ => None,
+    };
+    units.filter_map(image).collect()
+}
+
+/// Looks at images. Blocks.
+fn look(group: &Gateways, images: &BTreeMap<u32, ImageName>) -> Result<BTreeMap<u32, Seen>, String> {
+    let names: Vec<ImageName> = images.values().cloned().collect();
+    let seeds = seeds(&login(group), &names, op_timeout(group)).map_err(|error| error.to_string())?;
+    let seen =
+        |((number, name), (seed, bytes)): ((&u32, ImageName), _)| (*number, Seen { name, seed, bytes });
+    Ok(images.keys().zip(names).zip(seeds).map(seen).collect())
 }
 
 fn op_timeout(config: &Gateways) -> Duration {

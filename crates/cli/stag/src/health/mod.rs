@@ -104,7 +104,7 @@ pub fn members<'a>(config: &'a Config, units: &'a Units, trees: &'a Trees) -> Ve
     for target in &config.targets {
         for lun in &target.units {
             let place = place(&target.iqn, lun.lun);
-            let open = units.open.get(&place).map(Medium::Unit);
+            let open = units.open.get(&place).map(|open| Medium::Unit(open));
             if let Some(medium) = open.or_else(|| units.closed.get(&place).map(Medium::Closed)) {
                 members.push(Member {
                     served: Served::Unit { target: target.iqn.clone(), lun: lun.lun },
@@ -166,7 +166,7 @@ pub fn marks(units: &Units) -> HashMap<String, CarriedMark> {
         let Mark { errno, unix_s } = of(unit)?.mark()?;
         Some((real_path(unit.spec.backing.path()?), CarriedMark { errno, unix_s }))
     };
-    units.open.values().filter_map(carried).collect()
+    units.open.values().filter_map(|unit| carried(unit)).collect()
 }
 
 /// Restores the marks of another daemon.

@@ -347,7 +347,7 @@ fn for_this_run(spec: &UnitSpec, place: &Place, derived: Names, why: &str) -> Se
             let configured = spec.options.serial.is_some() && spec.options.naa.is_some();
             if !configured {
                 tracing::warn!(
-                    target_name = place.0,
+                    target_name = &*place.0,
                     lun = place.1,
                     why,
                     "this memory unit has another identity at the next start"

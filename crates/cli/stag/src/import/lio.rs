@@ -1,6 +1,8 @@
 //! Reads the JSON that targetcli and targetctl save of LIO: storage objects, and the targets that
 //! map them.
 
+use std::fs;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -268,6 +270,10 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
     let mut options: Vec<(&'static str, toml::Value)> = Vec::new();
     if object.plugin == "fileio" {
         options.push(("cache", if object.write_back { "writeback" } else { "writethrough" }.into()));
+        // Linux serves the size that is saved, however long the file is.
+        if fs::metadata(&object.dev).is_ok_and(|file| file.is_file() && file.len() != object.size) {
+            options.push(("size", object.size.to_string().into()));
+        }
     }
     for (key, option) in [("id=", "ceph-user"), ("conf=", "ceph-conf")] {
         if let Some(value) = object.config.split(';').find_map(|given| given.strip_prefix(key)) {
@@ -363,6 +369,20 @@ mod tests {
         assert_eq!(imported.discovery.unwrap().users[0].0, "who");
         let notes = imported.notes.join("\n");
         assert!(["pscsi", "vhost", "glfs", "ao"].iter().all(|what| notes.contains(what)), "{notes}");
+    }
+
+    #[test]
+    fn a_file_of_another_length_has_the_size_that_was_served() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let dev = file.path().display().to_string();
+        let object = Object { plugin: "fileio".to_owned(), dev, size: 1 << 20, ..Object::default() };
+        let size = || {
+            let options = unit(0, &object).unwrap().options;
+            options.into_iter().find(|(name, _)| *name == "size").map(|(_, size)| size.to_string())
+        };
+        assert_eq!(size().as_deref(), Some("\"1048576\""));
+        file.as_file().set_len(1 << 20).unwrap();
+        assert_eq!(size(), None);
     }
 
     #[test]

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use ::lab::link::{
     Backend, Counters, Direction, DirectionCounters, Link, LinkError, LinkSpec, Measured, Queue, Setup, Side,
 };
-use runtime::{Runtime, Signals};
+use runtime::Signals;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use crate::args::lab::LabLink;
 use crate::exit::Exit;
-use crate::interrupt::{small, wait};
+use crate::interrupt::ring;
 
 /// Time for a server to listen.
 const UNTIL_IT_LISTENS: Duration = Duration::from_secs(10);
@@ -34,6 +34,7 @@ struct Record<'a> {
     setup: &'a Setup,
     measured: Option<&'a Measured>,
     counters: &'a Counters,
+    behind: Option<String>,
 }
 
 pub fn link(args: &LabLink) -> ExitCode {
@@ -72,19 +73,23 @@ fn run(args: &LabLink, link: &Link) -> Result<ExitCode, String> {
         }
         None => link.command(Side::B, std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
     };
+    link.reset_counters().map_err(|error| error.to_string())?;
     let mut child = command.spawn().map_err(|error| format!("cannot start the command: {error}"))?;
     // Set up last: the started processes must receive signals as usual.
     pass_signals_on(&child);
     let status = child.wait().map_err(|error| error.to_string())?;
     drop(server);
     let counters = link.counters().map_err(|error| error.to_string())?;
+    let behind = counters.behind(link.spec());
     let _ = show_counters(&mut io::stderr().lock(), &counters);
+    let _ = not_held(&mut io::stderr().lock(), behind.as_ref());
     if let Some(file) = &args.record {
         let record = Record {
             spec: link.spec(),
             setup: link.setup(),
             measured: measured.as_ref(),
             counters: &counters,
+            behind,
         };
         write_record(file, &record).map_err(|error| format!("{}: {error}", file.display()))?;
     }
@@ -115,14 +120,15 @@ fn write_record(file: &Path, record: &Record<'_>) -> io::Result<()> {
 fn pass_signals_on(child: &Child) {
     let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
     // If signals cannot be waited for, they end this process as usual, and the link with it.
-    if Runtime::new(small()).is_err() {
+    if ring().is_err() {
         return;
     }
     let watched = [runtime::Signal::Interrupt, runtime::Signal::Terminate, runtime::Signal::Hangup];
     let Ok(signals) = Signals::new(&watched) else { return };
     let terminal = io::stdin().is_terminal();
     std::thread::spawn(move || {
-        while let Ok(signal) = wait(&signals) {
+        let Ok(ring) = ring() else { return };
+        while let Ok(signal) = ring.block_on(signals.next()) {
             if signal == runtime::Signal::Interrupt && terminal {
                 continue;
             }
@@ -195,20 +201,32 @@ fn introduce(out: &mut impl Write, link: &Link) -> io::Result<()> {
         _ => "tun",
     };
     writeln!(out, "link {} by {by} ({}), MTU {}, seed {}", spec.name, setup.why, spec.mtu, spec.seed)?;
-    if spec.a_to_b == spec.b_to_a {
-        writeln!(out, "  each way  {}", describe(&spec.a_to_b))?;
-    } else {
-        writeln!(out, "  A to B    {}", describe(&spec.a_to_b))?;
-        writeln!(out, "  B to A    {}", describe(&spec.b_to_a))?;
+    introduce_line(out, spec)?;
+    for (at, line) in spec.others.iter().enumerate() {
+        let addresses = |side| link.addresses(side).get(at + 1).map(ToString::to_string).unwrap_or_default();
+        let (a, b) = (addresses(Side::A), addresses(Side::B));
+        writeln!(out, "  line {}    {a} and {b}, MTU {}", at + 2, line.mtu)?;
+        introduce_line(out, line)?;
     }
     for (side, what) in [(Side::A, "servers"), (Side::B, "clients")] {
         let six = link.address6(side).map(|address| format!(" {address}")).unwrap_or_default();
         writeln!(out, "  side {}    {}{six} ({what})", side.name().to_uppercase(), link.address(side))?;
     }
+    if let Some(name) = &spec.congestion {
+        writeln!(out, "  TCP's congestion control at both ends: {name}")?;
+    }
     for remark in &setup.remarks {
         writeln!(out, "  {remark}")?;
     }
     Ok(())
+}
+
+fn introduce_line(out: &mut impl Write, spec: &LinkSpec) -> io::Result<()> {
+    if spec.a_to_b == spec.b_to_a {
+        return writeln!(out, "  each way  {}", describe(&spec.a_to_b));
+    }
+    writeln!(out, "  A to B    {}", describe(&spec.a_to_b))?;
+    writeln!(out, "  B to A    {}", describe(&spec.b_to_a))
 }
 
 /// The settings of one direction in words.
@@ -226,6 +244,12 @@ fn describe(direction: &Direction) -> String {
             text += &format!(", {} Mb/s, queue {packets} packets", rate as f64 / 1e6);
         }
     }
+    if let Some(plan) = &direction.rate_plan {
+        for change in &plan.changes {
+            text += &format!(", from {:?} on {} Mb/s", change.at, change.rate as f64 / 1e6);
+        }
+        text += &plan.period.map(|period| format!(", again after {period:?}")).unwrap_or_default();
+    }
     if direction.loss > 0.0 {
         text += &format!(", loses {} %", direction.loss * 100.0);
         if direction.burst > 1.0 {
@@ -238,7 +262,7 @@ fn describe(direction: &Direction) -> String {
     text
 }
 
-fn show_measured(out: &mut impl Write, spec: &LinkSpec, measured: &Measured) -> io::Result<()> {
+fn show_measured(out: &mut dyn Write, spec: &LinkSpec, measured: &Measured) -> io::Result<()> {
     let trip = &measured.round_trip_us;
     writeln!(
         out,
@@ -257,10 +281,19 @@ fn show_measured(out: &mut impl Write, spec: &LinkSpec, measured: &Measured) -> 
             None => writeln!(out)?,
         }
     }
+    not_held(out, measured.behind.as_ref())?;
+    for (at, (line, measured)) in spec.others.iter().zip(&measured.others).enumerate() {
+        write!(out, "line {} ", at + 2)?;
+        show_measured(out, line, measured)?;
+    }
     Ok(())
 }
 
-fn show_counters(out: &mut impl Write, counters: &Counters) -> io::Result<()> {
+fn not_held(out: &mut dyn Write, why: Option<&String>) -> io::Result<()> {
+    why.map_or(Ok(()), |why| writeln!(out, "this machine did not hold the link's rate: {why}"))
+}
+
+fn show_counters(out: &mut dyn Write, counters: &Counters) -> io::Result<()> {
     writeln!(out, "counters of {:.1} s{:>21}{:>16}", counters.seconds, "A to B", "B to A")?;
     let (a, b) = (&counters.a_to_b, &counters.b_to_a);
     let mut line = |name: &str, always: bool, of: &dyn Fn(&DirectionCounters) -> u64| {
@@ -278,9 +311,18 @@ fn show_counters(out: &mut impl Write, counters: &Counters) -> io::Result<()> {
     line("not taken", false, &|way| way.undeliverable)?;
     line("malformed", false, &|way| way.malformed)?;
     line("reordered", false, &|way| way.reordered)?;
+    line("largest packet, bytes", false, &|way| way.largest_packet_bytes)?;
     line("most in the queue, bytes", true, &|way| way.queue_high_water_bytes)?;
     line("late, median, µs", false, &|way| way.late_percentile(0.5))?;
     line("late, 99 %, µs", false, &|way| way.late_percentile(0.99))?;
     line("late, 99.9 %, µs", false, &|way| way.late_percentile(0.999))?;
-    line("processor time, ms", false, &|way| (way.cpu_seconds * 1e3) as u64)
+    line("full rate asked, ms", false, &|way| way.asked_us / 1000)?;
+    line("of it idle, ms", false, &|way| way.missed_us / 1000)?;
+    line("processor time, ms", false, &|way| (way.cpu_seconds * 1e3) as u64)?;
+    line("without a processor, ms", false, &|way| (way.ready_seconds * 1e3) as u64)?;
+    for (at, counters) in counters.others.iter().enumerate() {
+        write!(out, "line {} ", at + 2)?;
+        show_counters(out, counters)?;
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `stag lab`: the command line of crate `lab` (docs/src/lab/lab.md). It reads arguments and
 //! prints; the crate measures.
 
+mod chart;
 mod compare;
 mod equations;
 mod link;
@@ -8,6 +9,7 @@ mod list;
 mod record;
 mod report;
 mod run;
+mod verify;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -38,6 +40,8 @@ pub fn lab(args: &Lab) -> ExitCode {
         LabCommand::Run(args) => run::run(args).into(),
         LabCommand::Record(args) => record::record(args).into(),
         LabCommand::Report(args) => report::report(args).into(),
+        LabCommand::Verify(args) => verify::check(args).into(),
+        LabCommand::Chart(args) => chart::chart(args).into(),
         LabCommand::Compare(args) => compare::compare(args).into(),
         LabCommand::Link(args) => link::link(args),
         LabCommand::Equations(args) => equations::equations(args).into(),

@@ -20,7 +20,7 @@ pub fn record(args: &LabRecord) -> Exit {
         (Ok(given), Ok(stag)) => (given, stag),
         (Err(why), _) | (_, Err(why)) => return failed(&why, Exit::Failed),
     };
-    let machine = Machine::look(&stag);
+    let machine = Machine::look(&stag, &args.out);
     for source in &sources {
         let out = args.out.join(&source.experiment.name);
         if let Err(error) = recorded::save(&out, source, machine.clone(), given.clone()) {

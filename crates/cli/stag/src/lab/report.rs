@@ -13,10 +13,15 @@ pub fn report(args: &LabReport) -> Exit {
         Err(error) => return failed(&error, Exit::Failed),
     };
     let out = args.out.clone().unwrap_or_else(|| args.dir.join("report"));
-    let written = match lab::report::write(&results, &out) {
+    let written = match lab::report::write(&results, &out, args.pgf) {
         Ok(written) => written,
         Err(error) => return failed(&error, Exit::Failed),
     };
+    if out.starts_with(&args.dir) {
+        if let Err(error) = lab::verify::seal(&args.dir) {
+            return failed(&error, Exit::Failed);
+        }
+    }
     if args.json || args.markdown {
         say!("{}", told(&written).trim_end());
         let path = out.join(if args.json { "report.json" } else { "results.md" });

@@ -34,7 +34,7 @@ pub fn run(args: &LabRun) -> Exit {
         Ok(stag) => stag,
         Err(why) => return failed(&why, Exit::Failed),
     };
-    let machine = Machine::look(&stag);
+    let machine = Machine::look(&stag, &args.out);
     let options = Options {
         out: args.out.clone(),
         quick: args.quick,
@@ -146,7 +146,8 @@ fn told(summary: &Summary) -> String {
 fn written(args: &LabRun, sources: &[Source]) -> Result<(String, bool), String> {
     let results = results::read_all(&args.out).map_err(|error| error.to_string())?;
     let written =
-        lab::report::write(&results, &args.out.join("report")).map_err(|error| error.to_string())?;
+        lab::report::write(&results, &args.out.join("report"), false).map_err(|error| error.to_string())?;
+    lab::verify::seal(&args.out).map_err(|error| error.to_string())?;
     let (mut text, mut missed) = (String::new(), false);
     for one in results.iter().filter(|one| sources.iter().any(|s| s.experiment.name == one.experiment.name)) {
         for judged in lab::finding::judge(one) {

@@ -104,7 +104,7 @@ impl Picture {
             Of::UnitDetails => (self.units(), MOST_UNITS_IN_DETAIL),
             Of::Initiators => (self.initiators().len(), MOST_INITIATORS),
             Of::Exports => (self.status.nfs.exports.len(), MOST_EXPORTS),
-            Of::Daemon | Of::Sums | Of::Cores | Of::Units | Of::Targets => (0, 0),
+            Of::Daemon | Of::Sums | Of::Cores | Of::Units | Of::Asking | Of::Targets => (0, 0),
         }
     }
 
@@ -139,7 +139,9 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::{CoreStatus, Ended, SessionStatus, Stage, TargetStatus, UnitStatus};
+    use crate::config::MOST_UNITS_WITH_STAGES;
+    use crate::control::counted::Ended;
+    use crate::control::status::{CoreStatus, SessionStatus, Stage, TargetStatus, UnitStatus};
     use serde_json::json;
 
     fn unit(lun: u16) -> UnitStatus {
@@ -229,6 +231,8 @@ mod tests {
         };
         for (targets, units) in [(10_000, 1), (500, 20), (50, 200), (1, 10_000)] {
             let mut picture = picture(targets, units, 10_000);
+            let units = picture.status.targets.iter_mut().flat_map(|target| &mut target.units);
+            units.take(MOST_UNITS_WITH_STAGES).for_each(|unit| unit.stages = work().stages);
             picture.status.nfs.operations = (0..98).map(operation).collect();
             picture.status.cores = (0..64).map(|_| Some(core())).collect();
             let series = picture.text(Format::OpenMetrics).series();
@@ -265,6 +269,17 @@ mod tests {
         assert!(
             told("stag_target_limit_waits_total 102") && told("stag_target_limit_wait_seconds_total 25.5")
         );
+    }
+
+    #[test]
+    fn only_a_unit_that_asks_for_it_has_its_stages_told() {
+        let mut picture = picture(1, 3, 0);
+        picture.status.targets[0].units[1].stages = work().stages;
+        let all = lines(&picture);
+        let of_unit = "stag_unit_stage_seconds_count{target=\"iqn.2026-01.example:0\",lun=\"1\",";
+        assert_eq!(count(&all, "stag_unit_stage_seconds_count{"), 12);
+        assert_eq!(count(&all, of_unit), 12);
+        assert!(all.contains(&format!("{of_unit}operation=\"write\",stage=\"data\"}} 12")), "{all:#?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use admin_http::exposition::{Family, Kind, Number, Rows};
 use super::picture::Picture;
 use crate::control::gateways::{Counts, FENCING, GroupStatus, Member};
 use crate::control::health::ServedHealth;
-use crate::control::status::{CoreStatus, Io, UnitStatus};
+use crate::control::status::{CoreStatus, Io, Stage, UnitStatus};
 use crate::health::space::{FileSystem, Level};
 
 /// Scope of a metric: determines the number of its series, and the bound above which it is left
@@ -23,6 +23,8 @@ pub enum Of {
     Units,
     /// Each unit, unless there are too many.
     UnitDetails,
+    /// Each unit whose options ask for it; the configuration bounds their number.
+    Asking,
     /// Each target; all together if there are too many.
     Targets,
     /// Each initiator with each target, unless there are too many.
@@ -39,6 +41,7 @@ impl Of {
             Self::Cores => "cores",
             Self::Units => "units",
             Self::UnitDetails => "unit-details",
+            Self::Asking => "units that ask",
             Self::Targets => "targets",
             Self::Initiators => "initiators",
             Self::Exports => "exports",
@@ -82,7 +85,7 @@ const MOUNT: &[&str] = &["mount"];
 const PAIR: &[&str] = &["initiator", "target"];
 
 use Kind::{Counter, Gauge, Histogram, Info};
-use Of::{Cores, Daemon, Exports, Initiators, Sums, Targets, UnitDetails, Units};
+use Of::{Asking, Cores, Daemon, Exports, Initiators, Sums, Targets, UnitDetails, Units};
 
 /// All metrics but [`LEFT_OUT`], in the order in which they are written.
 #[rustfmt::skip]
@@ -150,6 +153,13 @@ pub const TABLE: &[Metric] = &[
             }
         }),
 
+    metric(Asking, Histogram, "stag_unit_stage_seconds", &["target", "lun", "operation", "stage"],
+        "Time of the stages of the unit's commands; of one command in eight. Only of a unit with the option stages.", |of, rows| {
+            each_unit(of, |target, lun, unit| {
+                unit.stages.iter().for_each(|one| stage(one, rows, &[target, lun, &one.operation, &one.stage]));
+            });
+        }),
+
     metric(Targets, Counter, "stag_target_commands_total", &["target", "status", "sense_key"],
         "SCSI commands that have ended, by SAM-5 status and, for CHECK CONDITION, sense key; none of an outcome that never came.", |of, rows| {
             for (target, work) in of.work() {
@@ -161,14 +171,7 @@ pub const TABLE: &[Metric] = &[
     metric(Targets, Histogram, "stag_command_stage_seconds", &["target", "operation", "stage"],
         "Time of a command's stages; of one command in eight.", |of, rows| {
             for (target, work) in of.work() {
-                for one in &work.stages {
-                    let mut so_far = 0;
-                    let bounds = STAGE_BOUNDS.iter().zip(one.buckets).map(|(bound, more)| {
-                        so_far += more;
-                        (*bound, so_far)
-                    });
-                    rows.histogram(&[target, &one.operation, &one.stage], bounds, one.buckets.iter().sum(), one.seconds);
-                }
+                work.stages.iter().for_each(|one| stage(one, rows, &[target, &one.operation, &one.stage]));
             }
         }),
     metric(Targets, Counter, "stag_target_limit_waits_total", &["target"], "Commands that waited for a limit of service, and then ran.",
@@ -284,6 +287,11 @@ pub const TABLE: &[Metric] = &[
     metric(Cores, Counter, "stag_core_busy_seconds_total", CORE, "Processor time of the core's thread.", |of, rows| {
         cores(of, |core, one| if let Some(busy) = one.busy_s { rows.row(&[core], busy) });
     }),
+    metric(Cores, Counter, "stag_core_stalls_total", CORE,
+        "Turns of the core's loop that took longer than 1 ms. All else on the core waited meanwhile: for a call that blocked, a long computation, or the processor.",
+        |of, rows| cores(of, |core, one| rows.row(&[core], one.stalls))),
+    metric(Cores, Counter, "stag_core_stall_seconds_total", CORE, "How long those turns took.",
+        |of, rows| cores(of, |core, one| rows.row(&[core], one.stalls_s))),
     metric(Cores, Gauge, "stag_core_connections", CORE, "Connections that live on the core.",
         |of, rows| cores(of, |core, one| rows.row(&[core], one.connections))),
     metric(Cores, Gauge, "stag_pool_in_use_bytes", CORE, "What is in use of the core's buffer pool.",
@@ -308,6 +316,16 @@ pub const TABLE: &[Metric] = &[
         |of, rows| cores(of, |core, one| rows.row(&[core], one.tcp.received))),
     metric(Cores, Counter, "stag_tcp_placed_bytes_total", CORE, "Of that, what was received straight into a unit's memory.",
         |of, rows| cores(of, |core, one| rows.row(&[core], one.tcp.landed))),
+    metric(Cores, Counter, "stag_copied_bytes_total", CORE, "Bytes copied in user space on their way from and to clients.",
+        |of, rows| cores(of, |core, one| rows.row(&[core], one.copies.user))),
+    metric(Cores, Counter, "stag_socket_bytes_total", &["core", "way"], "Bytes that sockets moved, headers included, by how: `sent` and `received` are copied by the kernel, `lent` is sent by reference, `dropped` is thrown away in the kernel.", |of, rows| {
+        cores(of, |core, one| {
+            let copies = one.copies;
+            for (way, bytes) in [("sent", copies.sent), ("lent", copies.lent), ("received", copies.received), ("dropped", copies.dropped)] {
+                rows.row(&[core, way], bytes);
+            }
+        });
+    }),
     metric(Cores, Counter, "stag_rdma_received_bytes_total", &["core", "way"], "Payload that the built-in iWARP received, by what became of it.", |of, rows| {
         cores(of, |core, one| {
             for (way, bytes) in [("in-place", one.rdma.in_place), ("by-reference", one.rdma.by_reference), ("copied", one.rdma.copied_in)] {
@@ -360,6 +378,16 @@ pub const STAGE_BOUNDS: [&str; iscsi_server::STAGE_BUCKETS - 1] = [
     "1.073741824",
     "4.294967296",
 ];
+
+/// The histogram of a stage.
+fn stage(one: &Stage, rows: &mut Rows<'_>, labels: &[&str]) {
+    let mut so_far = 0;
+    let bounds = STAGE_BOUNDS.iter().zip(one.buckets).map(|(bound, more)| {
+        so_far += more;
+        (*bound, so_far)
+    });
+    rows.histogram(labels, bounds, one.buckets.iter().sum(), one.seconds);
+}
 
 fn level(level: Level) -> u64 {
     match level {
@@ -446,6 +474,7 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
+    use crate::config::MOST_UNITS_WITH_STAGES;
     use crate::metrics::picture::{
         MOST_EXPORTS, MOST_INITIATORS, MOST_TARGETS, MOST_TARGETS_IN_DETAIL, MOST_UNITS_IN_DETAIL,
     };
@@ -475,6 +504,7 @@ mod tests {
              The number of series is bounded: 10,000 units make less than 100,000. `stag_metrics_left_out` is 1 where something is left out.\n\n\
              | more than | then |\n|---|---|\n\
              | {MOST_UNITS_IN_DETAIL} units | metrics marked \"unit-details\" are left out; latencies have no `lun` |\n\
+             | {MOST_UNITS_WITH_STAGES} units with the option `stages` | the configuration is refused |\n\
              | {MOST_TARGETS} targets, and more units than that | latencies have no `target` |\n\
              | {MOST_TARGETS_IN_DETAIL} targets | metrics marked \"targets\" have no `target`: they are sums over all |\n\
              | {MOST_INITIATORS} pairs of an initiator and a target | metrics marked \"initiators\" are left out |\n\

@@ -1,5 +1,6 @@
 //! The side that loads: keeps messages in flight, counts completions, and measures the time.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use super::report::Report;
 use super::server::{SPARE, zeros};
 use super::wire::{Hello, MESSAGE, Message, head};
 use super::{RdmaBenchError, options};
-use crate::args::rdma_bench::{Operation, RdmaBench};
+use crate::args::rdma_bench::{Operation, RdmaBench, Register};
+use crate::release;
 
 /// Round trips that are measured before the load.
 const PINGS: u64 = 5;
@@ -41,6 +43,12 @@ pub async fn run(
     let patience = seconds(args.load.warmup) + seconds(args.load.time) + timeout;
     let loading = Load::begin(&pair, hello, timeout);
     let mut load = loading.await?;
+    if args.load.register != Register::Never {
+        load.exposed = Some(Exposed::new(&pair, size, args.load.register)?);
+    }
+    if args.load.wait {
+        release::wait().map_err(RdmaBenchError::Line)?;
+    }
     let measured = runtime::timeout(patience, load.measure(args)).await;
     let found = measured.map_err(|_| RdmaBenchError::TimedOut("the end of the run"))??;
     let report = Report::new(&load.hello, &pair, found);
@@ -72,9 +80,48 @@ pub struct Found {
     pub spent: Spent,
 }
 
+/// The memory of this side's messages, which the other side could reach.
+struct Exposed {
+    data: Chain,
+    each: bool,
+    /// The STags of the messages in flight, the oldest first; those of a run stay.
+    stags: VecDeque<Stag>,
+}
+
+impl Exposed {
+    fn new(pair: &QueuePair, size: u32, when: Register) -> Result<Self, RdmaBenchError> {
+        let mut exposed =
+            Self { data: zeros(size.into())?, each: when == Register::Message, stags: VecDeque::new() };
+        if !exposed.each {
+            exposed.add(pair)?;
+        }
+        Ok(exposed)
+    }
+
+    fn add(&mut self, pair: &QueuePair) -> Result<(), RdmaBenchError> {
+        self.stags.push_back(pair.expose_source(self.data.clone())?);
+        Ok(())
+    }
+
+    /// Before a message is posted.
+    fn before(&mut self, pair: &QueuePair) -> Result<(), RdmaBenchError> {
+        if self.each { self.add(pair) } else { Ok(()) }
+    }
+
+    /// When the oldest message has ended.
+    fn after(&mut self, pair: &QueuePair) {
+        if self.each
+            && let Some(stag) = self.stags.pop_front()
+        {
+            pair.withdraw(stag);
+        }
+    }
+}
+
 struct Load<'a> {
     pair: &'a QueuePair,
     hello: Hello,
+    exposed: Option<Exposed>,
     /// The other side's memory, and its length in messages.
     remote: Remote,
     places: u64,
@@ -109,6 +156,7 @@ impl<'a> Load<'a> {
         let mut load = Self {
             pair,
             hello,
+            exposed: None,
             remote: Remote { stag: Stag(0), offset: 0 },
             places: 1,
             data,
@@ -148,11 +196,14 @@ impl<'a> Load<'a> {
     }
 
     /// Posts as many messages as there is room for.
-    fn post(&mut self, now: Instant) {
+    fn post(&mut self, now: Instant) -> Result<(), RdmaBenchError> {
         let size = self.hello.size as usize;
         let last = (self.done + u64::from(self.hello.depth)).saturating_sub(1);
         // Messages end in order, so that a message's slot follows from its number.
         while self.engine.begin(now).is_some() {
+            if let Some(exposed) = &mut self.exposed {
+                exposed.before(self.pair)?;
+            }
             let number = self.next;
             let place = || self.remote.plus(number % self.places * size as u64);
             match self.hello.operation {
@@ -170,6 +221,7 @@ impl<'a> Load<'a> {
             }
             self.next += 1;
         }
+        Ok(())
     }
 
     /// Waits for something, and takes all that there is.
@@ -213,7 +265,7 @@ impl<'a> Load<'a> {
         let until = from + seconds(args.load.time);
         let mut latency = Latency::default();
         let (mut before, mut server_from) = (None, None);
-        self.post(start);
+        self.post(start)?;
         let spent = loop {
             let came = self.take().await?;
             if let Some((FROM, cpu_ns)) = came.marked {
@@ -224,6 +276,9 @@ impl<'a> Load<'a> {
             for number in self.done..done {
                 let ended = self.engine.end((number % u64::from(self.hello.depth)) as u16, now);
                 ended.into_iter().for_each(|ns| latency.record(ns));
+                if let Some(exposed) = &mut self.exposed {
+                    exposed.after(self.pair);
+                }
             }
             self.done = done;
             match &before {
@@ -238,7 +293,7 @@ impl<'a> Load<'a> {
                 }
                 _ => {}
             }
-            self.post(now);
+            self.post(now)?;
         };
         self.say(Message::Mark(UNTIL));
         let server_until = loop {

@@ -42,6 +42,9 @@ pub enum RdmaBenchError {
     /// It took too long.
     #[error("timed out: {0}")]
     TimedOut(&'static str),
+    /// The line that begins a run with --wait has not come.
+    #[error("no line came on standard input: {0}")]
+    Line(String),
     #[error("out of memory for buffers")]
     Memory,
     #[error("{0}")]
@@ -131,6 +134,7 @@ fn options(wire: &Wire, receives: u32, receive_size: u32, outstanding: u16) -> O
         setup_timeout: Duration::from_secs(wire.timeout.into()),
         crc: wire.rdma_crc.into(),
         max_fpdu: usize::try_from(wire.fpdu).unwrap_or(65_536),
+        unsound_windows: wire.any_windows,
         ..Options::default()
     }
 }

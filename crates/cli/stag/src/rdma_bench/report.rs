@@ -39,6 +39,8 @@ pub struct Report {
     depth: u32,
     /// RDMA Reads on the wire at once, as negotiated.
     outstanding: u16,
+    /// Whether exposed memory has an STag or a window of its own. If not, its bytes are copied.
+    windows: bool,
     crc: bool,
     seconds: f64,
     ops: u64,
@@ -46,6 +48,8 @@ pub struct Report {
     /// 10⁶ bytes a second.
     mb_s: f64,
     lat_us: Latency,
+    /// `LATENCY:COUNT` of each bucket that has any: the longest latency in it, ns.
+    histogram_ns: String,
     /// The way there and back, before the load.
     rtt_us: f64,
     client_us: f64,
@@ -70,6 +74,7 @@ impl Report {
             size: hello.size,
             depth: hello.depth,
             outstanding: pair.ord(),
+            windows: pair.takes_invalidation(),
             crc: pair.has_crc(),
             seconds: round(elapsed, 6),
             ops,
@@ -84,6 +89,7 @@ impl Report {
                 p999: at(0.999),
                 max: round(latency.max_us(), 3),
             },
+            histogram_ns: latency.distribution().to_string(),
             rtt_us: round(found.rtt.as_secs_f64() * 1e6, 3),
             client_us: each(spent.own),
             client_cpu_percent: percent(spent.own),

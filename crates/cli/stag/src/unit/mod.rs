@@ -7,6 +7,7 @@ pub(crate) mod limits;
 pub(crate) mod options;
 mod parse;
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -58,10 +59,10 @@ impl Backing {
     }
 
     /// What no other unit may write at the same time, as it is written; `None` in memory.
-    pub fn medium(&self) -> Option<OsString> {
+    pub fn medium(&self) -> Option<Cow<'_, OsStr>> {
         match self {
-            Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => Some(self.to_string().into()),
-            _ => self.path().map(|path| OsStr::new(path).to_owned()),
+            Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => Some(OsString::from(self.to_string()).into()),
+            _ => self.path().map(|path| OsStr::new(path).into()),
         }
     }
 }
@@ -482,7 +483,7 @@ mod tests {
             let unit = UnitSpec::new(text, Options::default()).unwrap();
             assert!(matches!(unit.backing, Backing::Nbd(_)));
             assert_eq!(unit.backing.to_string(), shown);
-            assert_eq!(unit.backing.medium(), Some(shown.into()));
+            assert_eq!(unit.backing.medium(), Some(OsStr::new(shown).into()));
         }
         assert_eq!(wrong("nbds://host/x", &[]), ["path"]);
         assert_eq!(wrong("nbd:///x", &[]), ["path"]);

@@ -122,6 +122,9 @@ settings! {
         "warn-available" warn_available: Option<u64> = None, SOME.otherwise("never");
         /// The most that objects take.
         "capacity" capacity: Option<u64> = None, SOME.otherwise("all that the file system has").of(Media::Objects);
+        /// Count how long its commands spend in each stage, for the metrics of each unit. At most
+        /// 32 units have it.
+        "stages" stages: Option<bool> = None, yes_no().otherwise("no, of each target only").of(Media::All);
         /// The OSD name, which clients see (root information attribute 9).
         "name" name: Option<String> = None, bytes(1, 255, "text").otherwise("none").of(Media::Objects);
     }

@@ -7,8 +7,9 @@ mod open;
 mod ports;
 mod prefault;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ use crate::identity::{self, Carried, Choice};
 use crate::state::hex;
 use crate::unit::{Backing, Options, UnitSpec};
 
-pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, place};
+pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, name, place};
 
 /// Interval of attempts to open units again.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
@@ -47,7 +48,7 @@ pub struct UnitError {
 
 #[derive(Clone, Default)]
 pub struct Units {
-    pub open: HashMap<Place, OpenUnit>,
+    pub open: HashMap<Place, Arc<OpenUnit>>,
     pub registry: Registry,
     /// The units of the group, if this daemon is a gateway of one.
     pub shared: Option<Arc<Shared>>,
@@ -66,7 +67,7 @@ pub enum Fate {
     Same(Place),
     /// Its file gets this length, bytes; nothing else changes.
     Resized(u64),
-    /// It continues with other limits.
+    /// It continues with other limits, or stages.
     Limited,
     /// Its store continues, under a new unit with other options.
     Changed,
@@ -94,16 +95,17 @@ impl Grown {
 impl Units {
     /// The fate of each unit of `config`, given the open units.
     pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
-        let mut by_medium: HashMap<OsString, &Place> = HashMap::new();
+        let mut by_medium: HashMap<Cow<'_, OsStr>, &Place> = HashMap::with_capacity(self.open.len());
         for (place, unit) in &self.open {
             if let Some(medium) = unit.spec.backing.medium() {
                 by_medium.insert(medium, place);
             }
         }
-        let mut fates = HashMap::new();
+        let mut fates = HashMap::with_capacity(self.open.len() + 1);
         for target in &config.targets {
+            let iqn = name(&target.iqn);
             for lun in &target.units {
-                let place = place(&target.iqn, lun.lun);
+                let place = (iqn.clone(), lun.lun);
                 let fate = self.fate(&place, &lun.spec, &by_medium, force);
                 fates.insert(place, fate);
             }
@@ -115,7 +117,7 @@ impl Units {
         &self,
         place: &Place,
         spec: &UnitSpec,
-        by_medium: &HashMap<OsString, &Place>,
+        by_medium: &HashMap<Cow<'_, OsStr>, &Place>,
         force: bool,
     ) -> Fate {
         let here = self.open.get(place);
@@ -160,15 +162,16 @@ impl Units {
     /// The first unit that cannot be served.
     pub fn next(&self, config: &Config, fates: &HashMap<Place, Fate>) -> Result<Self, UnitError> {
         let (registry, shared) = (self.registry.clone(), self.shared.clone());
-        let mut next = Self { registry, shared, ..Self::default() };
+        let open = HashMap::with_capacity(fates.len());
+        let mut next = Self { open, registry, shared, ..Self::default() };
         let made = make_files(config, fates)?;
         let around =
             make::Around { registry: &self.registry, carried: &self.carried, shared: self.shared.as_deref() };
-        let mut names: HashMap<Vec<u8>, Place> = HashMap::new();
+        let mut names: HashMap<Vec<u8>, Place> = HashMap::with_capacity(fates.len());
         for target in &config.targets {
-            let iqn = target.iqn.to_ascii_lowercase();
+            let iqn = name(&target.iqn);
             if let Some(alua) = &target.alua {
-                let ports = match self.ports.get(&iqn).filter(|(before, _)| before == alua) {
+                let ports = match self.ports.get(&*iqn).filter(|(before, _)| before == alua) {
                     Some((_, ports)) => ports.clone(),
                     None => ports::port_groups(alua).map_err(|reason| UnitError {
                         target: target.iqn.clone(),
@@ -177,7 +180,7 @@ impl Units {
                         in_use: false,
                     })?,
                 };
-                next.ports.insert(iqn, (alua.clone(), ports));
+                next.ports.insert(iqn.to_string(), (alua.clone(), ports));
             }
             for lun in &target.units {
                 let fails = |Unopened { reason, in_use }| UnitError {
@@ -187,22 +190,22 @@ impl Units {
                     in_use,
                 };
                 let failed = |reason: String| fails(reason.into());
-                let place = place(&target.iqn, lun.lun);
+                let place = (iqn.clone(), lun.lun);
                 let here = self.open.get(&place);
                 let unit = match (fates.get(&place), here) {
                     (Some(Fate::Same(from)), _) => self.open.get(from).cloned(),
                     (Some(Fate::Resized(_) | Fate::Limited), Some(open)) => {
-                        Some(OpenUnit { spec: lun.spec.clone(), ..open.clone() })
+                        Some(Arc::new(OpenUnit { spec: lun.spec.clone(), ..OpenUnit::clone(open) }))
                     }
                     (Some(Fate::Changed), Some(open)) => {
-                        Some(make::remake(open, &lun.spec, &place, &next.registry).map_err(failed)?)
+                        Some(make::remake(open, &lun.spec, &place, &next.registry).map_err(failed)?.into())
                     }
                     (Some(Fate::Refused(reason)), _) => return Err(failed(reason.clone())),
                     _ => None,
                 };
                 let unit = match unit {
                     Some(unit) => unit,
-                    None => make::open(&lun.spec, &place, &around).map_err(fails)?,
+                    None => make::open(&lun.spec, &place, &around).map_err(fails)?.into(),
                 };
                 let first = names.entry(unit.naa().to_vec()).or_insert_with(|| place.clone());
                 if let Some(other) = next.open.get(first) {
@@ -215,8 +218,8 @@ impl Units {
         Ok(next)
     }
 
-    /// The units of `config` that can be opened. The others are left out of it, and say why by their
-    /// health.
+    /// The units of `config` that can be opened. The others are left out of it, and say why by
+    /// their health.
     pub fn reopened(config: &Config, is_over: impl Fn() -> bool) -> Self {
         let (mut left, none) = (config.clone(), Self::default());
         let mut closed = HashMap::new();
@@ -276,7 +279,7 @@ impl Units {
                 Err(reason) => {
                     grown.into_iter().for_each(Grown::undo);
                     return Err(UnitError {
-                        target: place.0.clone(),
+                        target: place.0.to_string(),
                         lun: Some(place.1),
                         reason,
                         in_use: false,
@@ -304,9 +307,10 @@ fn only_one(unit: &OpenUnit, other: &OpenUnit, (iqn, lun): &Place) -> Result<(),
 /// Creates the files of units to be opened, if so configured. All of them together, since there may
 /// be thousands.
 fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, UnitError> {
-    let opened = |iqn: &str, lun: u16| matches!(fates.get(&place(iqn, lun)), None | Some(Fate::Opened));
+    let opened = |place: &Place| matches!(fates.get(place), None | Some(Fate::Opened));
     let wanted = config.targets.iter().flat_map(|target| {
-        let units = target.units.iter().filter(|unit| opened(&target.iqn, unit.lun));
+        let iqn = name(&target.iqn);
+        let units = target.units.iter().filter(move |unit| opened(&(iqn.clone(), unit.lun)));
         units.filter_map(|unit| match (&unit.spec.backing, unit.spec.options.size, unit.spec.options.ro) {
             (Backing::Path(path), size, None | Some(false)) => {
                 Some((path.as_path(), size, unit.spec.options.identity != Some(Choice::Derived)))
@@ -343,21 +347,25 @@ fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
     }
 }
 
-/// Whether only limits of service differ.
-fn only_limits(before: &Options, now: &Options) -> bool {
-    let unlimited = |options: &Options| Options { limits: Default::default(), ..options.clone() };
-    unlimited(before) == unlimited(now)
+/// `options` without those that the unit itself does not see.
+fn seen_by_unit(options: &Options) -> Options {
+    Options { limits: Default::default(), stages: None, ..options.clone() }
+}
+
+/// Whether the unit itself stays the same, with other limits or stages perhaps.
+fn is_same_unit(before: &Options, now: &Options) -> bool {
+    seen_by_unit(before) == seen_by_unit(now)
 }
 
 fn shared_changed(before: &Options, now: &Options) -> Fate {
-    match only_limits(before, now) {
+    match is_same_unit(before, now) {
         true => Fate::Limited,
         false => Fate::Refused(SharedUnit::AT_START.into()),
     }
 }
 
 fn objects_changed(before: &Options, now: &Options) -> Fate {
-    if only_limits(before, now) {
+    if is_same_unit(before, now) {
         return Fate::Limited;
     }
     if before.capacity != now.capacity {
@@ -385,8 +393,8 @@ fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -
             false => Fate::Refused("change its size in a step of its own".into()),
         };
     }
-    let unlimited = |options: &Options| Options { limits: Default::default(), size: None, ..options.clone() };
-    if unlimited(before) == unlimited(now) {
+    let of_any_size = |options: &Options| Options { size: None, ..seen_by_unit(options) };
+    if of_any_size(before) == of_any_size(now) {
         return Fate::Limited;
     }
     let reads_only = |options: &Options| options.ro == Some(true);
@@ -464,6 +472,22 @@ mod tests {
             &next.open[&at(7)].disk().unwrap().unit,
             &units.open[&at(0)].disk().unwrap().unit
         ));
+    }
+
+    #[test]
+    fn a_unit_whose_stages_are_counted_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |more: &str| {
+            let osd = format!("osd:{},capacity=64M{more}", dir.path().join("b").display());
+            config(&[(0, &format!("{},size=1M{more}", dir.path().join("a").display())), (1, &osd)])
+        };
+        let (before, after) = (with(""), with(",stages,iops=9"));
+        let units = open(&before);
+        let fates = units.fates(&after, false);
+        assert!(fates.values().all(|fate| *fate == Fate::Limited));
+        let served = |units: &Units, of: &Config| crate::convert::target_config(&of.targets[0], units).units;
+        let (old, new) = (served(&units, &before), served(&units.next(&after, &fates).unwrap(), &after));
+        assert!(old.iter().zip(&new).all(|(old, new)| !old.stages && new.stages && old.unit.is(&new.unit)));
     }
 
     #[test]

@@ -10,11 +10,17 @@ use crate::gateways::SharedUnit;
 use crate::identity::Settled;
 use crate::unit::UnitSpec;
 
-/// The place of a unit: its target's name, in lower case, and its number.
-pub type Place = (String, u16);
+/// The place of a unit: its target's name, in lower case, and its number. Units of a target share
+/// the name.
+pub type Place = (Arc<str>, u16);
 
 pub fn place(iqn: &str, lun: u16) -> Place {
-    (iqn.to_ascii_lowercase(), lun)
+    (name(iqn), lun)
+}
+
+/// A target's name in places.
+pub fn name(iqn: &str) -> Arc<str> {
+    iqn.to_ascii_lowercase().into()
 }
 
 /// Why a unit could not be opened.

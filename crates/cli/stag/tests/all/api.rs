@@ -197,7 +197,8 @@ fn a_change_is_whole_or_not_at_all_with_the_words_of_the_command_line() {
         ("DELETE", "/sessions/1?plan=1", Value::Null, 404, "there is no session 1"),
         ("DELETE", "/clients/192.0.2.1?plan=1", Value::Null, 404, "there is no NFS client 192.0.2.1"),
         ("POST", "/drain?plan=1", json!({ "target": "iqn.x:none" }), 409, "there is no target iqn.x:none"),
-        ("POST", "/undrain?plan=1", json!({ "all": true }), 400, "cannot be planned"),
+        ("POST", "/undrain?plan=1", json!({ "all": true }), 409, "is not being drained"),
+        ("GET", "/status?plan=1", Value::Null, 400, "cannot be planned"),
     ] {
         let answer = managed.ask(method, path, &body);
         assert!(

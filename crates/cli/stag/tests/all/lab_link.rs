@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -28,19 +29,29 @@ fn up(options: LinkOptions) -> Option<Link> {
 
 /// `stag serve` on side A, and its unit's address.
 fn serve(link: &Link) -> (Child, String) {
+    serve_at(link, &[link.address(Side::A).to_string()])
+}
+
+fn serve_at(link: &Link, addresses: &[String]) -> (Child, String) {
     let mut server = link
         .command(Side::A, STAG)
-        .args(["--log", "warn", "serve", "--control", "none", "--listen"])
-        .arg(format!("{}:3260", link.address(Side::A)))
-        .arg("mem:64M")
+        .args(["--log", "warn", "serve", "--control", "none", "mem:64M"])
+        .args(addresses.iter().map(|address| format!("--listen={address}:3260")))
         .env("STATE_DIRECTORY", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut url = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut url).unwrap();
-    assert!(url.contains("198.18.0.1"), "{url}");
+    assert!(url.contains(&addresses[0]), "{url}");
     (server, url.trim().to_owned())
+}
+
+/// Copies 24 MiB to or from a unit, from side B.
+fn link_moves(link: &Link, arguments: [&str; 4]) {
+    let length = if arguments[0] == "read" { &["--length", "24M"][..] } else { &[] };
+    let done = link.command(Side::B, STAG).args(arguments).args(length).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Whether a process has ended, reaped or not.
@@ -83,6 +94,34 @@ fn a_link_takes_the_time_and_the_rate_that_it_was_asked_for() {
 }
 
 #[test]
+fn connections_of_a_session_take_the_lines_in_turn() {
+    let line = |text: &str| text.parse().unwrap();
+    let options = LinkOptions {
+        lines: vec![line("rate=200Mb/s"), line("rate=200Mb/s delay=1ms mtu=9000")],
+        ..LinkOptions::of("metro")
+    };
+    let Some(link) = up(options) else { return };
+    let [first, second] = link.addresses(Side::A)[..] else { panic!("two lines have two addresses") };
+    let (mut server, url) = serve_at(&link, &[first.to_string(), second.to_string()]);
+    for spread in ["--connections", "--sessions"] {
+        link.reset_counters().unwrap();
+        let mut load = link.command(Side::B, STAG);
+        load.args(["bench", &url, "--pattern", "read", "--bs", "64k", "--depth", "8", "--count", "200"]);
+        load.args([spread, "2", "--portals", &second.to_string(), "--quiet"]);
+        let done = load.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let counters = link.counters().unwrap();
+        let carried = [&counters, &counters.others[0]].map(|line| line.a_to_b.bytes_in);
+        // 200 or 400 reads of 64 KiB, some on each line.
+        assert!(carried.iter().sum::<u64>() > 200 << 16, "{spread}: {carried:?}");
+        assert!(carried.iter().all(|bytes| *bytes > 20 << 16), "{spread}: {carried:?}");
+        assert_eq!(counters.others[0].a_to_b.largest_packet_bytes, 9000, "{spread}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
 fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
     let dir = tempfile::tempdir().unwrap();
     let (from, back) = (path(dir.path(), "from"), path(dir.path(), "back"));
@@ -101,11 +140,7 @@ fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
     assert_eq!(link.setup().backend, Backend::Tun, "netem cannot do that");
     let (mut server, url) = serve(&link);
     for arguments in [["write", &url, "-i", &from], ["read", &url, "-o", &back]] {
-        let mut command = link.command(Side::B, STAG);
-        let done =
-            command.args(arguments).args(if arguments[0] == "read" { &["--length", "24M"][..] } else { &[] });
-        let done = done.output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        link_moves(&link, arguments);
     }
     assert!(fs::read(&back).unwrap() == data, "what was read is not what was written");
     // Packets in flight arrive or are lost; then every one is accounted for.
@@ -128,6 +163,101 @@ fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
     }
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+#[test]
+fn packets_of_65520_bytes_pass_over_ipv4_and_ipv6() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, back) = (path(dir.path(), "from"), path(dir.path(), "back"));
+    let data = noise(24 << 20);
+    fs::write(&from, &data).unwrap();
+    let options =
+        LinkOptions { mtu: Some(65_520), backend: Some(Backend::Tun), ..LinkOptions::of("wan-0.2mi") };
+    let Some(link) = up(options) else { return };
+    assert!(link.measure().unwrap().a_to_b.rate_bits_per_second.is_some_and(|rate| rate > 0.0));
+    let addresses = [
+        Some(link.address(Side::A).to_string()),
+        link.address6(Side::A).map(|address| format!("[{address}]")),
+    ];
+    for address in addresses.into_iter().flatten() {
+        let (mut server, url) = serve_at(&link, &[address]);
+        link_moves(&link, ["write", &url, "-i", &from]);
+        link_moves(&link, ["read", &url, "-o", &back]);
+        assert!(fs::read(&back).unwrap() == data, "what was read is not what was written");
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+    let counters = link.counters().unwrap();
+    for way in [&counters.a_to_b, &counters.b_to_a] {
+        assert!((32_000..=65_520).contains(&way.largest_packet_bytes), "{way:?}");
+        assert_eq!((way.dropped_overrun, way.undeliverable, way.malformed), (0, 0, 0), "{way:?}");
+    }
+}
+
+/// One end of a connection: prints its congestion control, and whether it takes another one.
+fn tell_congestion_control(side: &str) {
+    let at = |name: &str| -> IpAddr { std::env::var(name).unwrap().parse().unwrap() };
+    let port = 5000;
+    let stream = match side {
+        "a" => {
+            let listener = TcpListener::bind((at("STAG_TEST_ADDRESS"), port)).unwrap();
+            listener.accept().unwrap().0
+        }
+        _ => loop {
+            match TcpStream::connect((at("STAG_TEST_PEER"), port)) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        },
+    };
+    let other = rustix::net::sockopt::set_tcp_congestion(&stream, "reno");
+    println!("it is {}, {}", rustix::net::sockopt::tcp_congestion(&stream).unwrap(), other.is_ok());
+}
+
+#[test]
+fn both_ends_have_the_congestion_control_that_was_asked_for() {
+    // On the link this same test is either end.
+    if let Ok(side) = std::env::var("STAG_LAB_SIDE") {
+        return tell_congestion_control(&side);
+    }
+    let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
+    // One that is not the machine's, if there is one.
+    let own = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    let Some(name) =
+        known.split_whitespace().filter(|name| *name != "reno").max_by_key(|name| *name != own.trim())
+    else {
+        return;
+    };
+    let options = LinkOptions { congestion: Some(name.to_owned()), ..LinkOptions::of("lan") };
+    let Some(link) = up(options) else { return };
+    assert_eq!(link.setup().congestion_control.as_deref(), Some(name));
+    let mut addresses = vec![IpAddr::V4(link.address(Side::A))];
+    addresses.extend(link.address6(Side::A).map(IpAddr::V6));
+    for address in addresses {
+        let run = |side| {
+            let mut command = link.command(side, std::env::current_exe().unwrap());
+            let test = "lab_link::both_ends_have_the_congestion_control_that_was_asked_for";
+            command.args(["--exact", test, "--nocapture"]);
+            command.env("STAG_TEST_ADDRESS", address.to_string()).env("STAG_TEST_PEER", address.to_string());
+            command.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        for end in [run(Side::A), run(Side::B)] {
+            let said = String::from_utf8(end.wait_with_output().unwrap().stdout).unwrap();
+            assert!(said.contains(&format!("it is {name}, false")), "{address}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_congestion_control_that_the_kernel_lacks_is_refused_with_those_it_has() {
+    if up(LinkOptions::of("lan")).is_none() {
+        return;
+    }
+    let options = LinkOptions { congestion: Some("nosuch".into()), ..LinkOptions::of("lan") };
+    let refused = Link::up_by(Path::new(STAG), &options.resolve().unwrap()).unwrap_err().to_string();
+    let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
+    assert!(refused.contains("no congestion control `nosuch`"), "{refused}");
+    assert!(known.split_whitespace().all(|name| refused.contains(name)), "{refused}");
 }
 
 #[test]

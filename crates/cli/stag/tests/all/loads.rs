@@ -95,6 +95,14 @@ fn every_operation_moves_messages_of_every_size_with_and_without_crc() {
             (&"read".into(), &1.into(), &5.into())
         );
     }
+    for when in ["run", "message"] {
+        let measure = |time: &str| {
+            let short = ["--operation", "read,write,send", "--time", time, "--warmup", "0", "--json"];
+            runs(&[&["rdma-bench", &answering.address, "--register", when][..], &short].concat())
+        };
+        let found = in_time(measure, |found| found.iter().all(has_ops));
+        assert!(found.iter().all(has_ops), "{when}: {found:?}");
+    }
     // The fields of a run are consistent.
     let run = &runs(&["rdma-bench", &answering.address, "--outstanding", "2", "--time", "0.1", "--json"])[0];
     let (ops, seconds) = (run["ops"].as_f64().unwrap(), run["seconds"].as_f64().unwrap());
@@ -165,6 +173,29 @@ fn objects_are_loaded_in_a_partition_that_is_gone_afterwards() {
             }
         }
     }
+    assert_eq!(said(&["osd", "ls", server.iscsi(0)]).trim(), "", "partitions were left");
+    // So many commands of each client, once a line allows them.
+    let counted = |line: &str| {
+        let words =
+            ["osd", "bench", server.iscsi(0), "write", "--count", "7", "--clients", "2", "--wait", "--json"];
+        let mut child = Command::new(STAG)
+            .args(words)
+            .args(["--warmup", "0", "--span", "64k"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(said.starts_with("ready\n"), "{said}");
+        ended.status.success().then(|| serde_json::from_slice::<Value>(&ended.stdout).unwrap())
+    };
+    let found = counted("\n").expect("a run");
+    assert_eq!((&found["ops"], &found["errors"]), (&14.into(), &0.into()), "{found}");
+    assert!(found["ended_s"].as_f64() > found["began_s"].as_f64(), "{found}");
+    assert!(counted("").is_none(), "it began without being told to");
     assert_eq!(said(&["osd", "ls", server.iscsi(0)]).trim(), "", "partitions were left");
     // A named partition stays, with the objects created in it.
     let within = ["--partition", "0x20000", "--objects", "20", "--time", "0.03", "--json"];

@@ -17,7 +17,7 @@ const THEIRS: &str = "staple-staple-staple-0815";
 /// A target that lets alice in, and proves that it is `t`.
 fn config() -> String {
     format!(
-        "pool = \"16M\"\ncores = 1\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n\
+        "pool = \"32M\"\ncores = 1\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n\
          auth = {{ users = [{{ name = \"alice\", secret = \"{SECRET}\" }}], mutual = {{ name = \"t\", secret = \"{THEIRS}\" }} }}\n\
          [[target.unit]]\nlun = 0\npath = \"mem:1M\"\n"
     )

@@ -1,6 +1,8 @@
 //! What a client's administrator types: commands of Linux, Windows and ESXi with the names, the
 //! addresses and, once, the secret of a disk or an export.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
 use super::super::Look;
 use super::super::html::Html;
 use crate::control::status::Status;
@@ -58,9 +60,10 @@ pub fn section(h: &mut Html, title: &str, is_untried: bool, text: &str) {
 }
 
 /// Host and port that a client of a portal uses. A portal of all addresses has the name by which
-/// the browser came.
+/// the browser came; where that is the server's alone, as behind a tunnel of ssh, the address that
+/// the server has in its network.
 fn address(listen: Option<&str>, browser: &str, h: &mut Html) -> Option<(String, u16)> {
-    let Some(listen) = listen.and_then(|listen| listen.parse::<std::net::SocketAddr>().ok()) else {
+    let Some(listen) = listen.and_then(|listen| listen.parse::<SocketAddr>().ok()) else {
         h.leaf(
             "p",
             &[("class", "note mistake")],
@@ -68,7 +71,7 @@ fn address(listen: Option<&str>, browser: &str, h: &mut Html) -> Option<(String,
         );
         return None;
     };
-    let host = match listen.ip().is_unspecified() {
+    let mut host = match listen.ip().is_unspecified() {
         true => browser
             .rsplit_once(':')
             .map_or(browser, |(name, port)| if port.parse::<u16>().is_ok() { name } else { browser })
@@ -76,12 +79,35 @@ fn address(listen: Option<&str>, browser: &str, h: &mut Html) -> Option<(String,
             .to_owned(),
         false => listen.ip().to_string(),
     };
-    let is_local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if is_local {
-        let what = "This is an address of the server alone: other machines need a portal that they reach.";
-        h.leaf("p", &[("class", "note")], what);
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    match own_address(listen.ip()).filter(|_| is_local) {
+        Some(own) => {
+            let what =
+                format!("{own} is the server's address in its network; clients may know it by another.");
+            h.leaf("p", &[("class", "note")], &what);
+            host = own.to_string();
+        }
+        None if is_local => {
+            let what =
+                "This is an address of the server alone: other machines need a portal that they reach.";
+            h.leaf("p", &[("class", "note")], what);
+        }
+        None => {}
     }
     Some((host, listen.port()))
+}
+
+/// The address from which this machine sends to the Internet, where a portal listens on `all` of
+/// that family. Nothing is sent for it.
+fn own_address(all: IpAddr) -> Option<IpAddr> {
+    // Addresses for documentation (RFC 5737, RFC 3849): the default route leads to them.
+    let far = if all.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" };
+    if !all.is_unspecified() {
+        return None;
+    }
+    let socket = UdpSocket::bind((all, 0)).ok()?;
+    socket.connect(far).ok()?;
+    socket.local_addr().ok().map(|own| own.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 
 /// An address as it stands before a port.

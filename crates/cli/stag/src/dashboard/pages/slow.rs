@@ -4,10 +4,9 @@ use admin_http::Answer;
 
 use super::super::html::Html;
 use super::super::{Look, show};
-use super::of_target;
-use crate::control::slow::Slow;
+use super::{of_export, of_target};
+use crate::control::slow::{Slow, What};
 use crate::control::status::{Stage, Work};
-use crate::shown::duration;
 
 /// The stages in a command's order, each with what it is about.
 const STAGES: [(&str, &str); 4] = [
@@ -54,32 +53,34 @@ pub fn page(look: &Look<'_>) -> Answer {
 }
 
 fn commands(all: &[Slow], h: &mut Html) {
-    let heads = [
-        "command",
-        "#took",
-        "#order",
-        "#data",
-        "#medium",
-        "#send",
-        "target",
-        "LUN",
-        "initiator",
-        "when",
-        "CDB",
-    ];
-    h.leaf("p", &[("class", "quiet")], "Those that took 10 ms or more.");
+    let heads = ["command", "#took", "#order", "#data", "#medium", "#send", "of", "from", "when", "detail"];
+    h.leaf("p", &[("class", "quiet")], "Those that took 10 ms or more, of iSCSI and NFS.");
     h.table("Commands that took 10 ms or more", &heads, "No command took 10 ms or more.", all, |row, one| {
-        row.cell(&one.operation).number(&show::latency(one.took_s));
-        for stage in [one.order_s, one.data_s, one.medium_s] {
-            row.number(&show::latency(stage));
-        }
-        row.number(&one.send_s.map_or_else(|| "–".to_owned(), show::latency));
-        row.link(&of_target(&one.target), &one.target).cell(&one.lun.to_string()).cell(&one.initiator);
-        row.cell(&match one.ended_ago_s {
-            Some(ago) => format!("{} ago", duration(ago)),
-            None => format!("still in {}", one.state),
+        let known = |time: Option<f64>| time.map_or_else(|| "–".to_owned(), show::latency);
+        row.cell(&match &one.what {
+            What::Iscsi(command) => command.operation.clone(),
+            What::Nfs(call) => call.called(),
         });
-        row.with(|h| h.leaf("code", &[], &one.cdb));
+        row.number(&show::latency(one.took_s))
+            .number(&show::latency(one.order_s))
+            .number(&known(one.data_s()));
+        row.number(&show::latency(one.medium_s)).number(&known(one.send_s));
+        match &one.what {
+            What::Iscsi(command) => {
+                let unit = format!("{} LUN {}", command.target, command.lun);
+                row.link(&of_target(&command.target), &unit).cell(&command.initiator)
+            }
+            What::Nfs(call) => match &call.export {
+                Some(export) => row.link(&of_export(export), export),
+                None => row.cell("no export"),
+            }
+            .cell(&call.client),
+        };
+        row.cell(&one.when());
+        row.with(|h| match &one.what {
+            What::Iscsi(command) => h.leaf("code", &[], &command.cdb),
+            What::Nfs(call) => h.leaf("code", &[], &format!("NFS {}, XID {:#010x}", call.version, call.xid)),
+        });
     });
 }
 

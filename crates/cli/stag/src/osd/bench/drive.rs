@@ -17,6 +17,7 @@ use super::{LoadError, objects, requests};
 use crate::args::osd_bench::{OsdBench, What};
 use crate::client::connect;
 use crate::osd::error::OsdError;
+use crate::release;
 
 /// Errors after which a client stops.
 const MOST_ERRORS: u64 = 100;
@@ -135,7 +136,8 @@ impl Client {
     /// Loads until `clock` ends the run; counts commands that end in the window.
     async fn load(mut self, clock: Rc<Clock>) -> (Self, Tally) {
         let mut tally = Tally::default();
-        while clock.goes_on(Instant::now()) && tally.errors <= MOST_ERRORS {
+        let most = clock.count.unwrap_or(u64::MAX);
+        while clock.goes_on(Instant::now()) && tally.latency.count() < most && tally.errors <= MOST_ERRORS {
             let command = self.command();
             self.one(command, &clock, &mut tally).await;
         }
@@ -169,7 +171,10 @@ impl Client {
 /// Warm-up and measurement, shared by all clients. It begins when the first of them does.
 struct Clock {
     warmup: f64,
-    time: f64,
+    /// Seconds that are measured; `None` if a count ends the run.
+    time: Option<f64>,
+    /// Commands of each client that count.
+    count: Option<u64>,
     window: Cell<Option<Window>>,
     /// Whether anything has ended in the window.
     any: Cell<bool>,
@@ -183,13 +188,17 @@ struct Clock {
 
 impl Clock {
     fn new(warmup: f64, time: f64, target: Option<u32>) -> Rc<Self> {
+        Self::until(warmup, Some(time), None, target)
+    }
+
+    fn until(warmup: f64, time: Option<f64>, count: Option<u64>, target: Option<u32>) -> Rc<Self> {
         let (any, ended, before, after) = Default::default();
-        Rc::new(Self { warmup, time, window: Cell::default(), any, ended, before, after, target })
+        Rc::new(Self { warmup, time, count, window: Cell::default(), any, ended, before, after, target })
     }
 
     /// The measured window. It is set when the first client begins, at `now`.
     fn window(&self, now: Instant) -> Window {
-        let window = self.window.get().unwrap_or_else(|| Window::new(now, self.warmup, Some(self.time)));
+        let window = self.window.get().unwrap_or_else(|| Window::new(now, self.warmup, self.time));
         self.window.set(Some(window));
         window
     }
@@ -220,7 +229,15 @@ impl Clock {
     /// Seconds in which the counted commands ended: the whole time, or until the end of a longer
     /// command.
     fn seconds(&self) -> f64 {
-        if self.any.get() { self.time } else { self.seconds_of_work() }
+        self.time.filter(|_| self.any.get()).unwrap_or_else(|| self.seconds_of_work())
+    }
+
+    /// When the measured window began, and when the last command that counts ended: seconds since
+    /// 1970, which processes can compare.
+    fn began_and_ended(&self) -> Option<(f64, f64)> {
+        let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH).ok()?);
+        let at = |instant: Instant| unix.saturating_sub(now - instant).as_secs_f64();
+        Some((at(self.window.get()?.start), at(self.ended.get()?)))
     }
 
     /// The same up to the end of the last that counts, for clients that may have nothing more to do
@@ -311,10 +328,21 @@ async fn measure(args: &OsdBench, url: &Url, partition: u64) -> Result<Value, Lo
         What::Read | What::Write | What::DiskRead => args.size,
         _ => 0,
     };
-    let clock = Clock::new(args.warmup, args.time, args.target_pid);
-    let (clients, tally) = all(clients, &clock, Client::load).await?;
+    let mut warmup = args.warmup;
+    if args.wait {
+        (clients, _) = all(clients, &Clock::new(0.0, warmup, None), Client::load).await?;
+        warmup = 0.0;
+        // No command is in flight meanwhile.
+        release::wait().map_err(LoadError::Line)?;
+    }
+    let time = Some(args.time).filter(|_| args.count.is_none());
+    let clock = Clock::until(warmup, time, args.count, args.target_pid);
+    let (mut clients, tally) = all(clients, &clock, Client::load).await?;
     let mut found = tally.report(&name(args.what), clock.seconds(), bytes, clock.cpu());
-    let mut clients = clients;
+    if let Some((began, ended)) = clock.began_and_ended() {
+        found["began_s"] = json!(began);
+        found["ended_s"] = json!(ended);
+    }
     if args.what == What::Create {
         // All is warm already, and there are only so many objects.
         let clock = Clock::new(0.0, args.time, args.target_pid);
@@ -373,6 +401,21 @@ mod tests {
         assert!(!clock.counts(start + 110 * MS), "after the end");
         assert!(clock.goes_on(start + 109 * MS) && !clock.goes_on(start + 110 * MS));
         assert_eq!((clock.seconds(), clock.seconds_of_work()), (0.1, 0.099));
+    }
+
+    #[test]
+    fn a_count_is_divided_by_the_time_of_its_last_command() {
+        let (clock, start) = (Clock::until(0.01, None, Some(2), None), Instant::now());
+        assert!(clock.goes_on(start) && clock.goes_on(start + 900 * MS));
+        assert!(!clock.counts(start + 9 * MS), "in the warm-up");
+        assert!(clock.counts(start + 500 * MS) && clock.counts(start + 910 * MS));
+        assert_eq!(clock.seconds(), 0.9);
+        let clock = Clock::new(0.0, 0.1, None);
+        let start = Instant::now().checked_sub(MS * 50).unwrap();
+        assert!(clock.began_and_ended().is_none());
+        assert!(clock.goes_on(start) && clock.counts(start + 40 * MS));
+        let (began, ended) = clock.began_and_ended().unwrap();
+        assert!((ended - began - 0.04).abs() < 1e-5, "{began} {ended}");
     }
 
     #[test]

@@ -30,6 +30,9 @@ enum LoadError {
     /// The device answered what nothing can be made of.
     #[error("{0}")]
     Answer(String),
+    /// The line that begins a run with --wait has not come.
+    #[error("no line came on standard input: {0}")]
+    Line(String),
 }
 
 impl From<iscsi_client::Error> for LoadError {
@@ -44,6 +47,9 @@ impl LoadError {
         match self {
             Self::Session(error) => OsdError::Connect { place, error },
             Self::Object(error) => OsdError::Object { place, error },
+            Self::Line(_) => {
+                OsdError::wrong(self.to_string(), "without --wait the run begins by itself".to_owned())
+            }
             Self::Answer(what) => {
                 OsdError::wrong(format!("{place}: {what}"), format!("what the device is: stag info {place}"))
             }

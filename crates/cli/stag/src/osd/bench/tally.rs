@@ -37,6 +37,7 @@ impl Tally {
             "what": what, "ops": ops, "seconds": seconds, "ops_s": rate, "mb_s": rate * f64::from(bytes) / 1e6,
             "mean_us": us(self.latency.mean_us()), "stdev_us": us(self.latency.stdev_us()), "p10_us": quantile(0.1),
             "p50_us": quantile(0.5), "p99_us": quantile(0.99), "p999_us": quantile(0.999), "max_us": us(self.latency.max_us()),
+            "histogram_ns": self.latency.distribution().to_string(),
             "target_us": cpu.and_then(|cpu| cpu.target).map(each), "client_us": cpu.map(|cpu| each(cpu.own)),
             "errors": self.errors, "first_error": self.first_error,
         })

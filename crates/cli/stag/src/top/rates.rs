@@ -1,23 +1,11 @@
-//! `stag top`: the load of a daemon's units, sessions, exports, NFS clients and cores, as the
-//! difference of two statuses.
+//! The load of a daemon's units, sessions, exports, NFS clients and cores, as the difference of two
+//! statuses. Does no I/O.
 
 use std::collections::HashMap;
-use std::fmt::Write;
-use std::time::{Duration, Instant};
 
-use backing::size::Size;
 use serde::Serialize;
 
-use super::client::{CallError, Client};
-use super::status::{Io, Stage, Status, TargetStatus, UnitStatus};
-use crate::args;
-use crate::exit::Exit;
-use crate::out::{self, OutError};
-
-/// Rows of a table at most: the busiest.
-const ROWS: usize = 20;
-/// Clears the screen and goes to its top left corner (ECMA-48).
-const CLEAR: &str = "\x1b[H\x1b[2J";
+use crate::control::status::{Io, SessionStatus, Stage, Status, TargetStatus};
 
 /// Rates per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -123,7 +111,8 @@ impl Rates {
         }
     }
 
-    fn all(&self) -> f64 {
+    /// Commands of all kinds a second.
+    pub fn all(&self) -> f64 {
         self.reads + self.writes + self.others
     }
 }
@@ -148,21 +137,30 @@ fn percentile(before: &[u64], now: &[u64], part: f64) -> Option<f64> {
     None
 }
 
+/// The name of a unit's row.
+pub fn unit_name(target: &str, lun: u16) -> String {
+    format!("{target}/{lun}")
+}
+
+/// The name of a session's row.
+pub fn session_name(session: &SessionStatus) -> String {
+    format!("{} ({})", session.initiator, session.tsih)
+}
+
 impl Top {
     /// The rates between two statuses.
     pub fn between(before: &Status, now: &Status) -> Self {
         let seconds = (now.uptime_s - before.uptime_s).max(1e-3);
         let units = |status: &Status| -> Vec<(String, Io)> {
             let of = |target: &TargetStatus| {
-                let named = |unit: &UnitStatus| (format!("{}/{}", target.iqn, unit.lun), unit.io);
-                target.units.iter().map(named).collect::<Vec<_>>()
+                let named = target.units.iter().map(|unit| (unit_name(&target.iqn, unit.lun), unit.io));
+                named.collect::<Vec<_>>()
             };
             status.targets.iter().flat_map(of).collect()
         };
         let mut units = rows(&units(before), &units(now), seconds, Clone::clone);
-        let mut sessions = rows(&before.sessions, &now.sessions, seconds, |session| {
-            (format!("{} ({})", session.initiator, session.tsih), session.io)
-        });
+        let mut sessions =
+            rows(&before.sessions, &now.sessions, seconds, |session| (session_name(session), session.io));
         let total = {
             let sum = |status: &Status| {
                 let mut all = Io::default();
@@ -213,125 +211,6 @@ fn rows<T>(before: &[T], now: &[T], seconds: f64, of: impl Fn(&T) -> (String, Io
     now.iter().map(row).collect()
 }
 
-pub fn command(args: &args::Top) -> Exit {
-    match run(args) {
-        Ok(None) => Exit::Done,
-        Ok(Some(error)) => error.show(),
-        Err(error) => error.show(),
-    }
-}
-
-/// Shows one screen after another; `Some` once stdout is closed.
-fn run(args: &args::Top) -> Result<Option<OutError>, CallError> {
-    let interval = Duration::try_from_secs_f64(args.interval).unwrap_or(Duration::from_secs(1));
-    let mut client = Client::connect(args.at.control.as_deref())?;
-    let mut before: Status = client.ask("status")?;
-    loop {
-        let next = Instant::now() + interval;
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let now: Status = client.ask("status")?;
-        let top = Top::between(&before, &now);
-        let text = match args.json {
-            true => serde_json::to_string(&top).map_err(std::io::Error::from)? + "\n",
-            false => text(&now, &top),
-        };
-        let clear = if args.once || args.json { "" } else { CLEAR };
-        let printed = out::write(format!("{clear}{text}").as_bytes());
-        if printed.is_err() || args.once {
-            return Ok(printed.err());
-        }
-        before = now;
-    }
-}
-
-fn text(status: &Status, top: &Top) -> String {
-    let mut out = String::new();
-    let _ = write_text(&mut out, status, top);
-    out
-}
-
-fn write_text(out: &mut String, status: &Status, top: &Top) -> std::fmt::Result {
-    let connections: usize = status.sessions.iter().map(|session| session.connections.len()).sum();
-    writeln!(
-        out,
-        "stag {}, process {}: {} sessions, {connections} connections, {} NFS clients, cores {}",
-        status.version,
-        status.pid,
-        status.sessions.len(),
-        status.nfs.clients.len(),
-        top.cores.iter().map(|busy| format!("{:.0}%", busy * 100.0)).collect::<Vec<_>>().join(" "),
-    )?;
-    let files = !status.nfs.exports.is_empty();
-    let disks = !files || !status.targets.is_empty();
-    let tables = [
-        ("unit", &top.units, disks),
-        ("session", &top.sessions, disks),
-        ("export", &top.exports, files),
-        ("NFS client", &top.clients, files),
-    ];
-    for (title, rows, _) in tables.into_iter().filter(|(.., shown)| *shown) {
-        writeln!(
-            out,
-            "\n{:<44} {:>9} {:>9} {:>8} {:>9} {:>9} {:>6} {:>8} {:>8}",
-            title, "reads/s", "writes/s", "others", "read B/s", "write B/s", "bad/s", "mean µs", "p99 < µs"
-        )?;
-        let total = Row { name: "all".into(), rates: top.total.clone() };
-        let total = (title == "unit").then_some(&total);
-        for row in total.into_iter().chain(rows.iter().take(ROWS)) {
-            let rates = &row.rates;
-            let time = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1}"));
-            writeln!(
-                out,
-                "{:<44} {:>9.0} {:>9.0} {:>8.0} {:>9} {:>9} {:>6.0} {:>8} {:>8}",
-                shortened(&row.name, 44),
-                rates.reads,
-                rates.writes,
-                rates.others,
-                bytes(rates.read_bytes),
-                bytes(rates.written_bytes),
-                rates.failed,
-                time(rates.mean_us),
-                time(rates.p99_us),
-            )?;
-        }
-        if rows.len() > ROWS {
-            writeln!(out, "and {} more", rows.len() - ROWS)?;
-        }
-    }
-    if !top.stages.is_empty() {
-        writeln!(
-            out,
-            "\n{:<44} {:>9} {:>9} {:>9} {:>9}",
-            "mean µs of stages", "order", "data", "medium", "send"
-        )?;
-    }
-    for one in top.stages.iter().take(ROWS) {
-        let name = shortened(&format!("{} {}", one.target, one.operation), 44);
-        let Spent { order_us, data_us, medium_us, send_us, .. } = one;
-        writeln!(out, "{name:<44} {order_us:>9.1} {data_us:>9.1} {medium_us:>9.1} {send_us:>9.1}")?;
-    }
-    Ok(())
-}
-
-/// The end of a name tells more than its beginning.
-fn shortened(name: &str, most: usize) -> String {
-    let length = name.chars().count();
-    if length <= most {
-        return name.to_owned();
-    }
-    std::iter::once('…').chain(name.chars().skip(length + 1 - most)).collect()
-}
-
-/// Bytes a second in few letters: to a whole KiB.
-fn bytes(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
-        rate if rate >= 1e6 => format!("{:.1} M", rate / 1e6),
-        rate if rate >= 1e3 => format!("{:.0} k", rate / 1e3),
-        rate => Size(rate as u64).to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,18 +251,12 @@ mod tests {
             groups: Vec::new(),
             managed: false,
             units: Vec::new(),
-            work: super::super::status::Work { stages, ..Default::default() },
+            work: crate::control::status::Work { stages, ..Default::default() },
         };
         let before = target(vec![stage("data", 1.0, 10), stage("medium", 1.0, 10)]);
         let now = target(vec![stage("data", 1.5, 20), stage("medium", 1.0, 10), stage("send", 0.001, 1)]);
         let write = Spent { target: "t".into(), operation: "write".into(), ..Spent::default() };
         assert_eq!(spent(Some(&before), &now), [Spent { data_us: 50_000.0, send_us: 1000.0, ..write }]);
         assert_eq!(spent(Some(&now), &now), []);
-    }
-
-    #[test]
-    fn long_names_keep_their_ends() {
-        assert_eq!(shortened("short", 8), "short");
-        assert_eq!(shortened("iqn.2026-01.org.example:disks/17", 10), "…:disks/17");
     }
 }
