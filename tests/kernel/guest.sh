@@ -1,13 +1,15 @@
-# Functions for scripts that run in the guest. Each case of a script prints `CASE ok NAME` or `CASE failed NAME` and why.
+# Functions for scripts that run in the guest. Each case of a script prints
+# `CASE ok MILLISECONDS NAME`, or `CASE failed MILLISECONDS NAME` and why.
 
 # case_ NAME COMMAND...: one case: passes when COMMAND (a program or function) returns 0.
 case_() {
-  local name=$1; shift
+  local name=$1 began=${EPOCHREALTIME/./}; shift
   # Not in a subshell: a function may leave values behind.
   "$@" >/tmp/printed 2>&1
   local code=$?
-  if [ $code = 0 ]; then echo "CASE ok $name"; else
-    echo "CASE failed $name"
+  local took=$(( (${EPOCHREALTIME/./} - began) / 1000 ))
+  if [ $code = 0 ]; then echo "CASE ok $took $name"; else
+    echo "CASE failed $took $name"
     { echo "exit code $code: $*"; tail -12 /tmp/printed; } | sed 's/^/  | /'
   fi
 }
@@ -18,10 +20,12 @@ kernel_errors() { dmesg -c | grep -iE 'error|timed out|abort|reset|offline|corru
 # What Linux's initiator speaks: default (iSCSI over TCP), or iser (over RDMA, here siw).
 TRANSPORT=${TRANSPORT:-default}
 
-# initiator_up [KEY=VALUE...]: Linux's initiator, with these settings of iscsid.conf.
+# initiator_up [KEY=VALUE...]: Linux's initiator, by the name $INITIATOR, with these settings of
+# iscsid.conf.
+INITIATOR=${INITIATOR:-iqn.2026-01.example.lab:guest}
 initiator_up() {
   [ "$TRANSPORT" != iser ] || siw_up || return
-  echo "InitiatorName=iqn.2026-01.example.lab:guest" >/etc/iscsi/initiatorname.iscsi
+  echo "InitiatorName=$INITIATOR" >/etc/iscsi/initiatorname.iscsi
   {
     echo "iscsid.startup = $(command -v iscsid)"
     echo "node.session.timeo.replacement_timeout = 60"
@@ -153,6 +157,15 @@ lio_up() {
     echo 1 >"$group/np/$GUEST:3260/iser" || return
   fi
   echo 1 >$group/enable
+}
+
+# knfsd_up: Linux's own NFS server on memory: /run/export, which is the root of version 4.
+knfsd_up() {
+  mkdir -p /run/export /run/rpcbind && mount -t tmpfs tmpfs /run/export && chmod 777 /run/export || return
+  mount -t tmpfs tmpfs /var/lib/nfs && mkdir -p /var/lib/nfs/v4recovery && : >/var/lib/nfs/etab && : >/var/lib/nfs/rmtab || return
+  mount -t nfsd nfsd /proc/fs/nfsd && rpcbind -w && sleep 0.5 || return
+  exportfs -i -o rw,fsid=0,no_root_squash,sync '*:/run/export' || return
+  rpc.nfsd --grace-time 10 --lease-time 10 4 && rpc.mountd
 }
 
 # network DELAY LOSS | network fine: what leaves the guest from now on is late by DELAY (10ms) and lost at a rate of LOSS (1%).

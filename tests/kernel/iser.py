@@ -37,6 +37,12 @@ case_ "sg tools: WRITE SAME, UNMAP" eval 'sg_write_same --16 -l 100 -n 64 -i /tm
 case_ "sg tools: persistent reservations" eval 'sg_persist --out --register --param-sark=0xabc1 $d0 && sg_persist --in -k $d0 | grep 0xabc1 && sg_persist --out --clear --param-rk=0xabc1 $d0'
 case_ "an idle session answers NOPs" answers_pings
 case_ "data is the same after logout and login" eval 'cp /tmp/m $d0; sync; logout && login && cmp -n 33554432 ${disks[0]} /tmp/m'
+again() {
+  for _ in $(seq 10); do
+    logout && timeout 90 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I "$TRANSPORT" -l && wait_disks "$UNITS" || return
+  done
+}
+case_ "logouts and logins, ten times" again
 case_ "nothing was said of errors" eval '! dmesg | grep -iE "siw.*(error|terminate)|iser.*(error|fail|bogus)|i/o error|call trace"'
 case_ "logout" logout
 """

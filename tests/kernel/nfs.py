@@ -36,7 +36,7 @@ names() (
   mkdir names && cd names || return
   for n in $(seq 3000); do : >"name with space $n"; done
   [ "$(ls | wc -l)" = 3000 ] || return
-  for n in $(seq 1 2 3000); do rm "name with space $n"; done
+  printf 'name with space %s\n' $(seq 1 2 3000) | xargs -d '\n' rm || return
   [ "$(ls | wc -l)" = 1500 ] && rm -r ../names && [ ! -e /run/nfs/names ]
 )
 rules() (
@@ -597,13 +597,6 @@ def away_four(lab):
 
 # Linux's own server (knfsd) on memory: /run/export, which is the root of version 4.
 KNFSD = r"""
-knfsd_up() {
-  mkdir -p /run/export /run/rpcbind && mount -t tmpfs tmpfs /run/export && chmod 777 /run/export || return
-  mount -t tmpfs tmpfs /var/lib/nfs && mkdir -p /var/lib/nfs/v4recovery && : >/var/lib/nfs/etab && : >/var/lib/nfs/rmtab || return
-  mount -t nfsd nfsd /proc/fs/nfsd && rpcbind -w && sleep 0.5 || return
-  exportfs -i -o rw,fsid=0,no_root_squash,sync '*:/run/export' || return
-  rpc.nfsd --grace-time 10 --lease-time 10 4 && rpc.mountd
-}
 size() { du -sm /run/export | cut -f1; }
 # The server stops in the middle of a copy, and comes back without what it knew of its clients' sessions.
 away_() {

@@ -151,13 +151,15 @@ class Storm:
     def play(self, names):
         """These faults, one after the other; after each all is served again, to every initiator."""
         faults = self.all_faults()
-        for name in names:
+        for number, name in enumerate(names, 1):
             self.all_progress()
             time.sleep(2 + 2 * self.random.random())
             began = time.monotonic_ns()
             who = faults[name]()
             self.faults.append((name, who, began, time.monotonic_ns()))
             self.group.settled(gateways.NUMBERS, WHOLE)
+            if "STORM" in os.environ:
+                print(f"  {number} of {len(names)}: {name} ({who}), all is served again", flush=True)
 
     def all_progress(self):
         """Every initiator gets answers."""

@@ -198,6 +198,28 @@ def nfs(lab, device):
     guest(lab, device, NFS)
 
 
+# measured WINDOWS WORDS...: two processes read, write and send; passes if their memory had windows
+# as WINDOWS says, true or false.
+BENCH = r"""
+$STAG rdma-bench --rdma verbs --listen $GUEST:18515 --any-windows >/tmp/listening & server=$!
+for _ in $(seq 400); do grep -q : /tmp/listening && break; sleep 0.1; done
+measured() {
+  timeout 120 $STAG rdma-bench --rdma verbs $GUEST --json --operation read,write,send --time 0.2 --size 4k --depth 4 "${@:2}" >/tmp/run &&
+    [ "$(grep -c '"ops": [1-9]' /tmp/run)" = 3 ] && [ "$(grep -c "\"windows\": $1," /tmp/run)" = 3 ] || { cat /tmp/run; return 1; }
+}
+case_ "nothing exposed" measured false
+case_ "memory exposed for the run" measured false --register run
+case_ "memory exposed for each message" measured false --register message
+[ $DEVICE != rxe ] || case_ "a memory window for the run" measured true --register run --any-windows
+[ $DEVICE != rxe ] || case_ "a memory window for each message" measured true --register message --any-windows
+kill $server
+"""
+
+
+def measures(lab, device):
+    guest(lab, device, BENCH)
+
+
 def without_a_device(lab):
     """No device here: what is missing is said, and the daemon does not start."""
     del lab
@@ -215,6 +237,6 @@ def without_a_device(lab):
 CASES = [("verbs: without a device that is said", without_a_device)]
 for _device in DEVICES:
     for _what, _case in (("bare queue pairs and rping", rping), ("Linux's initiator reaches Stag", linux),
-                         ("our initiator reaches Stag", ours), ("our initiator reaches Linux's target", lio),
+                         ("our initiator reaches Stag", ours), ("our initiator reaches Linux's target", lio), ("stag rdma-bench", measures),
                          ("Linux's NFS client and ours reach Stag", nfs)):
         CASES.append((f"verbs: {_what} over {_device}", lambda lab, case=_case, device=_device: case(lab, device)))

@@ -55,8 +55,8 @@ log_file =
 admin_socket =
 [mon]
 mon_data = {folder}/data/$name
-mon_data_avail_crit = 1
-mon_data_avail_warn = 1
+mon_data_avail_crit = -1
+mon_data_avail_warn = -1
 mon_cluster_log_file = {folder}/log/cluster.log
 auth_allow_insecure_global_id_reclaim = false
 mgr_initial_modules =
@@ -106,6 +106,7 @@ class Cluster:
         self.folder, self.osds, self.address, self.store = folder, osds, address, store
         self.conf = os.path.join(folder, "ceph.conf")
         self.daemons = {}
+        self.suspect = False
 
     # The daemons
     def launch(self, name):
@@ -202,6 +203,7 @@ class Cluster:
             yield
         finally:
             self.kill("mgr.x")
+            del self.daemons["mgr.x"]
 
     def until_down(self, name):
         """Until the monitor has noticed that an OSD is silent."""
@@ -246,7 +248,20 @@ class Cluster:
         return {"CEPH_CONF": self.conf}
 
     def rbd(self, *words, **more):
-        return proc.run("rbd", *words, env=self.env, **more)
+        """A command of rbd. One that fails tells which daemons have ended, and whether the cluster's can be used any longer."""
+        try:
+            return proc.run("rbd", *words, env=self.env, **more)
+        except Failed as reason:
+            self.suspect = True
+            raise Failed(f"{reason}\n{self.last_words()}") from None
+
+    def works(self):
+        """Whether its daemons live, and one that a command failed with answers again."""
+        if any(process.poll() is not None for process in self.daemons.values()):
+            return False
+        if self.suspect:
+            self.suspect = proc.run("rbd", "ls", POOL, env=self.env, timeout=20, ok=None).code != 0
+        return not self.suspect
 
     def image(self, name, mib=64, *words):
         """A new image."""
@@ -259,9 +274,13 @@ class Cluster:
 
 
 def cluster(lab, address=ADDRESS):
-    """The run's cluster at this address: started by the first case that asks, and ended with the run."""
+    """The run's cluster at this address: started by the first case that asks, and ended with the run. If it works no longer, the
+    case that asks next has a new one, so that no other case fails for it."""
     with LOOKING:
         known = vars(lab).setdefault("clusters", {})
+        if address in known and not known[address].works():
+            print(f"       a new Ceph cluster in place of one that works no longer:\n{known[address].last_words()}", flush=True)
+            known.pop(address).stop()
         if address not in known:
             made = Cluster(lab.new_folder("ceph"), address=address)
             try:

@@ -1,5 +1,6 @@
 """What tests/run does, step by step: prints each step with its time, and the count of everything at the end."""
 
+import concurrent.futures
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ FSX = "0.3.2"
 CI = os.environ.get("CI") == "true"
 if CI:
     os.environ["STAG_LAB_MUST"] = "1"  # the tests of the lab's links, too, fail where there can be none
+    os.environ["CARGO_INCREMENTAL"] = "0"  # nothing is compiled twice, so what a second time would need is not kept
+    os.environ["CARGO_PROFILE_DEV_DEBUG"] = "0"  # a panic tells its line without it
 
 # Time for the suites to end what they have started, seconds.
 LAST_STEPS = 20
@@ -37,7 +40,9 @@ ending = threading.Event()
 
 def say(text):
     seconds = int(time.monotonic() - started)
-    print(f"\n[{seconds // 60}:{seconds % 60:02}] {text}", flush=True)
+    # Suites that run out of room fail in ways that do not tell.
+    room = min(shutil.disk_usage(place).free for place in (ROOT, tempfile.gettempdir())) / 2**30
+    print(f"\n[{seconds // 60}:{seconds % 60:02}] {text} ({room:.0f} GiB free)", flush=True)
 
 
 def stream(command, timeout, each_line=None, env=None, out=print):
@@ -86,26 +91,6 @@ def interrupt(processes):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-class Later:
-    """What is printed when it is its turn, and from then on at once: for what runs beside something that prints."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.kept = []
-
-    def print(self, text, end="\n", flush=True):
-        with self.lock:
-            if self.kept is None:
-                print(text, end=end, flush=flush)
-            else:
-                self.kept.append(text + end)
-
-    def turn(self):
-        with self.lock:
-            print("".join(self.kept or []), end="", flush=True)
-            self.kept = None
 
 
 def step(name, command, timeout, **options):
@@ -163,8 +148,9 @@ def cargo_deny():
     step("cargo deny: licenses, bans, sources", [program, "check", "bans", "licenses", "sources"], 120)
 
 
-def cargo_test():
-    run_tests("cargo test", ["cargo", "test", "--workspace", "--no-fail-fast"], 2400)
+def cargo_test(then):
+    """`then` is called once all is compiled: the tests themselves mostly wait."""
+    run_tests("cargo test", ["cargo", "test", "--workspace", "--no-fail-fast"], 2400, then=then)
 
 
 def address_tests():
@@ -172,14 +158,18 @@ def address_tests():
     run_tests("cargo test with AddressSanitizer", [*command, "--no-fail-fast"], 1200, env)
 
 
-def run_tests(name, command, timeout, env=None):
-    """Rust's tests, each of which counts."""
+def run_tests(name, command, timeout, env=None, then=None):
+    """Rust's tests, each of which counts. `then` is called when all is compiled, before the first of them runs."""
     say(name)
     start = time.monotonic()
     counted = {"passed": 0, "failed": 0, "skipped": 0}
     failed = []
 
     def read(line):
+        nonlocal then
+        if then and re.match(r"\s+Running ", line):
+            then()
+            then = None
         if match := re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line):
             for outcome, number in zip(counted, match.groups()):
                 counted[outcome] += int(number)
@@ -223,40 +213,78 @@ def suites(names, out=print):
                 report.add("failed", " ".join(names), f"the tests {ended} before they were done")
 
 
-# Suites that share nothing with the others, and take a third of their time.
-APART = ["peers.docs", "peers.containers", "peers.ceph", "peers.gateways", "peers.group", "peers.api"]
+# Suites beside each other: each mostly waits, in a network of its own.
+AT_ONCE = 6
+
+# The longest, so that none of them is left for the end.
+LONGEST = ["kernel.nfs", "kernel.nfs_rdma", "kernel.verbs", "kernel.iser", "peers.ceph", "peers.group", "kernel.storm", "peers.nfs", "kernel.multipath",
+           "peers.dashboard", "peers.containers", "kernel.linux", "peers.lab", "peers.package", "peers.cu", "peers.api"]
 
 
-def lanes(words):
-    """The suites that the words name, as lists that run beside each other: each mostly waits, in a network of its own. Linux's
-    NFS client takes longer than all other suites in the lab's kernel, over TCP and over RDMA; a storm is hard on processors."""
-    named = [suite if suite == word or word in ("all", *suite.split(".")) else f"{suite}:{word.split(':', 1)[1]}"
-             for word in words for suite in selected([word])]
-    lane_of = {suite: "apart" for suite in APART} | {"kernel.nfs": "nfs", "kernel.nfs_rdma": "nfs over RDMA", "kernel.storm": "storm"}
+def jobs(words):
+    """The suites that the words name, each with those of its cases that are named, in the order in which they begin."""
     found = {}
-    for name in dict.fromkeys(named):
-        suite = name.split(":")[0]
-        found.setdefault(lane_of.get(suite, suite.split(".")[0]), []).append(name)
-    return list(found.values())
+    for word in words:
+        for suite in selected([word]):
+            whole = suite == word or word in ("all", *suite.split("."))
+            found.setdefault(suite, []).append(suite if whole else f"{suite}:{word.split(':', 1)[1]}")
+    rank = {suite: number for number, suite in enumerate(LONGEST)}
+    # A whole suite has all of its cases.
+    return [[suite] if suite in found[suite] else found[suite] for suite in sorted(found, key=lambda suite: rank.get(suite, len(rank)))]
 
 
 def of_the_kernel(name):
-    """Whether a suite boots the lab's kernel."""
+    """Whether a suite is the lab's kernel's own."""
     return name.startswith("kernel.")
 
 
-def lane(names, build, out):
-    """Runs suites one after the other; those that boot the lab's kernel once `build` has made it."""
-    if build and of_the_kernel(names[0]) and build.wait(1500) != 0:
+def boots_the_kernel(name):
+    """Whether a suite boots the lab's kernel, too: a newcomer's client is one, a target of the kernel's another."""
+    return of_the_kernel(name) or name.split(":")[0] in ("peers.package", "peers.whole")
+
+
+def job(names, build, out):
+    """Runs one suite; one that boots the lab's kernel once `build` has made it."""
+    if build and boots_the_kernel(names[0]) and build.wait(1500) != 0:
         out("the lab's kernel could not be built", flush=True)
     suites(names, out)
 
 
+def all_suites(asked, build):
+    """Runs suites beside each other, and prints what each printed when it ends; of a single one at once."""
+    if len(asked) == 1:
+        return job(asked[0], build, print)
+    printing = threading.Lock()
+
+    def one(names):
+        kept = []
+        try:
+            job(names, build, lambda text, end="\n", flush=True: kept.append(text + end))
+        finally:
+            with printing:
+                print("".join(kept), end="", flush=True)
+    # Whoever waits for the kernel must not keep others waiting.
+    waits = [names for names in asked if build and build.poll() is None and boots_the_kernel(names[0])]
+    pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+    try:
+        for done in [pool.submit(one, names) for names in [*(names for names in asked if names not in waits), *waits]]:
+            done.result()
+    except BaseException:
+        ending.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        interrupt(list(running))
+        raise
+    finally:
+        pool.shutdown()
+
+
 def compile_beside(commands):
-    """Compiles in the cycles that the suites leave idle what steps after them need. Those steps tell what is wrong. The suites
-    run no cargo of their own, which would wait for this one."""
+    """Compiles in the cycles that tests and suites leave idle what steps after them need. Those steps tell what is wrong. Nothing
+    beside it runs a cargo that compiles, which would wait for this one."""
+    # A session is a group of the scheduler, for which its threads' policy means nothing.
+    last = ["sh", "-c", 'echo 19 2>/dev/null >/proc/self/autogroup; exec chrt --idle 0 "$@"', "last"]
     for command, env in commands:
-        stream(["chrt", "--idle", "0", *command], 2400, lambda _: False, env)
+        stream([*last, *command], 2400, lambda _: False, env)
 
 
 def guided_fuzzing(words):
@@ -280,9 +308,9 @@ def main():
     words = sys.argv[1:] or ["unit", "peers", "kernel", "fuzz"]
     fuzzed = [word for word in words if word.split(":")[0] == "fuzz"]
     names = [word for word in words if word not in ("unit", "asan") and word not in fuzzed]
-    beside = lanes(names) if names else []
-    every = [name for names in beside for name in names]
-    kernel = any(map(of_the_kernel, every))
+    asked = jobs(names) if names else []
+    every = [name for names in asked for name in names]
+    kernel = any(map(boots_the_kernel, every))
 
     build = debian = None
     # In the background and at low priority: they fill the gaps that compiling Rust leaves.
@@ -292,14 +320,18 @@ def main():
     if any(name.split(":")[0] in ("peers.package", "peers.rpm") for name in every):
         debian = subprocess.Popen([os.path.join(ROOT, "tests/service/debian")], start_new_session=True)
         running.add(debian)
-    if "unit" in words:
+    unit = "unit" in words
+    command, env = fuzz.address_tests()
+    compiled = [([*command, "--no-run"], env), (CLIPPY, None)] * unit + [fuzz.build_command()] * bool(fuzzed)
+    compiling = threading.Thread(target=compile_beside, args=(compiled,))
+    if unit:
         step("cargo fmt", ["cargo", "fmt", "--all", "--check"], 120)
         cargo_deny()
-        cargo_test()
-    if "unit" in words or "asan" in words:
+        cargo_test(compiling.start)
+    if unit or "asan" in words:
         address_tests()
     if names:
-        if kernel:
+        if any(map(of_the_kernel, every)):
             tool("fsx", FSX)
             history_judge()
         if not all(map(of_the_kernel, every)):
@@ -309,29 +341,13 @@ def main():
             step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)
         if debian:
             debian.wait(1500)
-        # The first prints at once.
-        printed = [(names, Later()) for names in beside]
-        threads = [threading.Thread(target=lane, args=(names, build, later.print)) for names, later in printed]
-        for thread in threads:
-            thread.start()
-        compiled = [(CLIPPY, None)] * ("unit" in words) + [fuzz.build_command()] * bool(fuzzed)
-        compiling = threading.Thread(target=compile_beside, args=(compiled,))
-        compiling.start()
-        try:
-            for (names, later), thread in zip(printed, threads):
-                say(" ".join(names))
-                later.turn()
-                thread.join()
-            compiling.join()
-        except BaseException:
-            ending.set()
-            interrupt(list(running))
-            compiling.join()
-            for (_, later), thread in zip(printed, threads):
-                later.turn()
-                thread.join()
-            raise
-    if "unit" in words:
+        if compiling.ident is None:
+            compiling.start()
+        say(f"{len(asked)} suites")
+        all_suites(asked, build)
+    if compiling.is_alive():
+        compiling.join()
+    if unit:
         step("clippy, warnings denied", CLIPPY, 1200, each_line=quiet_cargo)
     if fuzzed:
         guided_fuzzing(fuzzed)
@@ -354,6 +370,7 @@ def told(work):
     try:
         work()
     except KeyboardInterrupt:
+        ending.set()
         interrupt(list(running))
         finish(130)
     finish(0)

@@ -2,7 +2,7 @@
 """Guided fuzzing: builds the targets of fuzz/ for libFuzzer with the stable toolchain, and runs them from their seeds and from
 what earlier campaigns have found.
 
-    tests/run fuzz                      every target, FUZZ_SECONDS (20) each
+    tests/run fuzz                      every target, FUZZ_SECONDS (10) each
     FUZZ_SECONDS=600 tests/run fuzz:sense fuzz:disk_unit
     FUZZ_CPU=600 tests/run fuzz         a campaign, idle cycles only: each target until fuzz/campaign.json has so many CPU seconds of it
     tests/lab/fuzz.py unpack sense DIR  writes what campaigns have found to a directory
@@ -215,7 +215,7 @@ def each(names, work):
 
 def run_all(report, names, out=print):
     """Runs targets for some seconds each. One outcome each."""
-    seconds, total = int(os.environ.get("FUZZ_SECONDS", "20")), 0
+    seconds, total = int(os.environ.get("FUZZ_SECONDS", "10")), 0
     for name, result in each(names, lambda name: explore(name, seconds)):
         total += result["executions"]
         if result["failure"]:

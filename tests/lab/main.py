@@ -8,6 +8,7 @@ import argparse
 import concurrent.futures
 import importlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ SUITES = ["peers.itself", "peers.docs", "peers.libiscsi", "peers.nfs", "peers.nf
           "peers.sessions",
           "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.health", "peers.metrics", "peers.api", "peers.dashboard", "peers.whole", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
           "peers.iser_capture", "peers.initiator", "peers.bench", "peers.lab", "peers.side_by_side", "peers.cu", "kernel.iwarp",
-          "kernel.iser", "kernel.lio", "kernel.lio_recovery", "kernel.verbs",
+          "kernel.iser", "kernel.lio", "kernel.lio_recovery", "kernel.lio_imported", "kernel.verbs",
           "kernel.multipath", "kernel.storm", "kernel.nfs", "kernel.nfs_rdma", "kernel.linux"]
 
 
@@ -85,7 +86,7 @@ def run(lab, options):
     for suite in selected(options.suite):
         only = [word.split(":", 1)[1] for word in options.suite
                 if ":" in word and word.split(":")[0] in (suite, *suite.split("."))]
-        start = time.monotonic()
+        start, before = time.monotonic(), processors()
         print(f"== {suite} ({options.target})", flush=True)
         module = importlib.import_module(suite)
         chosen = [(name, function) for name, function in module.CASES if not only or any(word in name for word in only)]
@@ -101,7 +102,12 @@ def run(lab, options):
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for job in [pool.submit(lab.case, name, function, lab) for name, function in beside]:
                 job.result()
-        print(f"== {suite}: {time.monotonic() - start:.0f} s", flush=True)
+        print(f"== {suite}: {time.monotonic() - start:.0f} s, {processors() - before:.0f} s of processors", flush=True)
+
+
+def processors():
+    """Seconds of processors until now, of this process and of those that it has waited for."""
+    return sum(sum(resource.getrusage(whose)[:2]) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 class temporary:

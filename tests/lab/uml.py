@@ -3,6 +3,8 @@
 It needs root and a network namespace of its own: tests/run gives it both. This side is HOST, the guest is GUEST.
 """
 
+import ipaddress
+import json
 import os
 import shlex
 import shutil
@@ -30,27 +32,52 @@ def network_up():
         proc.run("ip", *words)
 
 
+def neighbour(address):
+    """The guest will be a neighbour, by this address, in the network of an interface of this namespace: an end of the lab's emulated
+    link, say. Returns this side's address there, and the interface's MTU. This side answers ARP for the guest there, and for that
+    network at tap0, which has no address itself."""
+    for device in json.loads(proc.run("ip", "-json", "address")):
+        own = [ipaddress.ip_interface(f"{found['local']}/{found['prefixlen']}") for found in device["addr_info"]]
+        here = [one for one in own if device["ifname"] != "tap0" and ipaddress.ip_address(address) in one.network]
+        if here:
+            break
+    else:
+        raise Failed(f"{address} is in the network of no interface here")
+    name, mtu = device["ifname"], device["mtu"]
+    if proc.run("ip", "link", "show", "tap0", ok=None).code != 0:
+        proc.run("ip", "tuntap", "add", "tap0", "mode", "tap")
+    proc.run("ip", "link", "set", "tap0", "mtu", str(mtu), "up")
+    proc.run("ip", "route", "replace", f"{address}/32", "dev", "tap0", "src", str(here[0].ip))
+    for setting in ("ip_forward", f"conf/{name}/proxy_arp", "conf/tap0/proxy_arp"):
+        with open(f"/proc/sys/net/ipv4/{setting}", "w") as file:
+            file.write("1\n")
+    return str(here[0].ip), mtu
+
+
 class Guest:
     """One boot of the guest, running `script` (bash, with the functions of tests/kernel/guest.sh). `programs`: a folder of this
-    side's that the guest finds at PROGRAMS, wherever it lies."""
+    side's that the guest finds at PROGRAMS, wherever it lies. `address`: its address, and the interface that it is a `neighbour`
+    at; else it is GUEST, and this side HOST."""
 
-    def __init__(self, folder, script, memory_mib=256, programs=None, **values):
+    def __init__(self, folder, script, memory_mib=256, programs=None, address=None, **values):
         kernel = proc.run(os.path.join(KERNEL_FOLDER, "build"), "--where").strip()
         if not os.path.exists(kernel):
             raise Skip(f"no kernel {kernel}: tests/kernel/build makes it")
-        network_up()
+        host, mtu = neighbour(address) if address else (HOST, 1500)
+        if not address:
+            network_up()
         self.share = os.path.join(folder, "share")
         os.makedirs(self.share)
         shutil.copy(os.path.join(KERNEL_FOLDER, "guest.sh"), self.share)
         with open(os.path.join(self.share, "script"), "w") as file:
-            values = {"HOST": HOST, "GUEST": GUEST, **values}
+            values = {"HOST": host, "GUEST": address or GUEST, **values}
             file.write("".join(f"{key}={shlex.quote(str(value))}\n" for key, value in values.items()))
             file.write(f". /mnt/guest.sh\n{script}")
         self.command = [
             kernel, f"mem={memory_mib}M", "root=none", "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
             f"init={os.path.join(KERNEL_FOLDER, 'init')}", "con=null", "con0=null,fd:1", "con1=null",
-            f"uml_dir={folder}", f"lab.share={self.share}", f"lab.ip={GUEST}/24", "panic=1",
-            "vec0:transport=tap,ifname=tap0,depth=64,gro=1", *([f"lab.programs={programs}"] if programs else [])]
+            f"uml_dir={folder}", f"lab.share={self.share}", f"lab.ip={address or GUEST}/24", "panic=1",
+            f"vec0:transport=tap,ifname=tap0,depth=64,gro=1,mtu={mtu}", *([f"lab.programs={programs}"] if programs else [])]
         self.console = os.path.join(folder, "console")
 
     def read(self, name):
@@ -60,10 +87,11 @@ class Guest:
         except FileNotFoundError:
             return ""
 
-    def run(self, timeout, requests=None, killed_when=lambda: False):
+    def run(self, timeout, requests=None, killed_when=lambda: False, printed=None):
         """Boot, run the script, and return (exit code, what it printed). `requests`: functions by name; the guest calls
         one by `ask NAME` and goes on at once, or waits for it by `ask_and_wait NAME`. `killed_when`: asked all the time; from
-        when it is true, the machine is gone, without a word to anybody, and there is no exit code."""
+        when it is true, the machine is gone, without a word to anybody, and there is no exit code. `printed`: called with all
+        that the script has printed, again and again."""
         with open(self.console, "wb") as console:
             process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=console,
                                        stderr=subprocess.STDOUT, start_new_session=True)
@@ -91,6 +119,8 @@ class Guest:
                         thread.start()
                         threads.append(thread)
                         seen += 1
+                if printed:
+                    printed(self.read("output"))
                 time.sleep(0.03)
         finally:
             if process.poll() is None:
@@ -114,12 +144,12 @@ def run_cases(lab, prefix, script, timeout=400, requests=None, **values):
     cases, name = {}, None
     for line in output.splitlines():
         if line.startswith("CASE "):
-            _, outcome, name = line.split(" ", 2)
-            cases[name] = [outcome, ""]
+            _, outcome, milliseconds, name = line.split(" ", 3)
+            cases[name] = [outcome, "", int(milliseconds) / 1000]
         elif name and line.startswith("  | "):
             cases[name][1] += line[4:] + "\n"
-    for name, (outcome, why) in cases.items():
-        lab.report.add("passed" if outcome == "ok" else "failed", f"{prefix}: {name}", why)
+    for name, (outcome, why, seconds) in cases.items():
+        lab.report.add("passed" if outcome == "ok" else "failed", f"{prefix}: {name}", why, seconds)
     if code != 0 or not cases:
         raise Failed(f"the guest's script ended with {code} after {len(cases)} cases:\n"
                      + "\n".join(output.splitlines()[-15:]))

@@ -228,8 +228,11 @@ class Connection:
             raise Failed(f"login refused: status {answer.bhs[36]:02x}{answer.bhs[37]:02x}")
         self.keys.update(pair.split("=", 1) for pair in answer.data.decode().split("\0") if "=" in pair)
         if not answer.flags & 0x80:
-            # The target wants a further round: agree to what is left.
-            self.send(*self.login_pdu([], isid=isid, tsih=tsih, cid=cid))
+            # The target wants a further round: agree to what it has offered by itself.
+            declared = {"TargetAlias", "TargetAddress", "TargetPortalGroupTag", "MaxRecvDataSegmentLength"}
+            agreed = [(key, "None" if value.endswith(",None") else value) for key, value in self.keys.items()
+                      if key not in declared and key not in dict(offer)]
+            self.send(*self.login_pdu(agreed, isid=isid, tsih=tsih, cid=cid))
             answer = self.receive()
             self.keys.update(pair.split("=", 1) for pair in answer.data.decode().split("\0") if "=" in pair)
         self.tsih = struct.unpack_from(">H", answer.bhs, 14)[0]

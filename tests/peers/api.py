@@ -131,6 +131,9 @@ def fuzzed(lab):
                         env=env, timeout=150, ok=None)
         expect(said.code == 0, proc.tail(said, 60))
         expect(api.token not in said, "the token is shown")
+        # It may have drained the daemon.
+        for drain in api.done("GET", "/drain"):
+            api.done("POST", "/undrain", {what: drain[what] for what in ("target", "portal") if what in drain} or {"all": True})
         with wire.session(target) as session:
             session.write(0, b"\x5a" * 4096)
             expect(session.read(0, 8) == b"\x5a" * 4096, "an initiator reads other data")
@@ -239,7 +242,8 @@ def events(lab):
         own, image = "iqn.2026-01.org.example:own", os.path.join(folder, "a.img")
         stream = api.follow()
         expect(stream.status == 200 and stream.headers["Content-Type"] == "text/event-stream", f"{stream.status} {stream.headers}")
-        done = api.done("PUT", f"/targets/{own}", {"unit": [{"lun": 0, "path": image, "size": "8M"}]})
+        paths = {"explicit": True, "group": [{"id": 7, "portal-groups": [1]}]}
+        done = api.done("PUT", f"/targets/{own}", {"unit": [{"lun": 0, "path": image, "size": "8M"}], "alua": paths})
         began, event = happened(stream, what="apply")
         expect(event["generation"] == done["generation"], f"{event}")
         _, event = happened(stream, what="change")
@@ -257,6 +261,12 @@ def events(lab):
             reserve(second, 4, 0xb, 0xa)
             _, event = happened(stream, what="preempt")
             expect(event["initiator"] == "iqn.2026-01.example.lab:other" and event["others"] == 1, f"{event}")
+            # SET TARGET PORT GROUPS.
+            status, sense, _ = second.run(bytes([0xa4, 0xa, 0, 0, 0, 0, 0, 0, 0, 8]), out=bytes([0, 0, 0, 0, 1, 0, 0, 7]), lun=0)
+            expect(status == 0, f"SET TARGET PORT GROUPS: {status} {sense}")
+            _, event = happened(stream, what="alua")
+            named = event["initiator"], event["group"], event["state"]
+            expect(named == ("iqn.2026-01.example.lab:other", 7, "active/non-optimized"), f"{event}")
             plan = api.done("POST", "/drain?plan=1", {"target": own, "timeout": 1})
             named = [one["what"] for one in plan["plan"]["changes"] if one["kind"] == "removed"]
             expect(not plan["applied"] and len(named) == 2 and all("iqn.2026-01.example.lab:" in what for what in named), f"{plan}")
@@ -266,7 +276,15 @@ def events(lab):
         happened(stream, what="drained")
         # A client that was cut off goes on behind what it has seen last.
         stream.close()
+        plan = api.done("POST", "/undrain?plan=1", {"target": own})
+        expect(not plan["applied"] and [one["what"] for one in plan["plan"]["changes"]] == [f"target {own}: logins are accepted again"], f"{plan}")
         api.done("POST", "/undrain", {"target": own})
+        expect(api.ask("POST", "/undrain?plan=1", {"target": own})[0] == 409, "there is nothing to undo")
+        # What changes states of paths is planned, too.
+        for state, told in [("standby", ["from active/non-optimized to standby"]), ("active/non-optimized", [])]:
+            plan = api.done("POST", "/alua?plan=1", {"target": own, "group": 7, "state": state})
+            expect([one["what"] for one in plan["plan"]["changes"]] == [f"{own}: target port group 7 {what}" for what in told], f"{plan}")
+        expect(api.ask("POST", "/alua?plan=1", {"target": own, "group": 9, "state": "standby"})[0] == 409, "there is no group 9")
         stream = api.follow(began)
         happened(stream, what="preempt")
         happened(stream, what="undrain")
@@ -313,13 +331,17 @@ def local(lab):
         silent = [begun(first) for first in [b"", b'{"do"', b"GE"] * 40]
         proc.wait_until(lambda: proc.run("curl", "--silent", "--unix-socket", target.control, f"http://stag{BASE}/health", ok=None).code == 0,
                         60, "silent clients go in the end", 1)
-        for request, status in [(b"GET /etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n", b"404"), (b"GET /%2e%2e HTTP/1.1\r\n\r\n", b"404"),
-                                (b"G" * 100000, b"431"), (b"G\0\r\n\r\n", b"400")]:
-            with contextlib.closing(begun(request)) as connected:
-                said = connected.recv(65536)
-                expect(said[9:12] == status, f"{request[:60]!r} is answered with {said[:200]!r}")
         for connected in silent:
             connected.close()
+        for request, status in [(b"GET /etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n", b"404"), (b"GET /%2e%2e HTTP/1.1\r\n\r\n", b"404"),
+                                (b"G" * 100000, b"431"), (b"G\0\r\n\r\n", b"400")]:
+            def answered():
+                with contextlib.closing(begun(request)) as connected:
+                    said = connected.recv(65536)
+                    # Until those that went have left their places, there is none.
+                    return said if b"are at work" not in said else None
+            said = proc.wait_until(answered, 60, "a place for another client", 0.1)
+            expect(said[9:12] == status, f"{request[:60]!r} is answered with {said[:200]!r}")
         expect(api.ask("GET", "/health")[0] == 200, "the daemon answers no more")
 
 

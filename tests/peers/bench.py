@@ -7,20 +7,22 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
 import time
 
-from lab import proc
+from lab import proc, tools
 from lab.report import Failed, Skip, as_needed, enough, expect
 from lab.target import Lab, Stag, Target, Tgt, Unit
 
 MIB = 1 << 20
-FIELDS = {"urls", "pattern", "read_percent", "zipf", "bs", "depth", "connections", "sessions", "initiators", "threads",
+FIELDS = {"urls", "copies", "pattern", "read_percent", "zipf", "bs", "depth", "connections", "sessions", "initiators", "threads",
           "rate", "verify", "seconds", "ios", "reads", "writes", "iops", "mb_s", "lat_us", "client_us",
           "client_cpu_percent", "target_us", "target_cpu_percent", "unsent", "errors", "first_error", "reconnects",
-          "verified_blocks", "retries", "snacks", "reassigns", "replaced_connections", "tuning", "entries_per_io"}
+          "verified_blocks", "retries", "snacks", "reassigns", "replaced_connections", "tuning", "entries_per_io",
+          "histogram_ns", "intervals", "machine", "receive"}
 LATENCIES = ["min", "mean", "p50", "p90", "p99", "p999", "p9999", "max"]
 
 
@@ -368,6 +370,70 @@ def keeps_a_rate(lab):
             expect(abs(runs[0]["iops"] - rate) < rate / 50, f"{runs[0]}")
 
 
+def found_by_hdrhistogram(text, run):
+    """HdrHistogram for Python writes the same head and foot, and finds our percentiles in what our rows count."""
+    histogram = tools.python_package("hdrh.histogram").histogram.HdrHistogram(1, 600 * 10**9, 3)
+    table, _, foot = text.partition("\n#")
+    rows = [[float(word) for word in line.split()] for line in table.splitlines()[2:]]
+    before = 0
+    for us, _, count, *_ in rows:
+        if count > before:
+            histogram.record_value(round(us * 1000), int(count - before))
+        before = count
+    written = io.BytesIO()
+    histogram.output_percentile_distribution(written, 1000)
+    theirs = written.getvalue().decode()
+    expect(text.splitlines()[:2] == theirs.splitlines()[:2], text[:100])
+    # Their total has another name and digits than HdrHistogram's own, which others read.
+    ours, theirs = ({name.replace("Total count", "TotalCount"): float(number) for name, number in re.findall(r"(\w[\w ]*?) += +([\d.]+)", of)}
+                    for of in (foot, theirs.partition("\n#")[2]))
+    expect(set(ours) == set(theirs), f"{ours} {theirs}")
+    for name in ("Max", "TotalCount", "Buckets", "SubBuckets"):
+        expect(abs(ours[name] - theirs[name]) <= ours[name] / 1000, f"{name}: {ours} {theirs}")
+    expect(abs(ours["Mean"] - run["lat_us"]["mean"]) < 0.01, f"{ours}, {run['lat_us']}")
+    low = 0.0
+    for us, part, _, *inverse in rows:
+        found = histogram.get_value_at_percentile(part * 100) / 1000
+        # They round to the next command, which may be of the row before.
+        expect(low * 0.999 <= found <= us * 1.001 + 0.001, f"{part}: {found} µs instead of {us}")
+        expect(not inverse or abs(inverse[0] * (1 - part) - 1) < 0.01, f"{part}: {inverse}")
+        low = us
+
+
+def by_intervals(lab):
+    """A line for each interval on stderr, the same in JSON; a target that stands still has intervals without I/Os. The latencies add up."""
+    with serve(lab, "stag") as target:
+        log = os.path.join(lab.new_folder("hgrm"), "latency.hgrm")
+        words = command(target.urls[0], "--time", 3, "--depth", 4, "--interval", "500ms", "--histogram", log, "--json")
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        lines = [process.stderr.readline()]
+        target.process.send_signal(signal.SIGSTOP)
+        try:
+            lines += [process.stderr.readline() for _ in range(3)]
+        finally:
+            target.process.send_signal(signal.SIGCONT)
+        printed, rest = process.communicate(timeout=60)
+        expect(process.returncode == 0, f"{process.returncode}: {rest}")
+        run = json.loads(printed)["runs"][0]
+        told = [line for line in [*lines, *rest.splitlines()] if " IOPS " in line]
+        intervals = run["intervals"]
+        expect(len(told) == len(intervals) >= 4, f"{told} {intervals}")
+        expect(sum(one["ios"] for one in intervals) == run["ios"], f"{intervals} of {run['ios']}")
+        expect(abs(sum(one["seconds"] for one in intervals) - run["seconds"]) < 1e-3, f"{intervals}")
+        expect(any(one["ios"] == 0 for one in intervals), f"the target stood still: {intervals}")
+        counts = [int(word.split(":")[1]) for word in run["histogram_ns"].split()]
+        expect(sum(counts) == run["ios"], f"{run}")
+        with open(log) as file:
+            text = file.read()
+        expect(text.split()[:4] == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"], text[:200])
+        last = text.split("\n#")[0].splitlines()[-1].split()
+        found_by_hdrhistogram(text, run)
+        full = subprocess.run(command(target.urls[0], "--time", 0.2, "--histogram", "/dev/full", "--json"), capture_output=True, text=True, timeout=60)
+        expect(full.returncode == 1 and "/dev/full: No space left" in full.stderr, f"{full.returncode}: {full.stderr}")
+        expect(json.loads(full.stdout)["runs"][0]["ios"] > 0, f"what was measured is not told: {full.stdout}")
+        expect(last[1:] == ["1.000000000000", str(run["ios"])] and abs(float(last[0]) - run["lat_us"]["max"]) < 0.01, f"{last}, {run['lat_us']}")
+
+
 def comma_separated(lab):
     with serve(lab, "stag") as target:
         printed = proc.run(*command(target.urls[0], "--bs", "512..4k", "--depth", "1,4", "--time", 0.1, "--csv"))
@@ -393,6 +459,9 @@ def refuses(lab):
                 ([url, "--span", "2k"], 2, "no room"),
                 ([url, "--target-comm", "no-such-process"], 2, "no process is called"),
                 ([url, "--depth", 0], 2, "1 to 4096"),
+                ([url, "--interval", "50ms"], 2, "0.1s to 3600s"),
+                ([url, "--depth", "1,2", "--histogram", "/tmp/no"], 2, "of one run"),
+                ([url, "--histogram", "/no/such/folder"], 1, "/no/such/folder"),
                 ([url.replace(IQN_END, "nobody")], 5, "log in"),
                 ([f"iscsi://127.0.0.1:{proc.free_port()}/iqn.2026-01.org.example:x/0"], 5, "connect"),
                 ([read_only, "--pattern", "write", "--destroy", "--time", 1], 1, "write of 8 blocks at LBA 0"),
@@ -418,6 +487,7 @@ CASES = [
     ("stag bench --verify: goes on when tgt and Stag are killed, and finds everything", survives_kills),
     ("stag bench --rate: a stalled tgt or Stag is seen in the percentiles", counts_what_a_stall_delays),
     ("stag bench --rate: the rate is kept, by one thread or two", keeps_a_rate),
+    ("stag bench --interval: every I/O is in one interval, and those of a target that stands still are empty", by_intervals),
     ("stag bench --csv and the table", comma_separated),
     ("stag bench: what it refuses, and how it says so", refuses),
 ]

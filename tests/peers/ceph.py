@@ -451,7 +451,18 @@ def refusals(lab):
     cluster.rbd("rm", unlocked)
 
 
+def replaced(lab):
+    """A cluster that has lost a daemon fails no case after that."""
+    lost = ceph.cluster(lab)
+    lost.kill("mon.a")
+    cluster = ceph.cluster(lab)
+    expect(cluster is not lost, "the next case has a new cluster")
+    cluster.rbd("rm", cluster.image("anew", 16))
+    expect(ceph.cluster(lab) is cluster, "and keeps it")
+
+
 CASES = [
+    ("a cluster that has lost a daemon is replaced", replaced),
     ("the cluster serves images to Ceph's own tools", of_its_own),
     *ceph_traps.CASES,
     ("images that cannot be served are refused with what to do", refusals),

@@ -15,6 +15,7 @@ import re
 import subprocess
 import tempfile
 import threading
+import time
 
 from lab import proc, tools, wire
 from lab.report import Failed, expect
@@ -79,10 +80,15 @@ class Browser:
         return self.do("POST", "/elements", {"using": "css selector", "value": css})
 
     def one(self, css):
-        found = self.find(css)
-        if len(found) != 1:
-            expect(False, f"{len(found)} of {css} at {self.path}: {self.text()[:500]}")
-        return found[0][ELEMENT]
+        return self.there(lambda found: len(found) == 1, "css selector", css)[ELEMENT]
+
+    def there(self, is_right, using, value):
+        """The first of the elements that are found so. On a busy machine the page that a click leads to may come after one that only renewed itself."""
+        limit = time.monotonic() + 20
+        while not is_right(found := self.do("POST", "/elements", {"using": using, "value": value})):
+            expect(time.monotonic() < limit, f"{len(found)} of {value} at {self.path}: {self.text()[:500]}")
+            time.sleep(0.1)
+        return found[0]
 
     def click(self, css):
         self.do("POST", f"/element/{self.one(css)}/click")
@@ -100,10 +106,7 @@ class Browser:
 
     def press(self, text):
         """The button or link with this text; of several, the first."""
-        found = self.do("POST", "/elements", {"using": "xpath", "value": f"//main//*[self::button or self::a][normalize-space()='{text}']"})
-        if not found:
-            expect(False, f"no {text} at {self.path}: {self.text()[:500]}")
-        self.follow(found[0][ELEMENT])
+        self.follow(self.there(bool, "xpath", f"//main//*[self::button or self::a][normalize-space()='{text}']")[ELEMENT])
 
     def fill(self, **fields):
         for name, text in fields.items():

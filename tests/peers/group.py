@@ -20,9 +20,9 @@ from lab import history, proc, tools, wire
 from lab import reservations as oracle
 from lab.gateways import NUMBERS, Group
 from lab.report import Failed, expect
-from lab.target import IQN, Chap
+from lab.target import IQN, Chap, Unit
 from peers import cu, dashboard, qemu
-from peers.api import Api
+from peers.api import Api, happened
 from peers.metrics import fetch, value
 
 MIB = 1 << 20
@@ -507,14 +507,22 @@ def administered(lab):
         wanted, before = {"unit": first, "gateway": 3}, together("moves")
         code, fields, plan = api.ask("POST", "/gateways/move?plan=1", wanted)
         expect(code == 200 and not plan["applied"] and [one["what"] for one in plan["plan"]["changes"]] == [f"{first}: from gateway 1 to gateway 3"], plan)
+        two = group.daemons[2]
+        dry = ("--dry-run", "--control", two.control)
+        said = proc.run(two.binary, "move", *dry, first, 3)
+        expect(f"{first}: from gateway 1 to gateway 3" in said and "this is what would be done" in said, said)
+        said = proc.run(two.binary, "gateways", "spread", *dry)
+        expect(said == "nothing to change\n", said)
         expect(group.settled() == owners and together("moves") == before, "the plan has moved it")
         expect(Api(group.http[3], group.token(3, "read")).ask("POST", "/gateways/move", wanted)[0] == 403, "who may only read moves units")
+        stream = api.follow()
         done = api.done("POST", "/gateways/move", wanted, **{"If-Match": fields["ETag"]})
         expect(done["applied"] and done["plan"] == plan["plan"], f"{done}")
         owners = group.settled()
         expect(owners == {first: 3, second: 2} and together("moves") == before + 1, f"{owners}")
         told = [one for one in api.done("GET", "/audit") if one["what"] == "POST /api/v1/gateways/move"]
         expect(len(told) == 1 and told[0]["result"] == "done" and told[0]["plan"] == plan["plan"], f"{told}")
+        happened(stream, what="owner", image=first, gateway=3)
         expect(api.done("POST", "/gateways/move", wanted)["plan"]["changes"] == [], "it is there already")
         for body, code in [({"unit": first, "gateway": 9}, 409), ({"unit": "rbd/none", "gateway": 1}, 404), ({"unit": first}, 400)]:
             expect(api.ask("POST", "/gateways/move", body)[0] == code, f"{body}")
@@ -537,10 +545,78 @@ def administered(lab):
             expect(said.code == 1 and f"WARNING: gateway {lost} is not in the group" in said, f"{said.code}: {said}")
             sizes(number)
         expect(api.done("GET", "/gateways")["fences"][0]["gateway"] == lost, "the fence is told")
+        happened(stream, what="gateway-out", gateway=lost, fenced=True)
         group.daemons[lost].restart()
         group.settled(NUMBERS)
+        happened(stream, what="gateway-in", gateway=lost)
         said = proc.run(group.daemons[3].binary, "status", "--check", "--control", group.daemons[3].control)
         expect(said.startswith("OK"), f"all are there again: {said}")
+
+
+def changed_units(lab):
+    """`stag apply` at one gateway after the other brings images in and takes them out, while a unit that was there before is written."""
+    with Group(lab, 32) as group:
+        first, second = group.images[0], group.cluster.image(f"{group.name}.second", 48)
+
+        def apply(number, *images):
+            daemon = group.daemons[number]
+            daemon.units = [Unit(path=f"rbd:{image}") for image in images]
+            daemon.command()  # It writes the file.
+            return proc.run(daemon.binary, "apply", "--control", daemon.control, os.path.join(daemon.folder, "stag.toml"))
+
+        def block(number, unit):
+            with wire.session(group.daemons[number]) as session:
+                session.test_unit_ready(lun=unit)
+                for _ in range(RETRIES):
+                    status, _, data = session.run(struct.pack(">BBIBHB", 0x28, 0, 0, 0, 1, 0), 512, lun=unit)[:3]
+                    if status == 0:
+                        return data[:1]
+                    time.sleep(0.1)
+            raise Failed(f"unit {unit} cannot be read through gateway {number}: {status}")
+        group.move(first, 1)
+        group.settled()
+        with wire.session(group.daemons[3], initiator="iqn.2026-01.example.lab:writer") as session:
+            ready(session)
+            written(session, 7)
+            # The gateway that knows it first owns it, though it has as many as others.
+            apply(2, first, second)
+            group.images.append(second)
+            proc.wait_until(lambda: group.view(2)["units"] and group.owners(2) == {first: 1, second: 2}, 30, "gateway 2 owns the new unit")
+            with wire.session(group.daemons[2]) as there:
+                there.test_unit_ready(lun=1)
+                proc.wait_until(lambda: there.run(struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 1, 0), out=b"\x55" * 512, lun=1)[0] == 0, 30, "it is written")
+            expect(written(session, 8) == 0, "the other unit goes on")
+            # A gateway that does not know it gives it to the next one, until one does.
+            two = group.daemons[2]
+            proc.run(two.binary, "move", "--control", two.control, second, 3, ok=None)  # It is there for a moment.
+            proc.wait_until(lambda: group.owners(2) == {first: 1, second: 2}, 30, "the unit has come back")
+            expect(block(2, 1) == b"\x55", "it is served again")
+            for number in (1, 3):
+                apply(number, first, second)
+                expect(block(number, 1) == b"\x55", f"the new unit through gateway {number}")
+            group.settled()
+            found, ports = states(group.daemons[3], 1)
+            expect(found == {1: NON_OPTIMIZED, 2: OPTIMIZED, 3: NON_OPTIMIZED}, f"{found}, {ports}")
+            group.move(second, 1)
+            group.settled()
+            expect(block(2, 1) == b"\x55", "it has moved")
+            # Taken out at any gateway, it is taken out.
+            apply(3, first)
+            proc.wait_until(lambda: second not in group.owners(1), 30, "the group serves it no more")
+            proc.wait_until(lambda: not group.cluster.watchers(second), 30, "its image is closed")
+            for number in (1, 2):
+                apply(number, first)
+            group.images.remove(second)
+            group.settled()
+            # It comes back, as it was.
+            group.images.append(second)
+            for number in (3, 1, 2):
+                apply(number, first, second)
+                expect(block(number, 1) == b"\x55", f"the unit is back through gateway {number}")
+            expect(group.settled() == {first: 1, second: 3}, f"{group.owners(1)}")
+            expect(written(session, 9) == 0, "the other unit goes on")
+        apply(2, second)
+        proc.wait_until(lambda: first not in group.owners(3), 30, "a unit of another gateway is taken out")
 
 
 def pages(lab):
@@ -596,5 +672,6 @@ CASES = [("three gateways show one disk, and forward", paths),
          ("owners end, die and freeze under load", ends),
          ("a late write over a path that was given up changes nothing", late),
          ("status, metrics and the API tell of the group, and move units", administered),
+         ("images come and go by stag apply", changed_units),
          ("the page of the group moves units and spreads them", pages),
          ("iscsi-test-cu through other gateways than the owner", conformance)]

@@ -155,6 +155,8 @@ def kept_in_mind(lab):
             expect(target.process.wait(30) == 1, f"{cache}: it ended with {target.process.returncode}")
             target.restart()
             refused(target, f"{cache}, after a restart without the mark beside the file")
+            said = proc.run(Stag.binary, "acknowledge", "--dry-run", "--control", target.control, f"{IQN}/0")
+            expect(f"- {IQN} LUN 0: flush\n" in said and "flushes may succeed again" in said, f"the plan says {said}")
             said = acknowledge(target)
             expect("acknowledged: flush" in said, f"acknowledge says {said}")
             with wire.session(target) as session:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import resource
+import signal
 import socket
 import struct
 import threading
@@ -379,7 +380,7 @@ def out_of_descriptors(lab):
     """More connections than the target has file descriptors: it goes on, and serves when some are free again."""
     if lab.kind != "stag":
         return
-    with under_attack(lab) as target:
+    with under_attack(lab, more=["# SIGHUP has it read again"]) as target:
         resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (120, 120))
         held = []
         for _ in range(300):
@@ -389,6 +390,12 @@ def out_of_descriptors(lab):
                 connection.connect((target.host, target.port))
             held.append(connection)
         time.sleep(1)
+        # What the next signal needs is there from the start.
+        resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (3, 120))
+        target.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        target.check_alive()
+        resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (120, 120))
         used = proc.idle_seconds(target.cpu_seconds, 2, 1.2)
         for connection in held:
             connection.close()

@@ -1,6 +1,7 @@
 """Configurations of other targets, made Stag's by `stag import`: initiators see the same disks before and after."""
 
 import os
+import re
 import struct
 import subprocess
 from types import SimpleNamespace
@@ -30,8 +31,9 @@ def seen(portal, name, lun, chap):
             if page[at + 1] & 0x3f == 3 and page[at + 4] >> 4 == 6:
                 names.append(page[at + 4:at + 4 + page[at + 3]].hex())
             at += 4 + page[at + 3]
+        # Linux's target sends a zero behind it.
         serial = inquiry(0x80)
-        return {"inquiry": inquiry()[8:36], "serial": serial[4:4 + serial[3]].strip(), "names": names, "capacity": capacity[:12],
+        return {"inquiry": inquiry()[8:36], "serial": serial[4:4 + serial[3]].strip(b" \0"), "names": names, "capacity": capacity[:12],
                 "readonly": session.run(bytes([0x5a, 0, 0x3f, 0, 0, 0, 0, 0, 192, 0]), 192)[2][3] & 0x80}
 
 
@@ -78,14 +80,19 @@ include {folder}/conf.d/*.conf
     finally:
         server.kill()
         server.wait()
+    same_after_import(folder, f"{folder}/targets.conf", disks, before)
+
+
+def same_after_import(folder, file, disks, before):
+    """`stag import FILE` makes a configuration with which Stag serves `disks` (target, LUN, CHAP) as initiators have seen them `before`."""
     config = f"{folder}/stag.toml"
-    proc.run(Stag.binary, "import", f"{folder}/targets.conf", "-o", config)
+    proc.run(Stag.binary, "import", file, "-o", config)
     expect(os.stat(config).st_mode & 0o777 == 0o600, "others may read the secrets")
-    with open(config) as file:
-        text = file.read()
+    with open(config) as opened:
+        text = opened.read()
     port = proc.free_port()
-    with open(config, "w") as file:
-        file.write(text.replace('"0.0.0.0:3260"', f'"127.0.0.1:{port}"').replace('"[::]:3260"', f'"[::1]:{port}"'))
+    with open(config, "w") as opened:
+        opened.write(re.sub(r'"[0-9.]+:3260"', f'"127.0.0.1:{port}"', text).replace('"[::]:3260"', f'"[::1]:{port}"'))
     with open(f"{folder}/log", "ab") as log:
         server = subprocess.Popen([Stag.binary, "serve", "--config", config, "--control", f"{folder}/control.sock"],
                                   stdout=subprocess.DEVNULL, stderr=log)

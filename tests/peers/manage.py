@@ -12,6 +12,7 @@ import time
 from lab import nfs, proc, wire
 from lab.report import Failed, Skip, expect
 from lab.target import Stag, Unit
+from lab.terminal import Terminal
 
 from .session import CHECK_CONDITION, sense_of
 
@@ -338,6 +339,54 @@ def disconnected_nfs(lab):
         expect(f'what="disconnected" address={shown["peer"]}' in log, f"the audit log does not tell it:\n{log}")
 
 
+def watched(lab):
+    """stag top on a terminal: load, views, details, a filter, a daemon that dies and comes back; the terminal is as before at every end."""
+    restored = "the terminal is not as it was before"
+    with served(lab, Unit(mib=16)) as target:
+        command = [Stag.binary, "top", "--control", target.control, "--interval", "0.2"]
+        bench = subprocess.Popen([Stag.binary, "bench", target.url(), "--time", "300"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with Terminal(*command) as top:
+                top.see(r"(?m)^\S*/0 +[1-9]\S* +[1-9]")
+                top.see(r"commands/s +[1-9]\S* +\S*[▁-█]")
+                top.press("2\r")
+                top.see(r"(?s)session .*Connections: 1 of.*medium \(medium\) +\d.*Esc back")
+                top.press("\x1b")
+                top.see("sort: a all")
+                top.press("/nothing like it")
+                top.see("none with this text")
+                top.press("\x1b")
+                top.see(r"\(\d+\) +[1-9]\S* +[1-9]")
+                top.press("p")
+                top.see("PAUSED")
+                top.resize(60, 20)
+                top.see("needs 80 columns")
+                top.resize(120, 30)
+                top.see(r"(?s)PAUSED.*others")
+                top.press("p1")
+                target.kill()
+                top.see("waiting for a daemon")
+                target.start()
+                top.see(r"(?s)^((?!waiting for).)*commands/s")
+                top.press("q")
+                code, whole = top.ended()
+                expect(code == 0 and whole, f"q: exit code {code}; {restored if not whole else ''}")
+            for end, press in (("Ctrl-C", lambda top: top.press("\x03")), ("SIGTERM", lambda top: top.process.terminate())):
+                with Terminal(*command, env={"NO_COLOR": "1"}) as top:
+                    top.see("commands/s")
+                    press(top)
+                    code, whole = top.ended()
+                    expect(code == 130 and whole, f"{end}: exit code {code}; {restored if not whole else ''}")
+                    colours = re.findall(r"\x1b\[(?:3[0-7]|9[0-7]|38;[0-9;]*)m", top.raw)
+                    expect(not colours, f"colours in spite of NO_COLOR: {colours}")
+            with Terminal(*command) as top:
+                top.see("commands/s")
+                top.hang_up()
+                proc.wait_until(lambda: top.process.poll() is not None, 60, "stag top ends after its terminal")
+        finally:
+            proc.end(bench)
+
+
 CASES = [
     ("a unit grows and another comes and goes, by unit attention and in libiscsi's eyes", grown),
     ("qemu-io is not disturbed by changes around it", undisturbed),
@@ -348,6 +397,7 @@ CASES = [
     ("a reservation outlives the daemon that is replaced", fenced_over_upgrades),
     ("a service manager keeps the sockets of a daemon that was killed", supervised),
     ("QEMU is disconnected, refused for a while, and back", disconnected),
+    ("stag top on a terminal, which is as before when it ends", watched),
     ("an NFS client is disconnected, refused for a while, and back", disconnected_nfs),
     ("a daemon that fails to take over leaves the old one serving", failed_upgrade),
 ]

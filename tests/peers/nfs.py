@@ -129,6 +129,61 @@ def audited(server):
     expect(len(lines("mount", "/slow")) == 1, f"the log of mounts of version 4.1:\n{server.log()}")
 
 
+def slow_calls(lab):
+    """`stag slow` tells the calls of libnfs that wait for a limit of service, of version 3, and those of stag's own client, of version 4.1."""
+    proc.need("nfs-cp", "nfs-cat")
+    # A second for each 256 KiB: READs and WRITEs of libnfs have up to 1 MiB.
+    config = """[[export]]
+name = "/slow"
+path = "mem:64M"
+[[export.client]]
+network = "*"
+bandwidth = "256K"
+burst = 0
+[[export]]
+name = "/quick"
+path = "mem:64M"
+"""
+    with share(lab, {}, config=config) as server:
+        def told(state=None):
+            said = json.loads(proc.run(Stag.binary, "slow", "--json", "--most", "200", "--control", server.control))
+            return [one for one in said if one["protocol"] == "nfs" and state in (None, one["state"])]
+
+        def runs(*words):
+            """The calls of a command that are told while it runs, and after that all that were."""
+            # A pipe that nobody reads would hold the command up.
+            out = os.path.join(lab.new_folder("out"), "out")
+            with open(out, "wb") as file:
+                process = subprocess.Popen(words, stdout=file, stderr=subprocess.PIPE)
+            try:
+                waits = proc.wait_until(lambda: told("order"), 60, f"a call of {words[0]} waits")
+                shown = proc.run(Stag.binary, "slow", "--control", server.control)
+                _, error = process.communicate(timeout=120)
+            finally:
+                proc.end(process)
+            expect(process.returncode == 0, f"{words[0]} failed: {error}")
+            expect(" of /slow from 127.0.0.1:" in shown and "STILL IN ORDER" in shown, shown)
+            return waits, out
+
+        there = content(lab, 2 << 20)
+        proc.run("nfs-cp", there, server.url("/quick", "/file"))
+        proc.run("nfs-cat", server.url("/quick", "/file"))
+        expect(not [one for one in told() if one["order_s"] > 0], f"calls without a limit have waited for one: {told()}")
+        waits, _ = runs("nfs-cp", there, server.url("/slow", "/file"))
+        for one in waits:
+            expect(one["export"] == "/slow" and one["version"] == 3 and one["operations"] == ["write"], f"{one}")
+            expect(one["client"].startswith("127.0.0.1:") and one["order_s"] >= 1 and one["order_s"] > one["medium_s"], f"{one}")
+        ended = [one for one in told("ended") if one["export"] == "/slow"]
+        expect(ended and all(one["operations"] == ["write"] and one["send_s"] is not None for one in ended), f"{ended}")
+        waits, read = runs("nfs-cat", server.url("/slow", "/file"))
+        with open(there, "rb") as one, open(read, "rb") as other:
+            expect(one.read() == other.read(), "nfs-cat reads other bytes")
+        expect(any(one["operations"] == ["read"] for one in waits), f"{waits}")
+        waits, _ = runs(Stag.binary, "cat", f"nfs://{server.host}:{server.port}/slow/file?vers=4.1&uid=1000&gid=1000")
+        four = [one for one in waits if one["version"] == 4]
+        expect(four and four[0]["operations"][0] == "sequence" and four[0]["operation"] == "read" and four[0]["export"] == "/slow", f"{waits}")
+
+
 def portmapper(lab):
     """A client that asks port 111 needs nothing else there."""
     proc.need("showmount", "rpcinfo", "nfs-ls")
@@ -400,6 +455,29 @@ burst = 0
             printed = proc.run(Stag.binary, "cp", "-r", "--resume", one, other, timeout=300)
             expect("copied before" in printed, f"{one} to {other}: nothing was left of the first copy: {printed}")
             same(source, written)
+            compared(one, other, written)
+
+
+def compared(one, other, written):
+    """--check finds no difference between a tree and its copy, which lies in `written`; and then each that is made there."""
+    def check():
+        return proc.run(Stag.binary, "cp", "-r", "--check", one, other, ok=None)
+    said = check()
+    expect(said.code == 0, f"the copy is compared: {said.code}: {said}")
+    with open(os.path.join(written, "file1"), "r+b") as file:
+        byte = file.read(1)[0]
+        file.seek(0)
+        file.write(bytes([byte ^ 1]))
+    os.truncate(os.path.join(written, "file2"), 1000)
+    os.remove(os.path.join(written, "file3"))
+    os.mkdir(os.path.join(written, "more"))
+    os.remove(os.path.join(written, "file4"))
+    os.symlink("file5", os.path.join(written, "file4"))
+    said = check()
+    for words in ["/file1", " in 1 of 8388608 bytes, the first at byte 0", "/file2", "/file3", " is not in ", "/more", "is a symbolic link, and ",
+                  "5 files or directories"]:
+        expect(words in said, f"no {words} in {said}")
+    expect(said.code == 1 and "/file5" not in said, f"{said.code}: {said}")
 
 
 def passes(url, *not_applicable):
@@ -454,6 +532,7 @@ CASES = [
     ("libnfs: files are copied there and back", copies),
     ("libnfs: a directory is what the host sees, and no more", a_directory_is_what_the_host_sees),
     ("libnfs: rules for clients hold", rules_for_clients),
+    ("libnfs: stag slow tells calls that wait for a limit", slow_calls),
     ("rpcbind lists NFS and MOUNT until the server ends", registered),
     ("a user has the 20 groups that the machine knows", groups_of_the_machine),
     ("libnfs: a daemon that fails to take over leaves the old one exporting", failed_takeover),

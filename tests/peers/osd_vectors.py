@@ -22,6 +22,13 @@ def theirs(lab):
     expect(count > 100, f"only {count} vectors")
 
 
+def linux(lab):
+    """CDBs that Linux's libosd sent, of both generations, have the fields that the crate reads too."""
+    wrong, count = osd_vectors.read_linux()
+    expect(not wrong, "\n".join(wrong[:5]))
+    expect(count > 20, f"only {count} CDBs")
+
+
 def anything(lab):
     """No bytes make the decoder fail in another way than by saying that they are malformed."""
     chance = random.Random(3)
@@ -42,5 +49,6 @@ def anything(lab):
 CASES = [
     ("our vectors are those that the crate's tests read", ours),
     ("the crate's vectors", theirs),
+    ("CDBs of Linux's libosd", linux),
     ("the decoder takes any bytes", anything),
 ]
