@@ -192,15 +192,16 @@ def run_tests(name, command, timeout, env=None, then=None):
 
 
 def suites(names, out=print):
-    """The suites of main.py, in a network namespace of their own where that is allowed."""
+    """The suites of main.py, in namespaces of their own, where those are allowed: of the network; and of mounts, since a mount of one suite would
+    else live on, when it is unmounted, in what another has started in a copy of all mounts."""
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "results.json")
         command = [sys.executable, os.path.join(ROOT, "tests/lab/main.py"), "--results", results, *names]
-        alone = ["unshare", "--net"]
+        alone = ["unshare", "--net", "--mount"]
         if shutil.which("unshare") and subprocess.run([*alone, "true"], stderr=subprocess.DEVNULL).returncode == 0:
             command = alone + command
         else:
-            out("no network namespace here: the tests run on this machine's own loopback", flush=True)
+            out("no namespaces here: the tests run on this machine's own loopback and mounts", flush=True)
         ended = "were interrupted"
         try:
             code = stream(command, 2700, out=out)
@@ -258,6 +259,7 @@ def all_suites(asked, build):
 
     def one(names):
         kept = []
+        say(" ".join(names))
         try:
             job(names, build, lambda text, end="\n", flush=True: kept.append(text + end))
         finally:
