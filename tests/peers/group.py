@@ -601,19 +601,25 @@ def changed_units(lab):
             group.settled()
             expect(block(2, 1) == b"\x55", "it has moved")
             # Taken out at any gateway, it is taken out.
-            apply(3, first)
+            said = apply(3, first)
+            expect(f"- image {second} of the group\n    its initiators lose it at all gateways" in said, said)
             proc.wait_until(lambda: second not in group.owners(1), 30, "the group serves it no more")
             proc.wait_until(lambda: not group.cluster.watchers(second), 30, "its image is closed")
             for number in (1, 2):
                 apply(number, first)
             group.images.remove(second)
             group.settled()
-            # It comes back, as it was.
+            # It comes back, as it was; while one gateway alone knows it, it stays at no other one.
             group.images.append(second)
-            for number in (3, 1, 2):
+            apply(1, first, second)
+            proc.wait_until(lambda: group.owners(1) == {first: 1, second: 1}, 30, "the unit is back")
+            expect(block(1, 1) == b"\x55", "it is served again")
+            proc.run(group.daemons[1].binary, "move", "--control", group.daemons[1].control, second, 3, ok=None)
+            proc.wait_until(lambda: group.owners(1) == {first: 1, second: 1}, 30, "the unit has come back")
+            for number in (1, 2, 3):
                 apply(number, first, second)
                 expect(block(number, 1) == b"\x55", f"the unit is back through gateway {number}")
-            expect(group.settled() == {first: 1, second: 3}, f"{group.owners(1)}")
+            expect(group.settled() == {first: 1, second: 1}, f"{group.owners(1)}")
             expect(written(session, 9) == 0, "the other unit goes on")
         apply(2, second)
         proc.wait_until(lambda: first not in group.owners(3), 30, "a unit of another gateway is taken out")

@@ -264,23 +264,18 @@ impl Record {
     /// # Errors
     /// If the record has no room for it.
     pub fn add_at(&mut self, unit: UnitId, by: GatewayId) -> Result<bool, Refusal> {
-        let (serves, has_room) = (self.serves(by), self.places.len() < PLACES);
-        match self.places.get_mut(&unit) {
-            Some(place @ Place::Moving { to: Next::Removed, .. }) => {
-                let Place::Moving { from, .. } = *place else { return Ok(false) };
-                *place = match from == by || !serves {
-                    true => Place::Owned { by: from },
-                    false => Place::Moving { from, to: Next::Gateway(by) },
-                };
-                Ok(true)
+        let serves = self.serves(by);
+        let place = match self.places.get(&unit).copied() {
+            Some(Place::Moving { from, to: Next::Removed }) if from != by && serves => {
+                Place::Moving { from, to: Next::Gateway(by) }
             }
-            Some(_) => Ok(false),
-            None if serves && has_room => {
-                self.places.insert(unit, Place::Owned { by });
-                Ok(true)
-            }
-            None => self.add(unit),
-        }
+            Some(Place::Moving { from, to: Next::Removed }) => Place::Owned { by: from },
+            Some(_) => return Ok(false),
+            None if serves && self.places.len() < PLACES => Place::Owned { by },
+            None => return self.add(unit),
+        };
+        self.places.insert(unit, place);
+        Ok(true)
     }
 
     /// Begins to serve a unit no more. One that is being moved goes nowhere then.

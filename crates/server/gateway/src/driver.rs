@@ -121,7 +121,11 @@ impl Driver {
         if self.wanted.get(&number) != Some(&order) {
             return;
         }
-        let Some(unit) = self.units.unit(number) else { return };
+        let Some(unit) = self.units.unit(number) else {
+            // It was taken out of this gateway while it was being opened.
+            made.into_iter().for_each(|owned| owned.store.over());
+            return serving.not_opened();
+        };
         match made {
             Err(error) => {
                 tracing::warn!(image = %unit.name, error, "a unit that is this gateway's now is not open yet");

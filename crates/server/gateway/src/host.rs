@@ -1,14 +1,14 @@
 //! The host of the peer link on a core of the server: what other threads have it do.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{NexusId, PortGroups};
+use device::NexusId;
 use peer_link::Limits;
 use peer_units::{Host, HostConfig};
 use runtime::{ListenOptions, TcpListener};
@@ -38,8 +38,7 @@ impl HostAt {
     /// # Errors
     /// The address cannot be listened on.
     pub fn start(post: Post, units: &Arc<Units>, at: SocketAddr, members: Members) -> io::Result<Self> {
-        let ports: BTreeMap<u32, Arc<PortGroups>> =
-            units.all().into_iter().map(|unit| (unit.number, unit.unit.ports().clone())).collect();
+        let known = units.all();
         let next = AtomicU64::new(FIRST_NEXUS);
         let (gateway, secrets, fresh) =
             (units.config.number, units.config.secrets.clone(), units.config.timers.fresh);
@@ -61,9 +60,9 @@ impl HostAt {
                     members.lock().unwrap_or_else(PoisonError::into_inner).contains(&(gateway, instance))
                 }),
                 nexus_id: Box::new(move || NexusId(next.fetch_add(1, Ordering::Relaxed))),
-                ports,
             };
             let host = Host::new(config, runtime::Handle::here());
+            known.iter().for_each(|unit| host.add_unit(unit.number, unit.unit.ports()));
             *core.own::<Slot>().0.borrow_mut() = Some(host.clone());
             // The receiver waits for it.
             let _ = say.send(Ok(()));

@@ -54,8 +54,6 @@ pub struct HostConfig {
     pub is_member: Box<dyn Fn(u16, u64) -> bool>,
     /// A number for an I_T nexus that no other one of the daemon has.
     pub nexus_id: Box<dyn Fn() -> NexusId>,
-    /// The ports of all gateways that lead to each unit.
-    pub ports: BTreeMap<u32, Arc<PortGroups>>,
 }
 
 /// The owner's end of the peer link. Clones share it.
@@ -69,6 +67,7 @@ struct Unit {
 
 struct Shared {
     config: HostConfig,
+    /// The ports of all gateways that lead to each unit.
     ports: RefCell<BTreeMap<u32, Arc<PortGroups>>>,
     /// This life of the gateway.
     instance: Cell<u64>,
@@ -88,12 +87,12 @@ struct Shared {
 impl Host {
     /// A host on this core, whose handle is `core`.
     #[must_use]
-    pub fn new(mut config: HostConfig, core: Handle) -> Self {
+    pub fn new(config: HostConfig, core: Handle) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let shared = Rc::new(Shared {
             instance: Cell::new(config.instance),
-            ports: RefCell::new(std::mem::take(&mut config.ports)),
+            ports: RefCell::default(),
             config,
             number,
             core,

@@ -12,7 +12,7 @@ mod life;
 mod object;
 mod unit;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,11 +121,17 @@ type Reporter = Box<dyn FnMut(Report) + Send>;
 pub struct Group {
     tell: Sender<Told>,
     status: Arc<Mutex<Status>>,
-    units: UnitNames,
+    wanted: Arc<Mutex<Wanted>>,
 }
 
-/// The units that each life begins with.
-type UnitNames = Arc<Mutex<BTreeMap<UnitId, ImageName>>>;
+/// What this gateway wants of the group, in each of its lives.
+#[derive(Default)]
+struct Wanted {
+    /// What it serves.
+    units: BTreeMap<UnitId, ImageName>,
+    /// What was taken out here, as long as the group may have it.
+    out: BTreeSet<UnitId>,
+}
 
 impl Group {
     /// Begins to be a gateway of the group.
@@ -136,10 +142,11 @@ impl Group {
         config.timers.check().map_err(|wrong| Error::Name(wrong.to_owned()))?;
         let (tell, told) = channel();
         let status = Arc::new(Mutex::new(Status::default()));
-        let units: UnitNames = Arc::new(Mutex::new(std::mem::take(&mut config.units)));
-        let shared = Shared { config, tell: tell.clone(), status: status.clone(), units: units.clone() };
+        let wanted = Wanted { units: std::mem::take(&mut config.units), out: BTreeSet::new() };
+        let wanted = Arc::new(Mutex::new(wanted));
+        let shared = Shared { config, tell: tell.clone(), status: status.clone(), wanted: wanted.clone() };
         match rados::start_unpinned(move || live(shared, &told, report)) {
-            true => Ok(Self { tell, status, units }),
+            true => Ok(Self { tell, status, wanted }),
             false => Err(Error::NoThread),
         }
     }
@@ -155,19 +162,24 @@ impl Group {
 
     /// Serves one more unit, at this gateway if no other one does.
     pub fn add(&self, unit: UnitId, name: ImageName) {
-        lock(&self.units).insert(unit, name.clone());
+        {
+            let mut wanted = lock(&self.wanted);
+            wanted.units.insert(unit, name.clone());
+            wanted.out.remove(&unit);
+        }
         // A next life begins with it.
         let _ = self.tell.send(Told::Add(unit, name));
     }
 
-    /// No gateway serves the unit any more.
+    /// No gateway serves the unit any more, as soon as the group hears this one.
     pub fn remove(&self, unit: UnitId) {
-        lock(&self.units).remove(&unit);
-        let answer = move |removed: Result<(), NotDone>| match removed {
-            Ok(()) | Err(NotDone::Refused(Refusal::NoUnit)) => {}
-            Err(why) => tracing::warn!(unit = unit.0, %why, "a unit of the group is not taken out"),
-        };
-        self.ask(Request::Remove(unit), Box::new(answer));
+        {
+            let mut wanted = lock(&self.wanted);
+            wanted.units.remove(&unit);
+            wanted.out.insert(unit);
+        }
+        // A next life asks for it, too.
+        let _ = self.tell.send(Told::Remove(unit));
     }
 
     /// What tells this gateway that a peer link to an instance is lost, or up again: a hint, so
@@ -195,7 +207,7 @@ struct Shared {
     config: GroupConfig,
     tell: Sender<Told>,
     status: Arc<Mutex<Status>>,
-    units: UnitNames,
+    wanted: Arc<Mutex<Wanted>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -247,7 +259,7 @@ fn wait(told: &Receiver<Told>, pause: Duration) -> bool {
             Err(RecvTimeoutError::Timeout) => return false,
             Ok(Told::Ask(_, answer)) => answer(Err(NotDone::Unknown)),
             // Of the life before.
-            Ok(Told::Of(..) | Told::Link(..) | Told::Add(..)) => {}
+            Ok(Told::Of(..) | Told::Link(..) | Told::Add(..) | Told::Remove(_)) => {}
         }
     }
 }

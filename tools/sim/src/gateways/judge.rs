@@ -109,7 +109,8 @@ impl Judge {
     }
 
     fn landed(&mut self, landing: &Landing<'_>) -> Result<(), String> {
-        let unit = IMAGES.iter().position(|image| *image == landing.image).unwrap_or_default();
+        let unit = IMAGES.iter().position(|image| *image == landing.image);
+        let unit = unit.ok_or_else(|| format!("image {} was written", landing.image))?;
         let block = (unit, (landing.at / APART) as usize);
         let number = stamp(landing.data)?;
         let history = self.blocks.entry(block).or_default();

@@ -34,6 +34,8 @@ const NODES: usize = 3;
 const INITIATORS: usize = 3;
 /// The images of the units, in the order of their LUNs.
 const IMAGES: [&str; 2] = ["one", "two"];
+/// An image that comes and goes while the group serves the others.
+const SPARE: &str = "spare";
 /// Blocks of a unit that initiators use, and the bytes from one to the next: each lies in an object
 /// of its own.
 const BLOCKS: usize = 4;
@@ -82,8 +84,8 @@ fn run_with(seed: u64, mistake: Option<Mistake>, loud: bool) -> Result<Report, B
 }
 
 async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Report, String> {
-    let images = IMAGES.map(|image| (image, BLOCKS * APART as usize));
-    let cluster = Rc::new(Cluster::start(&images).map_err(|error| error.to_string())?);
+    let images = IMAGES.iter().chain([&SPARE]).map(|image| (*image, BLOCKS * APART as usize));
+    let cluster = Rc::new(Cluster::start(&images.collect::<Vec<_>>()).map_err(|error| error.to_string())?);
     let judge = Arc::new(Mutex::new(Judge::default()));
     let seen = judge.clone();
     cluster.observe(Box::new(move |landing| lock(&seen).lands(landing)));
@@ -157,6 +159,7 @@ async fn live(
         return Err(format!("after the last fault {initiator:?} has no answers of a unit for {RECOVERY:?}"));
     }
     node::move_all(nodes, rng).await?;
+    node::come_and_go(nodes, cluster, rng).await?;
     Ok(restarts)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ceph::group::Serving;
 use ceph::{ImageName, Login, RbdStore};
-use cluster::{Request, Timers};
+use cluster::{GatewayId, Request, Timers, UnitId};
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use gateway::{Gateway, Owned, Units};
 use iscsi_server::config::LunConfig;
@@ -17,7 +17,7 @@ use peer_link::Secret;
 use rados::model::Cluster;
 use runtime::sim::{self, Machine, on_machine};
 
-use super::{IMAGES, NODES};
+use super::{IMAGES, NODES, SPARE};
 use crate::daemon;
 use crate::plan::Plan;
 use crate::random::Rng;
@@ -26,6 +26,8 @@ use crate::random::Rng;
 const OP_TIMEOUT: Duration = Duration::from_secs(12);
 /// A move in a quiet group ends within this time.
 const MOVE: Duration = Duration::from_secs(10);
+/// A unit that comes or goes does so within this time. Its gateway may be shut out meanwhile.
+const COME_AND_GO: Duration = Duration::from_secs(60);
 
 pub(super) struct Node {
     pub(super) number: u8,
@@ -37,8 +39,12 @@ pub(super) struct Node {
 
 struct Running {
     server: Server,
+    units: Arc<Units>,
     gateway: Arc<Gateway>,
 }
+
+/// The unit of the image that comes and goes.
+const SPARE_UNIT: UnitId = UnitId(IMAGES.len() as u32 + 1);
 
 /// A gateway's iSCSI portal.
 pub(super) fn portal(number: u8) -> SocketAddr {
@@ -52,6 +58,15 @@ fn link(number: u8) -> SocketAddr {
 
 fn name(image: &str) -> ImageName {
     ImageName { pool: "pool".into(), namespace: None, image: image.into(), snapshot: None }
+}
+
+/// Makes the disk over an image.
+fn open(serving: &Serving, health: &Arc<backing::Health>) -> Result<Owned, String> {
+    let store = RbdStore::of_group(serving, OP_TIMEOUT, health.clone());
+    let store = Arc::new(store.map_err(|error| error.to_string())?);
+    let options = DiskOptions { write_cache: false, persist: store.persist(), ..DiskOptions::default() };
+    let disk = DiskUnit::new(store.clone(), options.with_identity(&store.seed()), &Registry::new());
+    Ok(Owned { disk: disk.map_err(|error| error.to_string())?, store })
 }
 
 impl Node {
@@ -98,15 +113,6 @@ impl Node {
         let mut images = BTreeMap::new();
         for (lun, image) in IMAGES.into_iter().enumerate() {
             let number = lun as u32 + 1;
-            let open = move |serving: &Serving, health: &Arc<backing::Health>| {
-                let store = RbdStore::of_group(serving, OP_TIMEOUT, health.clone());
-                let store = Arc::new(store.map_err(|error| error.to_string())?);
-                let options =
-                    DiskOptions { write_cache: false, persist: store.persist(), ..DiskOptions::default() };
-                let options = options.with_identity(&store.seed());
-                let disk = DiskUnit::new(store.clone(), options, &Registry::new());
-                Ok(Owned { disk: disk.map_err(|error| error.to_string())?, store })
-            };
             let shared = units.add(number, name(image), Box::new(open))?;
             let unit = Unit::Group(shared.unit.clone());
             config.targets[0].units.push(LunConfig {
@@ -118,8 +124,8 @@ impl Node {
             images.insert(number, name(image));
         }
         let server = Server::start(daemon::cores(1), config).map_err(|error| error.to_string())?;
-        let gateway = Gateway::start(units, images, server.core().hub().first());
-        Ok(Running { gateway: Arc::new(gateway.map_err(|error| error.to_string())?), server })
+        let gateway = Gateway::start(units.clone(), images, server.core().hub().first());
+        Ok(Running { gateway: Arc::new(gateway.map_err(|error| error.to_string())?), units, server })
     }
 
     /// Ends it as `kill -9` does.
@@ -132,7 +138,7 @@ impl Node {
 
     /// Ends it as SIGTERM does: others take its units first.
     pub(super) async fn leave(&mut self) {
-        let Some(Running { server, gateway }) = self.running.take() else { return };
+        let Some(Running { server, gateway, .. }) = self.running.take() else { return };
         sim::aside(move || {
             gateway.leave();
             // The gateway has no units any more: a flush that fails says nothing.
@@ -150,6 +156,49 @@ impl Node {
             let _ = sim::aside(move || gateway.ask(request)).await;
         });
     }
+}
+
+/// Adds a unit at one gateway, gives it to another one that does not know it, and takes it out
+/// while the gateway is cut from the cluster. Nothing else breaks.
+pub(super) async fn come_and_go(nodes: &[Node], cluster: &Cluster, rng: &mut Rng) -> Result<(), String> {
+    let node = &nodes[rng.index(NODES)];
+    let Some(Running { units, gateway, .. }) = &node.running else {
+        return Err("a gateway does not run at the end".to_owned());
+    };
+    let view = |of: &Gateway| of.status().view.filter(|view| !view.gateways.is_empty());
+    let here = || view(gateway).is_some_and(|view| view.here.contains(&SPARE_UNIT));
+    let are_in = || view(gateway).is_some_and(|view| view.gateways.len() == NODES);
+    comes("all gateways are in the group", are_in).await?;
+    on_machine(node.machine(), || units.add(SPARE_UNIT.0, name(SPARE), Box::new(open)).map(drop))?;
+    gateway.add(SPARE_UNIT.0);
+    comes("a new unit is served where it was added", here).await?;
+    let other = &nodes[(usize::from(node.number) + rng.below(2) as usize) % NODES];
+    let moves = gateway.counts().moves;
+    node.ask(Request::Move(SPARE_UNIT, GatewayId(other.number.into())));
+    let is_back = || gateway.counts().moves > moves && here();
+    comes("a unit comes back from gateways that do not know it", is_back).await?;
+    for sends in [true, false] {
+        cluster.cut(node.machine(), sends, Duration::from_millis(rng.between(100, 20_000)));
+    }
+    runtime::sleep(Duration::from_millis(rng.between(0, 12_000))).await;
+    gateway.remove(SPARE_UNIT.0);
+    let is_gone = |node: &Node| {
+        let view = node.running.as_ref().and_then(|running| view(&running.gateway));
+        view.is_some_and(|view| view.units.iter().all(|(unit, _)| *unit != SPARE_UNIT))
+    };
+    comes("a unit that was taken out goes", || nodes.iter().all(is_gone)).await
+}
+
+/// Waits for something that the group owes.
+async fn comes(what: &str, is_so: impl Fn() -> bool) -> Result<(), String> {
+    let until = runtime::clock() + COME_AND_GO;
+    while !is_so() {
+        if runtime::clock() >= until {
+            return Err(format!("not within {COME_AND_GO:?}: {what}"));
+        }
+        runtime::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
 }
 
 /// Moves each unit in a group in which nothing breaks any more.

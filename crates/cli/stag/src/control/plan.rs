@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::settings::{Applies, Difference, Group};
 use crate::config::{Acl, Alua, Client, Config, GatewayMember, Gateways, Target};
 use crate::convert;
+use crate::gateways;
 use crate::unit::UnitSpec;
 use crate::units::{self, Fate, Place, Units};
 
@@ -166,7 +167,10 @@ impl Plan {
 
     fn gateways(&mut self, old: &Config, new: &Config) {
         match (&old.gateways, &new.gateways) {
-            (Some(old), Some(new)) => self.group(old, new),
+            (Some(before), Some(now)) => {
+                self.group(before, now);
+                self.images(old, new);
+            }
             (None, None) => {}
             (Some(_), None) => {
                 self.refused.push("gateways: a daemon leaves its group when it ends: restart it".to_owned())
@@ -202,6 +206,14 @@ impl Plan {
                     self.at_next_start.extend(found.map(|found| format!("{of}: {found}")));
                 }
             }
+        }
+    }
+
+    fn images(&mut self, old: &Config, new: &Config) {
+        let now = gateways::named(new);
+        for (_, image) in gateways::named(old).iter().filter(|(unit, _)| !now.contains_key(unit)) {
+            let lose = "its initiators lose it at all gateways".to_owned();
+            self.add(Kind::Removed, format!("image {image} of the group"), Some(lose));
         }
     }
 

@@ -7,4 +7,4 @@
 pub mod secret;
 mod shared;
 
-pub use shared::{Shared, SharedUnit};
+pub use shared::{Shared, SharedUnit, named};

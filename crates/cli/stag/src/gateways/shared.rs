@@ -140,7 +140,7 @@ impl SharedUnit {
 }
 
 /// The images of the group's units, by the numbers of those.
-fn named(config: &Config) -> BTreeMap<u32, ImageName> {
+pub fn named(config: &Config) -> BTreeMap<u32, ImageName> {
     let units = config.targets.iter().flat_map(|target| &target.units);
     let image = |unit: &Lun| match &unit.spec.backing {
         Backing::Rbd(name) if unit.spec.may_be_shared() => Some((unit_number(name), name.clone())),

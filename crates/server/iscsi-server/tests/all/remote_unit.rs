@@ -59,7 +59,6 @@ fn pair() -> Pair {
             peers: 64,
             is_member: Box::new(|gateway, instance| (gateway, instance) == (1, 11)),
             nexus_id: Box::new(move || NexusId(next.fetch_add(1, Ordering::Relaxed))),
-            ports: BTreeMap::new(),
         };
         let host = Host::new(config, core);
         host.serve_unit(UNIT, unit, Arc::new(|| Some(Box::new(()) as Begun)));

@@ -85,7 +85,6 @@ impl Owner {
                 peers: 8,
                 is_member: Box::new(move |_, _| known.load(Ordering::SeqCst)),
                 nexus_id: Box::new(next_nexus),
-                ports: BTreeMap::new(),
             };
             change(&mut config);
             let host = Host::new(config, core);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cluster::record::{Member, Standing};
+use cluster::record::{Member, Next, Place, Standing};
 use cluster::view::Row;
 use cluster::{
     Effect, Epoch, Event, Gateway, GatewayId, InstanceId, Refusal, Request, Stop, Time, UnitId, View,
@@ -22,15 +22,15 @@ use runtime::{Receiver, RecvTimeoutError, Sender, channel, clock_since_boot as c
 
 use super::object::{self, Wrong, errno};
 use super::unit::{self, Gate, Serving, Slot};
-use super::{Answer, NotDone, Report, Reporter, Shared, Status, lock};
+use super::{Answer, NotDone, Report, Reporter, Shared, Status, Wanted, lock};
 use crate::name::ImageName;
 
 /// The versions of the peer protocol that this release speaks.
 const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
 /// Pause before what has failed is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// A unit that nobody knows goes on to the next gateway no sooner than this.
-const PASSING: Duration = Duration::from_secs(5);
+/// Pause before the group is asked again to take a unit from here.
+const AWAY: Duration = Duration::from_secs(5);
 /// How long a notification waits for the watchers.
 const NOTIFY: Duration = Duration::from_secs(2);
 
@@ -41,6 +41,8 @@ pub(super) enum Told {
     Ask(Request, Answer),
     /// A unit more.
     Add(UnitId, ImageName),
+    /// A unit is taken out.
+    Remove(UnitId),
     /// Whether the peer link to an instance is lost.
     Link(InstanceId, bool),
     End,
@@ -162,8 +164,9 @@ pub(super) struct Life {
     units: BTreeMap<UnitId, Unit>,
     /// Where an image is.
     source: Box<dyn Fn(&ImageName) -> Source + Send>,
-    /// When units that this gateway does not know went to another one.
-    passed: BTreeMap<UnitId, Time>,
+    wanted: Arc<Mutex<Wanted>>,
+    /// When the group was last asked to take a unit from here.
+    asked_away: BTreeMap<UnitId, Time>,
     own: GatewayId,
     /// To the thread that looks.
     look: Sender<Option<u64>>,
@@ -194,7 +197,7 @@ impl Life {
         let tell = Teller { life: number, to: shared.tell.clone() };
         let (login, op_timeout) = (config.login.clone(), config.op_timeout);
         let source = move |name: &ImageName| name.source(login.clone(), op_timeout);
-        let wanted = lock(&shared.units).clone();
+        let wanted = lock(&shared.wanted).units.clone();
         let units = wanted.iter().map(|(unit, name)| (*unit, Unit::new(*unit, &data, source(name), &tell)));
         let units: BTreeMap<UnitId, Unit> = units.collect();
         let own = Member {
@@ -224,7 +227,8 @@ impl Life {
             machine,
             units,
             source: Box::new(source),
-            passed: BTreeMap::new(),
+            wanted: shared.wanted.clone(),
+            asked_away: BTreeMap::new(),
             own: config.gateway,
             tell,
             control,
@@ -246,6 +250,7 @@ impl Life {
         loop {
             // Gates close before anything that follows from it.
             self.publish(report);
+            self.take_out();
             while let Some(effect) = self.machine.effect() {
                 if let Effect::Stop(stop) = effect {
                     return Over::Stopped(stop);
@@ -270,6 +275,7 @@ impl Life {
                     self.units.entry(unit).or_insert_with(new);
                     self.machine.handle(now, Event::Request { request: 0, asked: Request::AddHere(unit) });
                 }
+                Ok(Told::Remove(unit)) => drop(self.asked_away.remove(&unit)),
                 Ok(Told::Of(life, happened)) if life == self.tell.life => {
                     if let Some(over) = self.happened(now, happened, report) {
                         return over;
@@ -372,7 +378,7 @@ impl Life {
                     epoch.into_iter().for_each(|epoch| tell.event(Event::Map(Epoch(epoch))));
                 });
             }
-            Effect::Acquire { unit } if !self.units.contains_key(&unit) => self.pass_on(unit),
+            Effect::Acquire { unit } if !lock(&self.wanted).units.contains_key(&unit) => self.pass_on(unit),
             Effect::Acquire { unit } => self.with(unit, |slot, tell| slot.tell(tell, slot.acquire())),
             Effect::Break { unit, instance } => {
                 self.with(unit, move |slot, tell| slot.tell(tell, slot.break_lock(instance)))
@@ -408,20 +414,43 @@ impl Life {
         }
     }
 
-    /// Moves a unit that this gateway does not know to the next one, which may.
-    fn pass_on(&mut self, unit: UnitId) {
-        let now = clock();
-        let why = format!("unit {} is not known here: give all gateways the same units", unit.0);
-        self.tell.failed(unit, why);
-        if self.passed.get(&unit).is_some_and(|last| now < *last + PASSING) {
+    /// Has the group remove what was taken out here. It may have to be asked more than once: it did
+    /// not hear of it, or the unit's commands did not end in time.
+    fn take_out(&mut self) {
+        // Before this gateway is in, the view says nothing.
+        if !self.told.gateways.iter().any(|row| row.own) {
             return;
         }
+        let places = &self.told.units;
+        let mut left = Vec::new();
+        lock(&self.wanted).out.retain(|unit| {
+            let Some((_, place)) = places.iter().find(|(other, _)| other == unit) else { return false };
+            if !matches!(place, Place::Moving { to: Next::Removed, .. }) {
+                left.push(*unit);
+            }
+            true
+        });
+        left.into_iter().for_each(|unit| self.ask_away(unit, Request::Remove(unit)));
+    }
+
+    /// Moves a unit that this gateway does not know to the next one, which may.
+    fn pass_on(&mut self, unit: UnitId) {
+        let why = format!("unit {} is not known here: give all gateways the same units", unit.0);
+        self.tell.failed(unit, why);
         let rows = self.told.gateways.iter().filter(|row| row.standing == Standing::Serving);
         let (below, above): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.gateway <= self.own);
         let next = above.first().or_else(|| below.first().filter(|row| !row.own)).map(|row| row.gateway);
         if let Some(next) = next {
-            self.passed.insert(unit, now);
-            self.machine.handle(now, Event::Request { request: 0, asked: Request::Move(unit, next) });
+            self.ask_away(unit, Request::Move(unit, next));
+        }
+    }
+
+    /// Asks the group to take a unit from here, unless it was asked a moment ago.
+    fn ask_away(&mut self, unit: UnitId, asked: Request) {
+        let now = clock();
+        if self.asked_away.get(&unit).is_none_or(|last| *last + AWAY <= now) {
+            self.asked_away.insert(unit, now);
+            self.machine.handle(now, Event::Request { request: 0, asked });
         }
     }
 
