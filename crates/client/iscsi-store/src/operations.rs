@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use backing::{Extent, StoreError};
-use runtime::{Buf, Chain};
+use runtime::{Buf, Chain, ZEROS};
 use scsi::cdb::build::{self, Flags};
 use scsi::data::lba_status::{self, Provisioning};
 use scsi::data::unmap::{self, UnmapRange};
@@ -14,9 +14,6 @@ use crate::link::{ATTEMPTS, Effect, Link, Serving};
 
 /// The most bytes of one command that writes zeros: a unit that writes them has to end in time.
 const ZEROS_AT_ONCE: u64 = 64 << 20;
-/// Bytes that are sent at once to a unit without WRITE SAME.
-const ZEROS: usize = 64 << 10;
-static ZERO: [u8; ZEROS] = [0; ZEROS];
 /// Parameter data of GET LBA STATUS: descriptors of 16 bytes behind a header of 8.
 const STATUS_LEN: u32 = 8 + 16 * 64;
 
@@ -139,7 +136,7 @@ impl Link {
         while lba < end && !serving.writes_no_same.get() {
             let blocks = (end - lba).min(most);
             let cdb = build::write_same16(lba, blocks as u32, unmap, false);
-            let zeros = Buf::from_static(&ZERO[..block as usize]);
+            let zeros = Buf::zeros(block as usize);
             match self.ask(serving.command(&cdb).writing(zeros), effect).await {
                 Ok(_) => lba += blocks,
                 Err(StoreError::Unsupported) => serving.writes_no_same.set(true),
@@ -148,7 +145,7 @@ impl Link {
         }
         while lba < end {
             let blocks = (end - lba).min(ZEROS as u64 / block).min(far.max_transfer.into());
-            let zeros = Buf::from_static(&ZERO[..(blocks * block) as usize]);
+            let zeros = Buf::zeros((blocks * block) as usize);
             let cdb = build::write(lba, blocks as u32, Flags::default());
             self.ask(serving.command(&cdb).writing(zeros), effect).await?;
             lba += blocks;

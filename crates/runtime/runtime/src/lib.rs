@@ -58,7 +58,7 @@ pub use awaited::Awaited;
 pub use blocking::blocking;
 pub use blocking_stream::BlockingStream;
 pub use buf::{
-    Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, pool,
+    Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, ZEROS, pool,
 };
 pub use copies::{Copies, copies, count_copy};
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};

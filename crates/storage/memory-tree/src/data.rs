@@ -18,9 +18,6 @@ const RUN_COST: u64 = 64;
 /// when the files are removed.
 const SMALL: u64 = 16 << 10;
 
-/// Zeros that reads of holes refer to.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
 /// The bytes of a file. Its owner calls [`Self::free`] before it drops it.
 #[derive(Default)]
 pub(crate) struct Data {
@@ -159,7 +156,7 @@ impl Data {
         let is_small = self.size <= SMALL && !self.lent;
         let mut lent = false;
         for (page, run) in self.runs(first, last) {
-            push_zeros(&mut chain, (page * PAGE).saturating_sub(position));
+            chain.push_zeros((page * PAGE).saturating_sub(position) as usize);
             position = position.max(page * PAGE);
             let behind = (at + len).min((page + u64::from(run.len)) * PAGE);
             let place = u64::from(run.at) * PAGE + (position - page * PAGE);
@@ -172,7 +169,7 @@ impl Data {
             }
             position = behind;
         }
-        push_zeros(&mut chain, at + len - position);
+        chain.push_zeros((at + len - position) as usize);
         self.lent |= lent;
         chain
     }
@@ -261,12 +258,4 @@ impl Data {
 fn pages(at: u64, len: u64) -> (u64, u64) {
     let first = at / PAGE;
     (first, if len == 0 { first } else { (at + len).div_ceil(PAGE) })
-}
-
-fn push_zeros(chain: &mut Chain, mut len: u64) {
-    while len > 0 {
-        let n = len.min(ZEROS.len() as u64);
-        chain.push(&ZEROS[..n as usize]);
-        len -= n;
-    }
 }

@@ -7,11 +7,8 @@ use std::task::{Poll, Waker};
 
 use backing::Extent;
 use nbd::Failure;
-use runtime::{Buf, Chain};
+use runtime::{Buf, Chain, ZEROS};
 use smallvec::SmallVec;
-
-const ZEROS_LEN: usize = 64 << 10;
-static ZEROS: [u8; ZEROS_LEN] = [0; ZEROS_LEN];
 
 /// A request of a connection.
 pub(crate) struct Entry {
@@ -74,8 +71,8 @@ impl Place {
     pub(crate) fn put_zeros(&self, at: u64, len: u32) {
         let (mut at, mut left) = (at, len as usize);
         while left > 0 {
-            let piece = left.min(ZEROS_LEN);
-            self.put(at, Buf::from_static(&ZEROS[..piece]));
+            let piece = left.min(ZEROS);
+            self.put(at, Buf::zeros(piece));
             at += piece as u64;
             left -= piece;
         }

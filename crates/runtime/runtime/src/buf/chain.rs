@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::Buf;
+use super::{Buf, ZEROS};
 
 /// A list of buffers with their total length. Up to two are held in place. Empty buffers are not
 /// kept.
@@ -24,6 +24,15 @@ impl Chain {
         if !buf.is_empty() {
             self.len += buf.len();
             self.bufs.push(buf);
+        }
+    }
+
+    /// Appends `len` zeros, without memory of their own.
+    pub fn push_zeros(&mut self, mut len: usize) {
+        while len > 0 {
+            let piece = len.min(ZEROS);
+            self.push(Buf::zeros(piece));
+            len -= piece;
         }
     }
 

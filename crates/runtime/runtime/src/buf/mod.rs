@@ -44,6 +44,14 @@ pub struct Buf {
     header: Option<NonNull<Header>>,
 }
 
+/// The most bytes of [`Buf::zeros`].
+pub const ZEROS: usize = 64 << 10;
+
+#[repr(align(4096))]
+struct Zeros([u8; ZEROS]);
+
+static SOME_ZEROS: Zeros = Zeros([0; ZEROS]);
+
 impl Buf {
     /// No bytes.
     pub const fn new() -> Self {
@@ -55,6 +63,13 @@ impl Buf {
         // SAFETY: a slice's pointer is not null, even for an empty slice.
         let ptr = unsafe { NonNull::new_unchecked(bytes.as_ptr().cast_mut()) };
         Self { ptr, len: bytes.len(), header: None }
+    }
+
+    /// `len` zeros, at most [`ZEROS`]; at the beginning of a page, for O_DIRECT. They are the same
+    /// memory each time.
+    #[track_caller]
+    pub fn zeros(len: usize) -> Self {
+        Self::from_static(&SOME_ZEROS.0[..len])
     }
 
     /// Takes one of `header`'s references over.

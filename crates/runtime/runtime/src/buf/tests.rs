@@ -384,3 +384,13 @@ fn a_chain_joins_what_lies_side_by_side_and_keeps_the_rest_apart() {
     chain.push_joined(region.slice(20, 10).unwrap());
     assert_eq!(chain.bufs().iter().skip(7).map(Buf::len).collect::<Vec<_>>(), [10, 20]);
 }
+
+#[test]
+fn zeros_are_of_any_length_and_aligned_at_their_beginning() {
+    for len in [0, 1, ZEROS - 1, ZEROS, ZEROS + 1, 3 * ZEROS] {
+        let mut chain = Chain::new();
+        chain.push_zeros(len);
+        assert_eq!(chain.to_vec(), vec![0; len]);
+        assert!(chain.bufs().iter().all(|buf| buf.as_ptr() as usize % 4096 == 0));
+    }
+}

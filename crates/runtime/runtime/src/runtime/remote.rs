@@ -33,7 +33,8 @@ pub(super) struct Remote {
     event: OwnedFd,
 }
 
-static REMOTES: [OnceLock<Remote>; MAX_RUNTIMES] = [const { OnceLock::new() }; MAX_RUNTIMES];
+/// By number; each lives for ever.
+static REMOTES: [OnceLock<Box<Remote>>; MAX_RUNTIMES] = [const { OnceLock::new() }; MAX_RUNTIMES];
 static UNUSED: Mutex<Vec<&'static Remote>> = Mutex::new(Vec::new());
 
 fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
@@ -57,7 +58,8 @@ impl Remote {
                     }
                     OwnedFd::from_raw_fd(fd)
                 };
-                REMOTES[number].get_or_init(|| Self { number: number as u16, mailbox: Mailbox::new(), event })
+                let new = Self { number: number as u16, mailbox: Mailbox::new(), event };
+                REMOTES[number].get_or_init(|| Box::new(new))
             }
         };
         remote.mailbox.open();

@@ -31,14 +31,8 @@ use mapped::{Mapped, Seen};
 use open::{Medium, PastCache};
 use transfer::{Impatience, PROMPT};
 
-/// Source of zeros for media without a system call that writes zeros.
-static ZEROS: Zeros = Zeros([0; ZEROS_LEN]);
-const ZEROS_LEN: usize = 64 << 10;
-/// Bytes of zeros in one write.
+/// Bytes of zeros in one write, for media without a system call that writes zeros.
 const ZEROS_WRITE: u64 = 1 << 20;
-
-#[repr(align(4096))]
-struct Zeros([u8; ZEROS_LEN]);
 
 /// A regular file or block device. Locked for as long as it is open.
 pub struct FileStore {
@@ -249,10 +243,7 @@ impl Inner {
         while done < len {
             let n = ZEROS_WRITE.min(len - done);
             let mut zeros = Chain::new();
-            while (zeros.len() as u64) < n {
-                let piece = ZEROS_LEN.min(n as usize - zeros.len());
-                zeros.push(Buf::from_static(&ZEROS.0[..piece]));
-            }
+            zeros.push_zeros(n as usize);
             self.write(at + done, zeros, false).await?;
             done += n;
         }

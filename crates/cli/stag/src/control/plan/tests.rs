@@ -294,7 +294,8 @@ fn a_daemon_joins_leaves_and_changes_its_group_when_it_starts() {
     assert!(told.refused.is_empty() && told.changes.is_empty());
     assert_eq!(other.until_next_start(&group), group);
 
-    let image = "[[target]]\nname = \"iqn.2026-01.example:t\"\n[[target.unit]]\npath = \"rbd:rbd/vm\"\n";
+    let image =
+        "[[target]]\niqn = \"iqn.2026-01.example:t\"\n[[target.unit]]\nlun = 0\npath = \"rbd:rbd/vm\"\n";
     let with = read(&format!("{}\n{image}", text("[gateways]", &[]))).unwrap();
     assert!(!plan(&group, &with).text().contains("of the group"));
     let gone = "- image rbd/vm of the group\n    its initiators lose it at all gateways\n";
