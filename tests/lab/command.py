@@ -280,13 +280,24 @@ def all_suites(asked, build):
         pool.shutdown()
 
 
+def behind(group, how, command):
+    """A command behind others that want the processors, as `nice` or `chrt --idle 0` has it. Each session is a group of the scheduler,
+    outside of which that means nothing: the group has a value of its own, 0 to 19."""
+    return ["sh", "-c", f'echo {group} 2>/dev/null >/proc/self/autogroup; exec {how} "$@"', "behind", *command]
+
+
+def beside(script):
+    """Starts a script of the checkout that fills the gaps which compiling Rust leaves."""
+    process = subprocess.Popen(behind(10, "nice", [os.path.join(ROOT, script)]), start_new_session=True)
+    running.add(process)
+    return process
+
+
 def compile_beside(commands):
     """Compiles in the cycles that tests and suites leave idle what steps after them need. Those steps tell what is wrong. Nothing
     beside it runs a cargo that compiles, which would wait for this one."""
-    # A session is a group of the scheduler, for which its threads' policy means nothing.
-    last = ["sh", "-c", 'echo 19 2>/dev/null >/proc/self/autogroup; exec chrt --idle 0 "$@"', "last"]
     for command, env in commands:
-        stream([*last, *command], 2400, lambda _: False, env)
+        stream(behind(19, "chrt --idle 0", command), 2400, lambda _: False, env)
 
 
 def guided_fuzzing(words):
@@ -315,13 +326,10 @@ def main():
     kernel = any(map(boots_the_kernel, every))
 
     build = debian = None
-    # In the background and at low priority: they fill the gaps that compiling Rust leaves.
     if kernel:
-        build = subprocess.Popen([os.path.join(ROOT, "tests/kernel/build")], start_new_session=True)
-        running.add(build)
+        build = beside("tests/kernel/build")
     if any(name.split(":")[0] in ("peers.package", "peers.rpm") for name in every):
-        debian = subprocess.Popen([os.path.join(ROOT, "tests/service/debian")], start_new_session=True)
-        running.add(debian)
+        debian = beside("tests/service/debian")
     unit = "unit" in words
     command, env = fuzz.address_tests()
     compiled = [([*command, "--no-run"], env), (CLIPPY, None)] * unit + [fuzz.build_command()] * bool(fuzzed)
