@@ -215,7 +215,7 @@ def suites(names, out=print):
 
 
 # Suites beside each other: each mostly waits, in a network of its own.
-AT_ONCE = 6
+AT_ONCE = 5
 
 # The longest, so that none of them is left for the end.
 LONGEST = ["kernel.nfs", "kernel.nfs_rdma", "kernel.verbs", "kernel.iser", "peers.ceph", "peers.group", "kernel.storm", "peers.nfs", "kernel.multipath",

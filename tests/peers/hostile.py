@@ -270,7 +270,8 @@ def crowded_logins(lab):
         grown, since = (most - before) / 1024, (most - crowded) / 1024
         print(f"       {begun[0]} logins from one address; 100 good ones took {took[50]:.1f} ms (median), {took[-1]:.1f} ms (longest); "
               f"memory grew by {grown:.1f} MiB")
-        expect(took[-1] < 2000, f"a good login took {took[-1]:.0f} ms")
+        # A connection that finds the queue full is tried again by the kernel, after 1, 3 and 7 s.
+        expect(took[90] < 2000 and took[-1] < 20_000, f"of 100 good logins the 91st took {took[90]:.0f} ms, the last {took[-1]:.0f} ms")
         # The receive buffers of all cores, which are the daemon's own, are touched for the first time too.
         expect(grown < 112, f"logins of one address take {grown:.0f} MiB")
         # Those of one core, 30 MiB, perhaps only now.

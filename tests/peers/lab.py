@@ -30,6 +30,7 @@ name = "tiny"
 title = "Reads over TCP and iSER"
 about = "Whether the lab works."
 measure = "bench"
+awake = false
 rounds = 2
 timeout-s = 60
 expect-s = 0.5

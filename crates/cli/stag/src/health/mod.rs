@@ -20,7 +20,7 @@ use crate::exports::{self, Trees};
 use crate::identity::{beside, device_key, is_device};
 use crate::state;
 use crate::unit::{Backing, UnitSpec};
-use crate::units::{OpenKind, OpenUnit, Place, Units, place};
+use crate::units::{OpenKind, OpenUnit, Place, Units, name};
 
 /// Name of marks: the ending of one beside a file, and the folder of those in the state directory.
 const FLUSH_FAILED: &str = "flush-failed";
@@ -102,8 +102,9 @@ impl<'a> Medium<'a> {
 pub fn members<'a>(config: &'a Config, units: &'a Units, trees: &'a Trees) -> Vec<Member<'a>> {
     let mut members = Vec::new();
     for target in &config.targets {
+        let iqn = name(&target.iqn);
         for lun in &target.units {
-            let place = place(&target.iqn, lun.lun);
+            let place = (iqn.clone(), lun.lun);
             let open = units.open.get(&place).map(|open| Medium::Unit(open));
             if let Some(medium) = open.or_else(|| units.closed.get(&place).map(Medium::Closed)) {
                 members.push(Member {
