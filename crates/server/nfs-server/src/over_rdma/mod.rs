@@ -129,8 +129,6 @@ impl OverRdma {
             // None of the server's memory is exposed.
             stags: 1,
             send_high_water: limits.send_high_water,
-            // As over TCP: trees do not use memory again that may still be on its way.
-            lend: true,
             setup_timeout: deadline.saturating_duration_since(runtime::now()),
             ..Options::default()
         };
