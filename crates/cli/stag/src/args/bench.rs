@@ -107,13 +107,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// What becomes of read data: whoever verifies them needs them.
+    /// Where read data goes. Data to verify is always delivered.
     pub fn received(&self) -> Receive {
         if self.verify { Receive::Deliver } else { self.receive }
     }
 }
 
-/// What becomes of data that are read from a unit.
+/// Where the data that is read from a unit goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Receive {
     /// They are placed in a buffer of the I/O, as a program that uses them needs it

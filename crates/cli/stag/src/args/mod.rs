@@ -56,7 +56,7 @@ use crate::config::reference::help;
 use crate::config::settings::flag;
 use crate::log::Format;
 
-/// What `--version` prints behind the name: the commit too, where the build was told it.
+/// The version that `--version` prints, with the commit if the build was told it.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| long_version(option_env!("STAG_COMMIT")));
 
 fn long_version(commit: Option<&str>) -> String {

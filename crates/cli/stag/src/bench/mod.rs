@@ -101,7 +101,7 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
             break;
         }
         out::write(line(args, &report, target.is_some()).as_bytes())?;
-        // What was measured is told, though the file could not be written.
+        // The report is printed even if its file could not be written.
         if let Some((path, file)) = &mut histogram
             && let Err(error) = file.write_all(latency.percentile_log().as_bytes())
         {
