@@ -37,10 +37,15 @@ def observed(lab, *units, more=()):
 
 
 def fetch(port, path="/metrics", accept="", timeout=60):
-    """What is answered, and its media type."""
+    """What is answered, and its media type. Counters are left out of metrics while a core does not answer, as on a busy machine."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept} if accept else {})
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        return answer.read().decode(), answer.headers["Content-Type"]
+    deadline = time.monotonic() + 10
+    while True:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            text, kind = answer.read().decode(), answer.headers["Content-Type"]
+        if path != "/metrics" or "stag_unit_commands" in text or time.monotonic() > deadline:
+            return text, kind
+        time.sleep(0.2)
 
 
 def value(text, name, **labels):

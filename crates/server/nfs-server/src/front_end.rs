@@ -59,6 +59,17 @@ pub struct ExportStatus {
     pub counts: Counts,
 }
 
+/// What the clients of all exports have done since the server's start.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// The exports as they are now, and their clients' calls.
+    pub exports: Vec<ExportStatus>,
+    /// How the operations of all clients have ended.
+    pub operations: Vec<OperationCounts>,
+    /// Whether every core has answered. Counts of those that have not are left out.
+    pub complete: bool,
+}
+
 /// A connection of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientStatus {
@@ -182,14 +193,14 @@ impl Handle {
         model.portals.iter().map(|portal| NfsPortal { listen: portal.address, ..portal.asked }).collect()
     }
 
-    /// The exports, and the operations of all their clients since the server's start. Counts of
-    /// cores that do not answer within `patience` are left out. Blocks, and must not be called on a
-    /// core.
-    pub fn activity(&self, patience: Duration) -> (Vec<ExportStatus>, Vec<OperationCounts>) {
+    /// What clients have done. Waits for each core for `patience` at most. Blocks, and must not be
+    /// called on a core.
+    pub fn activity(&self, patience: Duration) -> Activity {
         let per_core = self.shared.hub.on_each_core(patience, |core| {
             let tallies = core.own::<Tallies>();
             (tallies.all(), tallies.operations.counts())
         });
+        let complete = per_core.iter().all(Option::is_some);
         let (exports, operations): (Vec<_>, Vec<_>) = per_core.into_iter().flatten().unzip();
         let all: Vec<_> = exports.into_iter().flatten().collect();
         let status = |export: &Arc<Exported>| {
@@ -198,7 +209,7 @@ impl Handle {
             ExportStatus { name: export.config.name.clone(), counts }
         };
         let exports = self.shared.model().exports.iter().map(status).collect();
-        (exports, tally::named(operations.into_iter()))
+        Activity { exports, operations: tally::named(operations.into_iter()), complete }
     }
 
     /// The slowest calls of each core, and those that have been at work for long, the slowest

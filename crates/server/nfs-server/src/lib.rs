@@ -41,6 +41,6 @@ mod tally;
 mod v3;
 mod v4;
 
-pub use front_end::{ClientStatus, ExportStatus, Handle, begin, prepare};
+pub use front_end::{Activity, ClientStatus, ExportStatus, Handle, begin, prepare};
 pub use slow::{Progress, SlowCall};
 pub use tally::{Counts, OperationCounts, Outcome};

@@ -91,8 +91,9 @@ pub struct ClientStatus {
 }
 
 impl NfsStatus {
-    /// The current state of NFS. Omits the counts of cores that do not answer within `patience`.
-    pub fn now(daemon: &Daemon, patience: Duration) -> Self {
+    /// The current state of NFS, and whether every core answered within `patience`. Omits the counts
+    /// of those that did not.
+    pub fn now(daemon: &Daemon, patience: Duration) -> (Self, bool) {
         let running = daemon.running();
         let managed = running.parts.managed.as_ref().map(Document::exports).unwrap_or_default();
         let configured = |name: &str| running.config.exports.iter().find(|export| export.name == name);
@@ -118,13 +119,14 @@ impl NfsStatus {
             let [done, refused, delayed, failed] = one.outcomes;
             OperationStatus { version: one.version, name: one.name, done, refused, delayed, failed }
         };
-        let (exports, operations) = daemon.files.activity(patience);
-        Self {
+        let nfs_server::Activity { exports, operations, complete } = daemon.files.activity(patience);
+        let now = Self {
             listen: daemon.files.portals().iter().map(ToString::to_string).collect(),
             exports: exports.into_iter().map(export).collect(),
             clients: daemon.files.clients(patience).into_iter().map(client).collect(),
             operations: operations.into_iter().map(operation).collect(),
-        }
+        };
+        (now, complete)
     }
 
     /// As `stag status` prints it.

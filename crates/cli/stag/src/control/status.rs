@@ -1,7 +1,7 @@
 //! `status`: the state of a daemon and its clients as JSON; `status_text` has the same as text.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -339,9 +339,7 @@ pub fn status(daemon: &Daemon, patience: Duration) -> Status {
         group.iter().flat_map(|group| &group.units).map(|unit| (unit.image.as_str(), unit)).collect();
     let health = health::all(&running, &spaces, group.as_ref());
     let busy = busy_cores();
-    let asked = Instant::now();
-    let nfs = NfsStatus::now(daemon, patience);
-    let nfs_complete = asked.elapsed() < patience;
+    let (nfs, nfs_complete) = NfsStatus::now(daemon, patience);
     let cores = daemon.core.cores(patience);
     let complete = activity.complete && nfs_complete && cores.iter().all(Option::is_some);
     let managed = running.parts.managed.as_ref().map(Document::targets).unwrap_or_default();
