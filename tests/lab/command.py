@@ -148,9 +148,12 @@ def cargo_deny():
     step("cargo deny: licenses, bans, sources", [program, "check", "bans", "licenses", "sources"], 120)
 
 
+CARGO_TEST = ["cargo", "test", "--workspace", "--no-fail-fast"]
+
+
 def cargo_test(then):
     """`then` is called once all is compiled: the tests themselves mostly wait."""
-    run_tests("cargo test", ["cargo", "test", "--workspace", "--no-fail-fast"], 2400, then=then)
+    run_tests("cargo test", CARGO_TEST, 2400, then=then)
 
 
 def address_tests():
@@ -191,9 +194,9 @@ def run_tests(name, command, timeout, env=None, then=None):
           f"({time.monotonic() - start:.0f} s)", flush=True)
 
 
-def suites(names, out=print):
+def suites(names, out=print, into=report):
     """The suites of main.py, in namespaces of their own, where those are allowed: of the network; and of mounts, since a mount of one suite would
-    else live on, when it is unmounted, in what another has started in a copy of all mounts."""
+    else live on, when it is unmounted, in what another has started in a copy of all mounts. `into`: the report to which their outcomes go."""
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "results.json")
         command = [sys.executable, os.path.join(ROOT, "tests/lab/main.py"), "--results", results, *names]
@@ -209,9 +212,9 @@ def suites(names, out=print):
         finally:
             # What they had found until then counts.
             if not os.path.exists(results):
-                report.add("failed", " ".join(names), f"the tests {ended}, without results")
-            elif not report.load(results):
-                report.add("failed", " ".join(names), f"the tests {ended} before they were done")
+                into.add("failed", " ".join(names), f"the tests {ended}, without results")
+            elif not into.load(results):
+                into.add("failed", " ".join(names), f"the tests {ended} before they were done")
 
 
 # Suites beside each other: each mostly waits, in a network of its own.
@@ -244,27 +247,32 @@ def boots_the_kernel(name):
     return of_the_kernel(name) or name.split(":")[0] in ("peers.package", "peers.whole")
 
 
-def job(names, build, out):
+def job(names, build, out, into):
     """Runs one suite; one that boots the lab's kernel once `build` has made it."""
     if build and boots_the_kernel(names[0]) and build.wait(1500) != 0:
         out("the lab's kernel could not be built", flush=True)
-    suites(names, out)
+    suites(names, out, into)
 
 
 def all_suites(asked, build):
-    """Runs suites beside each other, and prints what each printed when it ends; of a single one at once."""
+    """Runs suites beside each other, and prints what each printed when it ends; of a single one at once. Returns those beside others in which
+    something has failed, each with its report."""
     if len(asked) == 1:
-        return job(asked[0], build, print)
-    printing = threading.Lock()
+        job(asked[0], build, print, report)
+        return []
+    printing, failed = threading.Lock(), []
 
     def one(names):
-        kept = []
+        kept, found = [], Report()
         say(" ".join(names))
         try:
-            job(names, build, lambda text, end="\n", flush=True: kept.append(text + end))
+            job(names, build, lambda text, end="\n", flush=True: kept.append(text + end), found)
         finally:
             with printing:
                 print("".join(kept), end="", flush=True)
+                report.extend(found)
+                if found.failed:
+                    failed.append((names, found))
     # Whoever waits for the kernel must not keep others waiting.
     waits = [names for names in asked if build and build.poll() is None and boots_the_kernel(names[0])]
     pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
@@ -278,6 +286,41 @@ def all_suites(asked, build):
         raise
     finally:
         pool.shutdown()
+    return failed
+
+
+# With more suites, or more of Rust's tests, in which something has failed, it is not for want of a processor.
+MOST_AGAIN = 3
+
+
+def suites_again(failed):
+    """Suites of `all_suites` in which something has failed, once more, each with the machine to itself: on a busy one others may have been the
+    reason. What passes now is told apart from what passed at once."""
+    if len(failed) > MOST_AGAIN:
+        return
+    for names, before in failed:
+        say(f"{' '.join(names)} again, alone")
+        now = Report()
+        suites(names, into=now)
+        report.settle(before.failed, now)
+
+
+def tests_again(name, command):
+    """The same for tests of Rust's, whose command is `command`."""
+    failed = [entry for entry in report.failed if entry[0].startswith(f"{name}: ")]
+    if not 0 < len(failed) <= MOST_AGAIN:
+        return
+    say(f"{len(failed)} of {name} again, alone")
+    now = Report()
+
+    def read(line):
+        if match := re.match(r"test (.+?)(?: - should panic)? \.\.\. (\S+)", line):
+            (now.passed if match[2] == "ok" else now.failed).append((f"{name}: {match[1]}", ""))
+            return True
+        return not re.match(r"\s+(Running|Doc-tests) |running \d+ tests?$|test result: |$", line) and quiet_cargo(line)
+
+    stream([*command, "--", "--exact", *(entry[0].removeprefix(f"{name}: ") for entry in failed)], 1200, read)
+    report.settle(failed, now)
 
 
 def behind(group, how, command):
@@ -354,10 +397,13 @@ def main():
         if compiling.ident is None:
             compiling.start()
         say(f"{len(asked)} suites")
-        all_suites(asked, build)
+        failed = all_suites(asked, build)
     if compiling.is_alive():
         compiling.join()
+    if names:
+        suites_again(failed)
     if unit:
+        tests_again("cargo test", CARGO_TEST)
         step("clippy, warnings denied", CLIPPY, 1200, each_line=quiet_cargo)
     if fuzzed:
         guided_fuzzing(fuzzed)

@@ -35,6 +35,8 @@ class Report:
     def __init__(self, path=None):
         """`path`: where all outcomes until now are kept after each, for whoever started this and may see it ended."""
         self.passed, self.failed, self.skipped = [], [], []
+        # Of what has passed: what failed first, beside others, with the reason of then.
+        self.unsteady = []
         self.path = path
 
     def add(self, outcome, name, why="", seconds=None, quiet=False):
@@ -83,17 +85,33 @@ class Report:
             getattr(self, outcome).extend(tuple(entry) for entry in saved[outcome])
         return saved["whole"]
 
+    def extend(self, other):
+        """Add all outcomes of another report."""
+        for mine, others in [(self.passed, other.passed), (self.failed, other.failed), (self.skipped, other.skipped)]:
+            mine.extend(others)
+
+    def settle(self, failed, now):
+        """Has those of these failures count as passed that have passed `now`, in a report of the same once more."""
+        for entry in failed:
+            of = lambda outcomes: any(name == entry[0] for name, _ in outcomes)
+            if of(now.passed) and not of(now.failed):
+                self.failed.remove(entry)
+                self.passed.append((entry[0], ""))
+                self.unsteady.append(entry)
+
     def retell(self, out=print):
         """All failures once more with their reasons, in few enough words that the end of the output has all of them."""
-        each = self.RETOLD // max(len(self.failed), 1)
-        for name, why in self.failed:
+        told = [("failed", *entry) for entry in self.failed] + [("failed beside others, passed alone", *entry) for entry in self.unsteady]
+        each = self.RETOLD // max(len(told), 1)
+        for what, name, why in told:
             short = shortened(why, max(each - len(name), 0))
-            out(f"failed: {name}" + "".join(f"\n    {line}" for line in short.splitlines()), flush=True)
+            out(f"{what}: {name}" + "".join(f"\n    {line}" for line in short.splitlines()), flush=True)
 
     def summary(self):
         """The last line of every run."""
         line = f"{len(self.passed)} passed, {len(self.failed)} failed"
-        return line + (f", {len(self.skipped)} skipped" if self.skipped else "")
+        line += f", {len(self.skipped)} skipped" if self.skipped else ""
+        return line + (f", {len(self.unsteady)} of what passed only alone" if self.unsteady else "")
 
 
 def told(reason):

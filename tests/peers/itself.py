@@ -99,7 +99,54 @@ def outcomes_are_kept_as_they_come(lab):
     expect(Report().load(path), "it is not told to be whole")
 
 
+# Stands for tests/lab/main.py: what is asked for fails where its mark is not there yet, and makes it; "never" fails always.
+TWICE = """\
+import os, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, {tests!r})
+from lab.report import Report
+name, report = sys.argv[-1], Report(sys.argv[sys.argv.index("--results") + 1])
+mark = os.path.join({folder!r}, name)
+well = name == "always" or name == "later" and os.path.exists(mark)
+open(mark, "a").write("x")
+report.add("passed" if well else "failed", name + "s case", "a reason")
+report.save(whole=True)
+"""
+
+AGAIN = """\
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, {tests!r})
+from lab import command
+command.ROOT = {folder!r}
+command.told(lambda: command.suites_again(command.all_suites({asked!r}, None)))
+"""
+
+
+def what_failed_beside_others_runs_again_alone(lab):
+    """What passes then counts, and is told; what fails again counts as failed; and where too many failed, none is taken again."""
+    def of(asked):
+        folder = lab.new_folder("itself")
+        os.makedirs(os.path.join(folder, "tests/lab"))
+        with open(os.path.join(folder, "tests/lab/main.py"), "w") as file:
+            file.write(TWICE.format(tests=TESTS, folder=folder))
+        run = subprocess.run([sys.executable, "-c", AGAIN.format(tests=TESTS, folder=folder, asked=[[name] for name in asked])],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        runs = {name: os.path.getsize(os.path.join(folder, name)) for name in asked}
+        return run.returncode, run.stdout, runs
+
+    code, printed, runs = of(["always", "later"])
+    expect(code == 0 and printed.splitlines()[-1] == "2 passed, 0 failed, 1 of what passed only alone", printed)
+    expect("failed beside others, passed alone: laters case\n    a reason" in printed and runs == {"always": 1, "later": 2}, f"{runs}: {printed}")
+    code, printed, runs = of(["always", "later", "never"])
+    expect(code == 1 and printed.splitlines()[-1] == "2 passed, 1 failed, 1 of what passed only alone", printed)
+    expect("failed: nevers case\n    a reason" in printed and runs["never"] == 2, f"{runs}: {printed}")
+    code, printed, runs = of(["later", "n1", "n2", "n3"])
+    expect(code == 1 and printed.splitlines()[-1] == "0 passed, 4 failed" and set(runs.values()) == {1}, f"{runs}: {printed}")
+
+
 CASES = [
+    ("what failed beside others runs again alone", what_failed_beside_others_runs_again_alone),
     ("outcomes are kept as they come", outcomes_are_kept_as_they_come),
     ("a run that is interrupted counts what it had", counts_what_it_had),
     ("a run that comes to its end counts all", tells_no_more_of_a_whole_run),
