@@ -250,17 +250,19 @@ fn a_write_that_never_ends_is_found() {
 
 #[test]
 fn gateways_are_one_to_their_initiators_whatever_breaks() {
-    let (mut commands, mut restarts, mut given_up) = (0, 0, 0);
+    let (mut commands, mut restarts, mut given_up, mut refused) = (0, 0, 0, 0);
     for seed in 0..40 {
         let report = gateways::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
         commands += report.commands;
         restarts += report.restarts;
         given_up += report.aborted;
+        refused += report.refused;
         if seed < 3 {
             assert_eq!(gateways::run(seed, false).ok(), Some(report), "seed {seed}");
         }
     }
-    assert!(commands > 20_000 && restarts > 40 && given_up > 40, "{commands} {restarts} {given_up}");
+    let told = format!("{commands} {restarts} {given_up} {refused}");
+    assert!(commands > 20_000 && restarts > 40 && given_up > 40 && refused > 1000, "{told}");
 }
 
 /// Some seed finds a gateway's mistake, in one of these words. `seeds` saves time: those before its
@@ -288,4 +290,9 @@ fn a_new_owner_without_the_newest_map_is_found() {
 #[test]
 fn commands_of_initiators_that_have_gone_are_found() {
     finds(gateways::Mistake::NotFresh, 0..20, &["landed"]);
+}
+
+#[test]
+fn reservations_that_a_new_owner_forgets_are_found() {
+    finds(gateways::Mistake::Forgetful, 0..20, &["instead of one of"]);
 }

@@ -91,23 +91,31 @@ impl Persist for ImagePersist {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let live = self.0.clone();
         Pooled::new(async move {
-            let (image, generation) = live.instance().await.map_err(io::Error::other)?;
+            let (image, generation) = live.instance().await.map_err(told)?;
             // Each later instance looks before it is in service.
             if live.kept().epoch.load(Ordering::Acquire) != epoch {
-                return Err(io::Error::other(StoreError::Fenced));
+                return Err(told(StoreError::Fenced));
             }
             match image.set_metadata(KEY, &digits).await {
                 Ok(()) => {
                     live.kept().seen().digits = Some(digits);
                     Ok(())
                 }
-                Err(error) => Err(io::Error::other(live.failed(generation, error, 0, true).await)),
+                Err(error) => Err(told(live.failed(generation, error, 0, true).await)),
             }
         })
     }
 
     fn on_replaced(&self, reload: Weak<dyn Reload>) {
         self.0.kept().seen().told.push(reload);
+    }
+}
+
+/// What [`Persist::save`] says of a store's error.
+fn told(error: StoreError) -> io::Error {
+    match error {
+        StoreError::Fenced | StoreError::Unknown => io::Error::new(io::ErrorKind::NotConnected, error),
+        error => io::Error::other(error),
     }
 }
 

@@ -15,7 +15,7 @@ use scsi::data::vpd::{Designator, Identification, Identifier};
 use scsi::reservation::{
     Access, Effects, Environment, InAction, ItPort, Refusal, Reservations, SavedError, TransportId,
 };
-use scsi::{AdditionalSense, Sense, SenseKey, Status, UnitAttention};
+use scsi::{AdditionalSense, Sense, Status, UnitAttention};
 
 use crate::exclusion::Exclusion;
 use crate::owners::Owners;
@@ -579,7 +579,12 @@ impl Nexuses {
             tracing::error!(%error, "reservations could not be kept");
             // The state is unchanged. The stored state is the old one, or already the requested
             // one.
-            Outcome::check(Sense::new(SenseKey::HardwareError, AdditionalSense::INTERNAL_TARGET_FAILURE))
+            Outcome::check(match error.kind() {
+                io::ErrorKind::NotConnected => {
+                    Sense::not_ready(AdditionalSense::TARGET_PORT_IN_UNAVAILABLE_STATE)
+                }
+                _ => Sense::internal_target_failure(),
+            })
         })
     }
 

@@ -14,14 +14,14 @@ use scsi::{Sense, SenseKey};
 
 use super::judge::{Block, End, Judge, Kind, stamped};
 use super::node::portal;
-use super::{APART, BLOCKS, IMAGES, NODES, lock};
+use super::{APART, BLOCKS, NODES, WRITTEN, lock};
 use crate::daemon::NAME;
 use crate::random::Rng;
 use crate::verdict::Verdict;
 
 /// A path that has been silent for so long is pinged, and lost after as long again. Together longer
 /// than twice `Timers::fresh`, as the design page asks of initiators.
-const SILENT: Duration = Duration::from_secs(3);
+pub(super) const SILENT: Duration = Duration::from_secs(3);
 /// Delay before a lost path's command is given up (`replacement_timeout`).
 const REPLACED: Duration = Duration::from_secs(5);
 
@@ -71,7 +71,7 @@ impl Initiator {
     /// Each unit has answered since then.
     pub(super) fn has_answers_since(&self, then: Instant) -> bool {
         let answered = self.answered.borrow();
-        (0..IMAGES.len()).all(|unit| answered.get(&unit).is_some_and(|at| *at > then))
+        (0..WRITTEN).all(|unit| answered.get(&unit).is_some_and(|at| *at > then))
     }
 
     fn index(&self, below: usize) -> usize {
@@ -115,7 +115,7 @@ impl Initiator {
             }
             let number = self.commands.get() + 1 + self.number as u64 * (1 << 40);
             self.commands.set(self.commands.get() + 1);
-            let block = (self.index(IMAGES.len()), self.index(BLOCKS));
+            let block = (self.index(WRITTEN), self.index(BLOCKS));
             let known = self.seen.borrow().get(&block).copied().unwrap_or(0);
             let kind = match self.index(10) {
                 0..4 => Kind::Read,

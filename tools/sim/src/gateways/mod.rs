@@ -5,13 +5,15 @@
 //! each. Machines are paused, killed and cut from each other, from the initiators and from the
 //! cluster. The judge sees each write as it takes effect at an OSD.
 //!
-//! - `node`: one gateway. `initiator`: one initiator with its paths.
+//! - `node`: one gateway. `initiator`: one initiator with its paths. `registrant`: initiators with
+//!   persistent reservations.
 //! - `judge`: what must hold. `faults`: what breaks.
 
 mod faults;
 mod initiator;
 mod judge;
 mod node;
+mod registrant;
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,12 +30,17 @@ use faults::Which;
 use initiator::Initiator;
 use judge::Judge;
 use node::Node;
+use registrant::Registrants;
 
 /// Number of gateways, and of initiators.
 const NODES: usize = 3;
 const INITIATORS: usize = 3;
 /// The images of the units, in the order of their LUNs.
-const IMAGES: [&str; 2] = ["one", "two"];
+const IMAGES: [&str; 3] = ["one", "two", "reserved"];
+/// The first so many are written by initiators that look at nothing else.
+const WRITTEN: usize = 2;
+/// The one that initiators reserve.
+const RESERVED: usize = 2;
 /// An image that comes and goes while the group serves the others.
 const SPARE: &str = "spare";
 /// Blocks of a unit that initiators use, and the bytes from one to the next: each lies in an object
@@ -53,6 +60,8 @@ pub enum Mistake {
     NoBarrier,
     /// Gateways do not check when a command's initiator last answered a ping.
     NotFresh,
+    /// A new owner does not go on with the reservations of the last one.
+    Forgetful,
 }
 
 /// Runs a seed.
@@ -84,7 +93,9 @@ fn run_with(seed: u64, mistake: Option<Mistake>, loud: bool) -> Result<Report, B
 }
 
 async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Report, String> {
-    let images = IMAGES.iter().chain([&SPARE]).map(|image| (*image, BLOCKS * APART as usize));
+    let bytes =
+        |image| if image == IMAGES[RESERVED] { registrant::BLOCKS * 512 } else { BLOCKS * APART as usize };
+    let images = IMAGES.iter().chain([&SPARE]).map(|image| (*image, bytes(*image)));
     let cluster = Rc::new(Cluster::start(&images.collect::<Vec<_>>()).map_err(|error| error.to_string())?);
     let judge = Arc::new(Mutex::new(Judge::default()));
     let seen = judge.clone();
@@ -92,7 +103,7 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
     match mistake {
         Some(Mistake::NoFence) => cluster.never_refuse(),
         Some(Mistake::NoBarrier) => cluster.tell_no_maps(),
-        Some(Mistake::NotFresh) | None => {}
+        Some(Mistake::NotFresh | Mistake::Forgetful) | None => {}
     }
     let fresh = match mistake {
         Some(Mistake::NotFresh) => TIME_LIMIT,
@@ -101,7 +112,8 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
     let verdict = Rc::new(Verdict::new(loud));
     let mut nodes = Vec::new();
     for number in 1..=NODES {
-        let mut node = Node::new(number as u8, cluster.clone(), fresh);
+        let keeps = mistake != Some(Mistake::Forgetful);
+        let mut node = Node::new(number as u8, cluster.clone(), fresh, keeps);
         node.start()?;
         nodes.push(node);
     }
@@ -109,6 +121,7 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
         .map(|number| Initiator::new(number, judge.clone(), verdict.clone(), &mut rng))
         .collect();
     let running: Vec<_> = initiators.iter().map(|it| runtime::spawn(it.clone().work())).collect();
+    let registrants = Registrants::start(&verdict, &mut rng);
     let which = match (mistake, rng.below(20)) {
         (Some(Mistake::NotFresh), _) | (_, 0) => Which::DeafGateways,
         (Some(Mistake::NoBarrier), _) | (_, 1) => Which::LateGateways,
@@ -119,21 +132,23 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
     for task in running {
         task.await.map_err(|error| format!("an initiator: {error:?}"))?;
     }
+    let books = registrants.stop().await?;
     for node in &mut nodes {
         node.kill().await;
     }
     let mut judge = lock(&judge);
-    for (unit, image) in IMAGES.iter().enumerate() {
+    for (unit, image) in IMAGES.iter().enumerate().take(WRITTEN) {
         judge.compare(unit, &cluster.content(image));
     }
     if let Some(what) = judge.wrong().or(verdict.wrong()) {
         return Err(what);
     }
+    books.check(&cluster.content(IMAGES[RESERVED]))?;
     let restarts = restarts?;
     Ok(Report {
-        commands: judge.good,
+        commands: judge.good + books.commands(),
         aborted: judge.given_up,
-        refused: judge.ended,
+        refused: books.conflicts(),
         restarts,
         ..Report::default()
     })

@@ -1,6 +1,7 @@
 //! One gateway: the shipped server and the shipped gateway, on a machine of their own.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,12 +10,13 @@ use std::time::Duration;
 use ceph::group::Serving;
 use ceph::{ImageName, Login, RbdStore};
 use cluster::{GatewayId, Request, Timers, UnitId};
-use disk::unit::{DiskOptions, DiskUnit, Registry};
+use disk::unit::{DiskOptions, DiskUnit, Persist, Registry};
 use gateway::{Gateway, Owned, Units};
 use iscsi_server::config::LunConfig;
 use iscsi_server::{Server, Unit};
 use peer_link::Secret;
 use rados::model::Cluster;
+use runtime::Pooled;
 use runtime::sim::{self, Machine, on_machine};
 
 use super::{IMAGES, NODES, SPARE};
@@ -34,6 +36,7 @@ pub(super) struct Node {
     cluster: Rc<Cluster>,
     /// `Timers::fresh`.
     fresh: Duration,
+    keeps: bool,
     running: Option<Running>,
 }
 
@@ -60,18 +63,37 @@ fn name(image: &str) -> ImageName {
     ImageName { pool: "pool".into(), namespace: None, image: image.into(), snapshot: None }
 }
 
-/// Makes the disk over an image.
-fn open(serving: &Serving, health: &Arc<backing::Health>) -> Result<Owned, String> {
+/// Makes the disk over an image. `keeps`: with the reservations that are kept there.
+fn open(keeps: bool, serving: &Serving, health: &Arc<backing::Health>) -> Result<Owned, String> {
     let store = RbdStore::of_group(serving, OP_TIMEOUT, health.clone());
     let store = Arc::new(store.map_err(|error| error.to_string())?);
-    let options = DiskOptions { write_cache: false, persist: store.persist(), ..DiskOptions::default() };
+    let persist = store.persist().map(|kept| if keeps { kept } else { Arc::new(Forgetful(kept)) });
+    let options = DiskOptions { write_cache: false, persist, ..DiskOptions::default() };
     let disk = DiskUnit::new(store.clone(), options.with_identity(&store.seed()), &Registry::new());
     Ok(Owned { disk: disk.map_err(|error| error.to_string())?, store })
 }
 
+/// What an image keeps, of which the next owner knows nothing.
+struct Forgetful(Arc<dyn Persist>);
+
+impl Persist for Forgetful {
+    fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
+        self.0.save(bytes)
+    }
+
+    fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>> {
+        self.0.load(max).map(|_| None)
+    }
+
+    fn keeps_all(&self) -> bool {
+        true
+    }
+}
+
 impl Node {
-    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration) -> Self {
-        Self { number, cluster, fresh, running: None }
+    /// `keeps`: it goes on with the reservations of an image's last owner.
+    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration, keeps: bool) -> Self {
+        Self { number, cluster, fresh, keeps, running: None }
     }
 
     pub(super) fn machine(&self) -> Machine {
@@ -113,6 +135,8 @@ impl Node {
         let mut images = BTreeMap::new();
         for (lun, image) in IMAGES.into_iter().enumerate() {
             let number = lun as u32 + 1;
+            let keeps = self.keeps;
+            let open = move |serving: &Serving, health: &Arc<_>| open(keeps, serving, health);
             let shared = units.add(number, name(image), Box::new(open))?;
             let unit = Unit::Group(shared.unit.clone());
             config.targets[0].units.push(LunConfig {
@@ -169,6 +193,7 @@ pub(super) async fn come_and_go(nodes: &[Node], cluster: &Cluster, rng: &mut Rng
     let here = || view(gateway).is_some_and(|view| view.here.contains(&SPARE_UNIT));
     let are_in = || view(gateway).is_some_and(|view| view.gateways.len() == NODES);
     comes("all gateways are in the group", are_in).await?;
+    let open = |serving: &Serving, health: &Arc<_>| open(true, serving, health);
     on_machine(node.machine(), || units.add(SPARE_UNIT.0, name(SPARE), Box::new(open)).map(drop))?;
     gateway.add(SPARE_UNIT.0);
     comes("a new unit is served where it was added", here).await?;

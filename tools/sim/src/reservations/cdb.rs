@@ -6,9 +6,11 @@ use iscsi_client::{Command, Lun, Response};
 use scsi::cdb::build::{self, Flags};
 use scsi::{Sense, SenseKey, Status};
 
-use super::BLOCKS;
 use super::model::{Key, Nexus, Outcome, Ports, Request, Whom};
 use crate::oracle::OpId;
+
+/// Bytes of a block.
+const BLOCK: usize = 512;
 
 /// ISID of every initiator port: each has a name of its own.
 pub(super) const ISID: [u8; 6] = [0x80, 0, 0, 0x12, 0x34, 0x56];
@@ -41,14 +43,47 @@ fn keys(key: Key, action_key: Key) -> Vec<u8> {
     list
 }
 
+/// The unit that commands are for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) ports: Ports,
+    pub(crate) lun: u16,
+    /// Each write has a block of its own.
+    pub(crate) blocks: usize,
+}
+
+/// The end of a command.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Outcome(Outcome),
+    /// A unit attention: it was not executed.
+    Attention,
+    /// It may have been executed, and is not any more.
+    Unknown,
+}
+
+impl Place {
+    /// The number of an operation's block.
+    fn block(self, op: OpId) -> usize {
+        op as usize % self.blocks
+    }
+
+    /// Whether a write has been executed, by the unit's content.
+    pub(super) fn has(self, content: &[u8], op: OpId) -> bool {
+        let at = self.block(op) * BLOCK;
+        content.get(at..at + BLOCK) == Some(&stamp(op)[..])
+    }
+}
+
 /// The command of a request.
-pub(super) fn command(op: OpId, request: Request, ports: Ports) -> Command {
+pub(super) fn command(op: OpId, request: Request, place: Place) -> Command {
+    let (ports, lun) = (place.ports, Lun::flat(place.lun).unwrap_or(Lun::ZERO));
     let out = |action: u8, kind: u8, list: Vec<u8>| {
         let cdb = build::persistent_reserve_out(action, kind, list.len() as u32);
-        Command::new(Lun::ZERO, &cdb).writing(runtime::Buf::from(list))
+        Command::new(lun, &cdb).writing(runtime::Buf::from(list))
     };
     let reading = |action: u8| {
-        Command::new(Lun::ZERO, &build::persistent_reserve_in(action, MOST_DATA as u16)).reading(MOST_DATA)
+        Command::new(lun, &build::persistent_reserve_in(action, MOST_DATA as u16)).reading(MOST_DATA)
     };
     match request {
         Request::Register { key, new, aptpl, force, whom } => {
@@ -80,47 +115,46 @@ pub(super) fn command(op: OpId, request: Request, ports: Ports) -> Command {
         Request::Release { key, kind } => out(2, kind, keys(key, 0)),
         Request::Clear { key } => out(3, 0, keys(key, 0)),
         Request::Preempt { key, victim, kind, abort } => out(4 + u8::from(abort), kind, keys(key, victim)),
-        Request::TestUnitReady => Command::new(Lun::ZERO, &build::test_unit_ready()),
+        Request::TestUnitReady => Command::new(lun, &build::test_unit_ready()),
         Request::ReadKeys => reading(0),
         Request::ReadReservation => reading(1),
         Request::ReadFullStatus => reading(3),
         Request::Read => {
-            let cdb = build::read10(op as u32 % BLOCKS as u32, 1, Flags::default());
-            Command::new(Lun::ZERO, &cdb).reading(512)
+            let cdb = build::read10(place.block(op) as u32, 1, Flags::default());
+            Command::new(lun, &cdb).reading(512)
         }
         Request::Write => {
-            let cdb = build::write10(op as u32 % BLOCKS as u32, 1, Flags::default());
-            Command::new(Lun::ZERO, &cdb).writing(runtime::Buf::from(stamp(op).to_vec()))
+            let cdb = build::write10(place.block(op) as u32, 1, Flags::default());
+            Command::new(lun, &cdb).writing(runtime::Buf::from(stamp(op).to_vec()))
         }
     }
 }
 
 /// The content of a write's block.
-pub(super) fn stamp(op: OpId) -> [u8; 512] {
-    let mut block = [0; 512];
+fn stamp(op: OpId) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
     block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&op.to_be_bytes()));
     block
 }
 
-/// Reads an answer; `None` for a unit attention.
-pub(super) fn outcome(
-    request: Request,
-    response: &Response,
-    ports: Ports,
-) -> Result<Option<Outcome>, String> {
+/// Reads an answer.
+pub(super) fn answer(request: Request, response: &Response, ports: Ports) -> Result<Answer, String> {
     let sense = Sense::parse(&response.sense);
     let code = sense.map(|sense| (sense.key, sense.additional.asc, sense.additional.ascq));
     match (Status::from_code(response.status), code) {
         (Some(Status::Good), _) => {}
-        (Some(Status::ReservationConflict), _) => return Ok(Some(Outcome::Conflict)),
-        (_, Some((SenseKey::UnitAttention, 0x29 | 0x2a | 0x2f | 0x3f, _))) => return Ok(None),
-        (_, Some((SenseKey::IllegalRequest, asc, ascq))) => return Ok(Some(Outcome::Refused(asc, ascq))),
+        (Some(Status::ReservationConflict), _) => return Ok(Answer::Outcome(Outcome::Conflict)),
+        (_, Some((SenseKey::UnitAttention, 0x29 | 0x2a | 0x2f | 0x3f, _))) => return Ok(Answer::Attention),
+        (_, Some((SenseKey::IllegalRequest, asc, ascq))) => {
+            return Ok(Answer::Outcome(Outcome::Refused(asc, ascq)));
+        }
+        (_, Some((SenseKey::AbortedCommand | SenseKey::NotReady, ..))) => return Ok(Answer::Unknown),
         _ => return Err(format!("status {:#04x} with sense {:02x?}", response.status, response.sense)),
     }
     let data = response.data.to_vec();
     // PRGENERATION and ADDITIONAL LENGTH precede the list (SPC-4 §6.15).
     let list = || data.get(8..).unwrap_or_default();
-    Ok(Some(match request {
+    Ok(Answer::Outcome(match request {
         Request::ReadKeys => {
             let mut keys: Vec<Key> = list().chunks(8).filter_map(|key| key.last().copied()).collect();
             keys.sort_unstable();

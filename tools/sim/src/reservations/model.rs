@@ -10,25 +10,25 @@ pub(super) type Key = u8;
 pub(super) const TYPES: [u8; 6] = [1, 3, 5, 6, 7, 8];
 
 /// Number of an I_T nexus: see [`Ports`].
-pub(super) type Nexus = usize;
+pub(crate) type Nexus = usize;
 
 /// The ports of the unit's I_T nexuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ports {
-    pub initiators: usize,
-    pub targets: usize,
+pub(crate) struct Ports {
+    pub(crate) initiators: usize,
+    pub(crate) targets: usize,
 }
 
 impl Ports {
-    pub fn nexus(self, initiator: usize, target: usize) -> Nexus {
+    pub(crate) fn nexus(self, initiator: usize, target: usize) -> Nexus {
         target * self.initiators + initiator
     }
 
-    pub fn initiator(self, nexus: Nexus) -> usize {
+    pub(crate) fn initiator(self, nexus: Nexus) -> usize {
         nexus % self.initiators
     }
 
-    pub fn target(self, nexus: Nexus) -> usize {
+    pub(crate) fn target(self, nexus: Nexus) -> usize {
         nexus / self.initiators
     }
 

@@ -224,20 +224,27 @@ fn another_gateway_goes_on_with_all_reservations_and_a_daemon_alone_with_those_o
 
 #[test]
 fn what_cannot_be_kept_does_not_happen() {
-    struct Broken;
+    struct Broken(std::io::ErrorKind);
     impl Persist for Broken {
         fn save(&self, _: Vec<u8>) -> Pooled<std::io::Result<()>> {
-            Pooled::new(async { Err(std::io::ErrorKind::StorageFull.into()) })
+            let error = self.0.into();
+            Pooled::new(async { Err(error) })
         }
         fn load(&self, _: usize) -> std::io::Result<Option<Vec<u8>>> {
             Ok(None)
         }
     }
-    let it = Initiator::new(&disk(DiskOptions { persist: Some(Arc::new(Broken)), ..options() }), 1);
-    pr_out(&it, 0, 0, &out_list(0, 1, 1)).fails(SenseKey::HardwareError, A::INTERNAL_TARGET_FAILURE);
-    assert_eq!(keys(&it).len(), 8);
-    register(&it, 1, 0);
-    assert_eq!(keys(&it).len(), 16);
+    for (error, key, code) in [
+        (std::io::ErrorKind::StorageFull, SenseKey::HardwareError, A::INTERNAL_TARGET_FAILURE),
+        (std::io::ErrorKind::NotConnected, SenseKey::NotReady, A::TARGET_PORT_IN_UNAVAILABLE_STATE),
+    ] {
+        let persist = Some(Arc::new(Broken(error)) as Arc<dyn Persist>);
+        let it = Initiator::new(&disk(DiskOptions { persist, ..options() }), 1);
+        pr_out(&it, 0, 0, &out_list(0, 1, 1)).fails(key, code);
+        assert_eq!(keys(&it).len(), 8);
+        register(&it, 1, 0);
+        assert_eq!(keys(&it).len(), 16);
+    }
 }
 
 #[test]
