@@ -8,9 +8,9 @@ use runtime::Pooled;
 /// Storage for a few kilobytes, safe from loss and tearing.
 pub trait Persist: Send + Sync + 'static {
     /// Replaces the stored bytes. After it resolves with success, [`Self::load`] returns `bytes`
-    /// even after a crash. After an error, either the old or the new bytes are stored. It is of kind
-    /// [`NotConnected`](io::ErrorKind::NotConnected) if this daemon cannot reach the medium, and
-    /// another one may.
+    /// even after a crash. After an error, either the old or the new bytes are stored. The error's
+    /// kind is [`NotConnected`](io::ErrorKind::NotConnected) if this daemon cannot reach the medium,
+    /// and another one may.
     fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>>;
 
     /// The bytes stored last; `None` if there never were any. Blocks: use it only at start-up.

@@ -112,7 +112,7 @@ impl Client {
 
     /// Runs one command, any.
     pub(crate) async fn step(&self, rng: &mut Rng) {
-        // While the fate of one is open, others that change the state would multiply what is possible.
+        // While the fate of one is open, others would multiply the possible states.
         let waits = self.books.owner_changes && !self.limbo.borrow().is_empty();
         let request = if waits { Request::TestUnitReady } else { self.next(rng) };
         if let Err(what) = self.run(request).await {
