@@ -289,13 +289,13 @@ def all_suites(asked, build):
     return failed
 
 
-# With more suites, or more of Rust's tests, in which something has failed, it is not for want of a processor.
+# If more suites, or more of Rust's tests, have failed, a busy machine is not the reason.
 MOST_AGAIN = 3
 
 
 def suites_again(failed):
-    """Suites of `all_suites` in which something has failed, once more, each with the machine to itself: on a busy one others may have been the
-    reason. What passes now is told apart from what passed at once."""
+    """Runs the failed suites of `all_suites` once more, each with the machine to itself: the load of the others may have been the reason.
+    The summary names the cases that pass only then."""
     if len(failed) > MOST_AGAIN:
         return
     for names, before in failed:
@@ -306,7 +306,7 @@ def suites_again(failed):
 
 
 def tests_again(name, command):
-    """The same for tests of Rust's, whose command is `command`."""
+    """The same for failed tests of Rust's. `command` runs all of them."""
     failed = [entry for entry in report.failed if entry[0].startswith(f"{name}: ")]
     if not 0 < len(failed) <= MOST_AGAIN:
         return

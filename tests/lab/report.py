@@ -35,7 +35,7 @@ class Report:
     def __init__(self, path=None):
         """`path`: where all outcomes until now are kept after each, for whoever started this and may see it ended."""
         self.passed, self.failed, self.skipped = [], [], []
-        # Of what has passed: what failed first, beside others, with the reason of then.
+        # Cases that failed beside others and passed alone, with the reason of the failure.
         self.unsteady = []
         self.path = path
 
@@ -91,13 +91,15 @@ class Report:
             mine.extend(others)
 
     def settle(self, failed, now):
-        """Has those of these failures count as passed that have passed `now`, in a report of the same once more."""
+        """Count as passed those of these failures that passed in `now`, the report of a second run. What only fails there counts as failed, too."""
+        passed, again = ({name for name, _ in outcomes} for outcomes in (now.passed, now.failed))
         for entry in failed:
-            of = lambda outcomes: any(name == entry[0] for name, _ in outcomes)
-            if of(now.passed) and not of(now.failed):
+            if entry[0] in passed - again:
                 self.failed.remove(entry)
                 self.passed.append((entry[0], ""))
                 self.unsteady.append(entry)
+        known = {name for name, _ in failed}
+        self.failed.extend(entry for entry in now.failed if entry[0] not in known)
 
     def retell(self, out=print):
         """All failures once more with their reasons, in few enough words that the end of the output has all of them."""

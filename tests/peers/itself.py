@@ -99,7 +99,8 @@ def outcomes_are_kept_as_they_come(lab):
     expect(Report().load(path), "it is not told to be whole")
 
 
-# Stands for tests/lab/main.py: what is asked for fails where its mark is not there yet, and makes it; "never" fails always.
+# Stands for tests/lab/main.py. The suite "always" passes, "later" passes from its second run on,
+# and every other one fails. Another case of "later" passes in its second run only if it is steady.
 TWICE = """\
 import os, sys
 sys.dont_write_bytecode = True
@@ -107,9 +108,12 @@ sys.path.insert(0, {tests!r})
 from lab.report import Report
 name, report = sys.argv[-1], Report(sys.argv[sys.argv.index("--results") + 1])
 mark = os.path.join({folder!r}, name)
-well = name == "always" or name == "later" and os.path.exists(mark)
+runs = os.path.getsize(mark) if os.path.exists(mark) else 0
 open(mark, "a").write("x")
+well = name == "always" or name == "later" and runs > 0
 report.add("passed" if well else "failed", name + "s case", "a reason")
+if name == "later":
+    report.add("passed" if runs == 0 or {steady} else "failed", "another case", "another reason")
 report.save(whole=True)
 """
 
@@ -122,30 +126,58 @@ command.ROOT = {folder!r}
 command.told(lambda: command.suites_again(command.all_suites({asked!r}, None)))
 """
 
+# Stands for cargo: "one" passes, "two" fails, and no other test is there.
+CARGO = ["sh", "-c", 'shift 2; for name; do case $name in one) echo "test one ... ok";; two) echo "test two ... FAILED";; esac; done', "cargo"]
+
+TESTS_AGAIN = """\
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, {tests!r})
+from lab import command
+command.report.failed += [("cargo test: " + name, "") for name in {failed!r}]
+command.told(lambda: command.tests_again("cargo test", {cargo!r}))
+"""
+
 
 def what_failed_beside_others_runs_again_alone(lab):
     """What passes then counts, and is told; what fails again counts as failed; and where too many failed, none is taken again."""
-    def of(asked):
+    def of(asked, steady=True):
         folder = lab.new_folder("itself")
         os.makedirs(os.path.join(folder, "tests/lab"))
         with open(os.path.join(folder, "tests/lab/main.py"), "w") as file:
-            file.write(TWICE.format(tests=TESTS, folder=folder))
+            file.write(TWICE.format(tests=TESTS, folder=folder, steady=steady))
         run = subprocess.run([sys.executable, "-c", AGAIN.format(tests=TESTS, folder=folder, asked=[[name] for name in asked])],
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
         runs = {name: os.path.getsize(os.path.join(folder, name)) for name in asked}
         return run.returncode, run.stdout, runs
 
     code, printed, runs = of(["always", "later"])
-    expect(code == 0 and printed.splitlines()[-1] == "2 passed, 0 failed, 1 of what passed only alone", printed)
+    expect(code == 0 and printed.splitlines()[-1] == "3 passed, 0 failed, 1 of what passed only alone", printed)
     expect("failed beside others, passed alone: laters case\n    a reason" in printed and runs == {"always": 1, "later": 2}, f"{runs}: {printed}")
     code, printed, runs = of(["always", "later", "never"])
-    expect(code == 1 and printed.splitlines()[-1] == "2 passed, 1 failed, 1 of what passed only alone", printed)
+    expect(code == 1 and printed.splitlines()[-1] == "3 passed, 1 failed, 1 of what passed only alone", printed)
     expect("failed: nevers case\n    a reason" in printed and runs["never"] == 2, f"{runs}: {printed}")
     code, printed, runs = of(["later", "n1", "n2", "n3"])
-    expect(code == 1 and printed.splitlines()[-1] == "0 passed, 4 failed" and set(runs.values()) == {1}, f"{runs}: {printed}")
+    expect(code == 1 and printed.splitlines()[-1] == "1 passed, 4 failed" and set(runs.values()) == {1}, f"{runs}: {printed}")
+    code, printed, _ = of(["always", "later"], steady=False)
+    expect(code == 1 and "failed: another case\n    another reason" in printed, f"a failure of the second run alone is lost: {printed}")
+
+
+def failed_tests_of_rust_run_again_alone(lab):
+    """A test that is not there any more, as one of a crate that does not compile, has not passed."""
+    for failed, code, last in [
+        (["one", "two"], 1, "1 passed, 1 failed, 1 of what passed only alone"),
+        (["one"], 0, "1 passed, 0 failed, 1 of what passed only alone"),
+        (["gone"], 1, "0 passed, 1 failed"),
+        (["one"] * 4, 1, "0 passed, 4 failed"),
+    ]:
+        run = subprocess.run([sys.executable, "-c", TESTS_AGAIN.format(tests=TESTS, failed=failed, cargo=CARGO)],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        expect(run.returncode == code and run.stdout.splitlines()[-1] == last, f"{failed}: {run.returncode}: {run.stdout}")
 
 
 CASES = [
+    ("failed tests of Rust's run again alone", failed_tests_of_rust_run_again_alone),
     ("what failed beside others runs again alone", what_failed_beside_others_runs_again_alone),
     ("outcomes are kept as they come", outcomes_are_kept_as_they_come),
     ("a run that is interrupted counts what it had", counts_what_it_had),

@@ -59,14 +59,14 @@ pub struct ExportStatus {
     pub counts: Counts,
 }
 
-/// What the clients of all exports have done since the server's start.
+/// Counts of all clients' calls since the server's start.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
     /// The exports as they are now, and their clients' calls.
     pub exports: Vec<ExportStatus>,
     /// How the operations of all clients have ended.
     pub operations: Vec<OperationCounts>,
-    /// Whether every core has answered. Counts of those that have not are left out.
+    /// Whether every core answered. The counts of silent cores are missing.
     pub complete: bool,
 }
 
@@ -193,8 +193,8 @@ impl Handle {
         model.portals.iter().map(|portal| NfsPortal { listen: portal.address, ..portal.asked }).collect()
     }
 
-    /// What clients have done. Waits for each core for `patience` at most. Blocks, and must not be
-    /// called on a core.
+    /// Counts of all clients' calls. Waits for the cores for `patience` at most. Blocks, and must
+    /// not be called on a core.
     pub fn activity(&self, patience: Duration) -> Activity {
         let per_core = self.shared.hub.on_each_core(patience, |core| {
             let tallies = core.own::<Tallies>();

@@ -111,7 +111,7 @@ impl Persist for ImagePersist {
     }
 }
 
-/// What [`Persist::save`] says of a store's error.
+/// Maps a store's error to one of [`Persist::save`].
 fn told(error: StoreError) -> io::Error {
     match error {
         StoreError::Fenced | StoreError::Unknown => io::Error::new(io::ErrorKind::NotConnected, error),

@@ -1,6 +1,6 @@
-//! Initiators that register, reserve and preempt through the gateways. The world of
-//! [`reservations`](crate::reservations) has what they do, and the oracle that judges each answer:
-//! reservations hold at all gateways, whichever owns the unit, and outlive each of them.
+//! Initiators that register, reserve and preempt through the gateways. Their commands, and the
+//! oracle that judges each answer, are those of [`reservations`](crate::reservations): reservations
+//! hold at all gateways, whichever owns the unit, and outlive each of them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::random::Rng;
 use crate::reservations::{Books, Client, Nexus, Place, Ports};
 use crate::verdict::Verdict;
 
-/// Initiator ports: one more than has sessions, which others register.
+/// Number of initiator ports. The last has no session; others register it.
 const PORTS: usize = 4;
 /// Blocks of the unit. Each write has one of its own.
 pub(super) const BLOCKS: usize = 8192;

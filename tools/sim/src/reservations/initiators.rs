@@ -1,5 +1,5 @@
-//! Initiators that register, reserve, preempt, clear and release at random, and the state that they
-//! share: by it each answer is judged.
+//! Initiators that register, reserve, preempt, clear and release at random, and the shared record
+//! that judges each answer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl Books {
         self.last_op.get()
     }
 
-    /// Those that a reservation has refused.
+    /// Commands that ended with RESERVATION CONFLICT.
     pub(crate) fn conflicts(&self) -> u64 {
         self.conflicts.get()
     }
@@ -93,7 +93,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Logs in at the portal of the nexus's target port. `options` has what is not the nexus's own.
+    /// Logs in at the portal of the nexus's target port. The initiator's name and ISID come from the
+    /// nexus, all else from `options`.
     ///
     /// # Errors
     /// No login.
