@@ -57,7 +57,7 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release and version.
     pub kernel: String,
-    /// The kernel's command line.
+    /// The kernel's command line, without what is for the first program only.
     #[serde(default)]
     pub kernel_options: String,
     /// The file system of the results, on which units in files lie: its type, what it is mounted
@@ -111,7 +111,7 @@ impl Machine {
                 line_of("/proc/sys/kernel/osrelease"),
                 line_of("/proc/sys/kernel/version")
             ),
-            kernel_options: line_of("/proc/cmdline"),
+            kernel_options: kernel_options(&line_of("/proc/cmdline")),
             store: file_system(&line_of("/proc/self/mountinfo"), store),
             system: system(),
             mitigations: mitigations(),
@@ -229,6 +229,14 @@ fn last_cache(processor: usize) -> String {
     let cache =
         |index: usize| format!("/sys/devices/system/cpu/cpu{processor}/cache/index{index}/shared_cpu_list");
     (0..8).rev().map(cache).find(|path| Path::new(path).exists()).unwrap_or_default()
+}
+
+/// Of the kernel's command `line`, what the kernel itself heeds: neither the name of the first
+/// program nor its arguments, which follow ` -- `.
+fn kernel_options(line: &str) -> String {
+    let first_program = |word: &&str| word.starts_with("init=") || word.starts_with("rdinit=");
+    let words = line.split_whitespace().take_while(|word| *word != "--");
+    words.filter(|word| !first_program(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn hypervisor(flags: &str) -> String {
@@ -391,6 +399,13 @@ mod tests {
         assert_eq!(file_system(mounts, Path::new("/tmp/no-such-folder/x")), "xfs on /dev/sdb (rw,noatime)");
         assert_eq!(file_system(mounts, Path::new("/")), "ext4 on /dev/sda1 (rw,relatime)");
         assert_eq!(file_system("", Path::new("/")), "");
+    }
+
+    #[test]
+    fn of_the_kernels_command_line_the_first_programs_part_is_left_out() {
+        let line = "quiet rdinit=/first mitigations=auto init=/sbin/second -- --port 5 quiet";
+        assert_eq!(kernel_options(line), "quiet mitigations=auto");
+        assert_eq!(kernel_options(""), "");
     }
 
     #[test]
