@@ -313,6 +313,13 @@ impl Shared {
         self.peers.borrow().values().cloned().collect()
     }
 
+    /// The same, and those that the group has taken out: their commands may still be at work.
+    fn executing(&self) -> Vec<Rc<Peer>> {
+        let mut all = self.peers();
+        all.extend(self.ending.borrow().iter().cloned());
+        all
+    }
+
     fn locals_of(&self, unit: u32) -> Vec<Rc<Local>> {
         let locals = self.locals.borrow();
         locals.iter().filter(|(key, _)| key.unit == unit).filter_map(|(_, local)| local.upgrade()).collect()

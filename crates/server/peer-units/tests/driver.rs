@@ -160,6 +160,37 @@ fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
 }
 
 #[test]
+fn preempt_and_abort_ends_writes_of_a_gateway_that_was_taken_out_too() {
+    both(|rig: Rc<Rig>| async move {
+        let victim = rig.session(1).ready().await;
+        let local = rig.owners[0].session(3).ready().await;
+        victim.reserve_out(0, 0, 11).await.good();
+        local.reserve_out(0, 0, 33).await.good();
+        let rule = delay(&rig, Operations::WRITE);
+        let (wire, at_work) = victim.start(&cdb10(0x2a, 8, 1), &[9; 512], 0, false);
+        soon(|| rig.faults.waiting() == 1).await;
+        rig.faults.remove(rule);
+        // Its gateway has died, say.
+        rig.owners[0].members.store(false, Ordering::SeqCst);
+        rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
+        rig.peers.leave();
+        let mut list = [0; 24];
+        list[7] = 33;
+        list[15] = 11;
+        let (_, preempt) = local.start(&[0x5f, 5, 5, 0, 0, 0, 0, 0, 24, 0], &list, 0, false);
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!preempt.is_finished(), "a write of the victim may still change the medium");
+        rig.faults.release();
+        preempt.await.unwrap().good();
+        let seen = local.read(8, 512).await.good();
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert_eq!(local.read(8, 512).await.good(), seen);
+        wire.abort();
+        at_work.await.unwrap();
+    });
+}
+
+#[test]
 fn an_abort_ends_when_nothing_touches_the_medium_any_more() {
     both(|rig: Rc<Rig>| async move {
         let it = rig.session(1).ready().await;

@@ -61,7 +61,7 @@ impl AbortTasks for Aborter {
         except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
         self.ask(selection(nexus, which, except), |host, selection| async move {
-            host.peers().iter().map(|peer| begun(peer, &selection).len()).sum()
+            host.executing().iter().map(|peer| begun(peer, &selection).len()).sum()
         })
     }
 }
@@ -80,7 +80,7 @@ fn begun(peer: &Peer, (nexus, which, except): &Selection) -> Vec<Number> {
 async fn abort(host: Rc<Shared>, selection: Selection) -> usize {
     let (nexus, which, except) = &selection;
     let mut waits = Vec::new();
-    for peer in host.peers() {
+    for peer in host.executing() {
         let numbers = match which {
             Tasks::Tagged(_) => {
                 let numbers = begun(&peer, &selection);
