@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backing::faulty::{Action, Operations, Rule, RuleId};
-use device::{LogicalUnit, ResetKind};
+use device::{ItlNexus, LogicalUnit, ResetKind};
 use peer_units::{Begun, Life};
 use rig::{HOLD, Rig, Session, UNIT, both, cdb10, loopback, open_gate, pattern, secret, simulated, soon};
 use runtime::sim;
@@ -118,6 +118,43 @@ fn a_reservation_holds_for_initiators_of_all_gateways() {
             runtime::sleep(Duration::from_millis(10)).await;
         }
         panic!("the nexus is not detached");
+    });
+}
+
+#[test]
+fn a_right_to_write_that_is_taken_away_ends_at_the_owner_too() {
+    both(|rig: Rc<Rig>| async move {
+        let mut it = rig.session(1).ready().await;
+        let local = rig.owners[0].session(3).ready().await;
+        it.write(0, &[1; 512]).await.good();
+        for read_only in [true, false] {
+            // A command of before has the nexus stay at the owner.
+            let rule = delay(&rig, Operations::READ);
+            let (_, read) = it.start(&cdb10(0x28, 0, 1), &[], 512, false);
+            soon(|| rig.faults.waiting() == 1).await;
+            rig.faults.remove(rule);
+            it.nexus = Arc::new(ItlNexus::new(it.nexus.nexus.clone(), read_only));
+            rig.unit.attach(&it.nexus);
+            it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+            for _ in 0..2 {
+                let write = it.write(8, &[2; 512]).await;
+                match read_only {
+                    true => write.fails(A::WRITE_PROTECTED),
+                    false => drop(write.good()),
+                }
+                if !read.is_finished() {
+                    rig.faults.release();
+                }
+                soon(|| read.is_finished()).await;
+                runtime::sleep(Duration::from_millis(300)).await;
+            }
+            read.await.unwrap().good();
+        }
+        // It is one nexus for reservations, with its present verdict.
+        assert_eq!(rig.owners[0].disk.nexuses().attached().len(), 2);
+        local.reserve_out(0, 0, 33).await.good();
+        local.reserve_out(1, 33, 0).await.good();
+        it.write(8, &[3; 512]).await.ends(Status::ReservationConflict);
     });
 }
 

@@ -59,6 +59,14 @@ impl Local {
         }
     }
 
+    /// `next` takes its place. A unit that has `next` has this one no more.
+    pub fn give_way(&self, next: &Self) {
+        match next.unit() {
+            Some(_) => drop(self.unit.borrow_mut().take()),
+            None => self.detach(),
+        }
+    }
+
     /// The pending unit attentions, as they go to the forwarder.
     pub fn attentions(&self) -> Vec<Attention> {
         seat::to_wire(self.itl.attentions())

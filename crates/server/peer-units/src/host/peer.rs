@@ -191,20 +191,40 @@ impl Peer {
         let Attach { itl, nexus, unit, .. } = *attach;
         let key = Key { instance: self.instance, nexus, unit };
         let known = self.host.locals.borrow().get(&key).and_then(std::rc::Weak::upgrade);
-        let local = known.unwrap_or_else(|| {
-            let new = || std::sync::Arc::new(nexus::nexus(attach, (self.host.config.nexus_id)()));
-            let ports = self.host.ports.borrow().get(&unit).cloned();
-            let local = Rc::new(Local::new(attach, self.host.nexus_of(&key).unwrap_or_else(new), ports));
-            if let Some(served) = self.host.units.borrow().get(&unit) {
-                local.attach(&served.unit);
-            }
+        let local = match known {
+            Some(local) if local.itl.read_only == attach.read_only => local,
+            before => self.new_local(key, attach, before),
+        };
+        self.nexuses.borrow_mut().insert(itl, (key, local));
+        self.look();
+    }
+
+    /// A nexus that the host does not know, or that takes the place of the one `before`, which has
+    /// another right to write.
+    fn new_local(&self, key: Key, attach: &Attach, before: Option<Rc<Local>>) -> Rc<Local> {
+        let new = || std::sync::Arc::new(nexus::nexus(attach, (self.host.config.nexus_id)()));
+        let ports = self.host.ports.borrow().get(&key.unit).cloned();
+        let local = Rc::new(Local::new(attach, self.host.nexus_of(&key).unwrap_or_else(new), ports));
+        if let Some(served) = self.host.units.borrow().get(&key.unit) {
+            local.attach(&served.unit);
+        }
+        {
             let mut locals = self.host.locals.borrow_mut();
             locals.retain(|_, local| local.strong_count() > 0);
             locals.insert(key, Rc::downgrade(&local));
-            local
-        });
-        self.nexuses.borrow_mut().insert(itl, (key, local));
-        self.look();
+        }
+        if let Some(before) = before {
+            before.give_way(&local);
+            self.host.peers().iter().for_each(|peer| peer.replace(key, &local));
+        }
+        local
+    }
+
+    /// Uses another nexus of this key from now on. What has begun goes on with the one before.
+    fn replace(&self, key: Key, local: &Rc<Local>) {
+        for (_, known) in self.nexuses.borrow_mut().values_mut().filter(|(of, _)| *of == key) {
+            known.clone_from(local);
+        }
     }
 
     /// Tells the forwarder what its nexuses and their units are now.
@@ -313,7 +333,9 @@ impl Peer {
             let (wanted_in, wanted_out) = (outcome.wanted_in, outcome.wanted_out);
             let status = outcome.status.code();
             owner.finish(job.number, peer_link::Outcome { status, wanted_in, wanted_out, sense });
-            owner.attentions(job.itl, job.local.attentions());
+            // Another one may have taken its place.
+            let local = self.local(job.itl).unwrap_or_else(|| job.local.clone());
+            owner.attentions(job.itl, local.attentions());
         }
         self.ended.notify();
         self.wake_line();

@@ -295,6 +295,10 @@ impl Link {
         if let Some(itl) = known {
             return Ok(itl);
         }
+        // Its session has gone, or has another right to write since.
+        if !unit.nexuses.is_attached(nexus) {
+            return Err(Refused::Gone);
+        }
         let before = unit.pending().get(&nexus.nexus.id).cloned();
         let principal = nexus
             .nexus
