@@ -74,15 +74,27 @@ struct Routes {
     /// This gateway has left the group for good.
     has_left: bool,
     owners: BTreeMap<u32, OwnerAt>,
+    /// The last owner of each unit, `None` for this gateway, and how often it has been another one.
+    tenures: BTreeMap<u32, (Option<OwnerAt>, u64)>,
     fenced: BTreeSet<u64>,
+}
+
+impl Routes {
+    fn has(&mut self, unit: u32, owner: Option<OwnerAt>) {
+        let (last, tenure) = self.tenures.entry(unit).or_insert((owner, 0));
+        if *last != owner {
+            *last = owner;
+            *tenure += 1;
+        }
+    }
 }
 
 impl Peers {
     #[must_use]
     pub fn new(config: PeersConfig) -> Arc<Self> {
         let life = config.life.clone();
-        let routes =
-            Routes { life, lives: 1, has_left: false, owners: BTreeMap::new(), fenced: BTreeSet::new() };
+        let (owners, tenures, fenced) = Default::default();
+        let routes = Routes { life, lives: 1, has_left: false, owners, tenures, fenced };
         let zero = AtomicU64::default;
         Arc::new(Self {
             config,
@@ -147,9 +159,24 @@ impl Peers {
     pub fn set_owner(&self, unit: u32, owner: Option<OwnerAt>) {
         let mut routes = self.routes();
         match owner {
-            Some(owner) => routes.owners.insert(unit, owner),
-            None => routes.owners.remove(&unit),
-        };
+            Some(at) => {
+                routes.has(unit, owner);
+                routes.owners.insert(unit, at);
+            }
+            None => {
+                routes.owners.remove(&unit);
+            }
+        }
+    }
+
+    /// This gateway owns a unit.
+    pub(crate) fn owns(&self, unit: u32) {
+        self.routes().has(unit, None);
+    }
+
+    /// Another number than before: the unit has had another owner meanwhile.
+    pub(crate) fn tenure(&self, unit: u32) -> u64 {
+        self.routes().tenures.get(&unit).map_or(0, |(_, tenure)| *tenure)
     }
 
     /// The group has taken an instance out, and storage refuses it: it executes nothing any more.

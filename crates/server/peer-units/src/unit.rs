@@ -86,6 +86,7 @@ impl GroupUnit {
 
     /// This gateway owns the unit now: `disk` executes what `gate` lets begin.
     pub fn serve(&self, disk: &Arc<DiskUnit>, gate: Gate) {
+        self.peers.owns(self.number);
         if let Some(aborter) = self.nexuses.aborter() {
             disk.nexuses().set_aborter(aborter);
         }

@@ -23,6 +23,16 @@ fn delay(rig: &Rig, operations: Operations) -> RuleId {
     rig.faults.add(Rule::new(operations, Action::Delay(u64::MAX..u64::MAX)))
 }
 
+/// Has all other nexuses hear that mode parameters have changed.
+async fn change_modes<U: LogicalUnit>(by: &Session<U>) {
+    let pages = by.run(&[0x1a, 0, 0x3f, 0, 255, 0], &[], 255).await.good();
+    let pages = ModeData::parse(&pages, false).unwrap();
+    let mut values = pages.page(CONTROL, 0).unwrap().to_vec();
+    values[0] |= 4;
+    let list = select_list(CONTROL, &values, false);
+    by.run(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0).await.good();
+}
+
 #[test]
 fn commands_of_all_directions_run_at_the_owner() {
     both(|rig: Rc<Rig>| async move {
@@ -494,13 +504,8 @@ fn a_unit_that_moves_keeps_the_attentions_of_its_sessions() {
     both(|rig: Rc<Rig>| async move {
         let it = rig.session(1).ready().await;
         let local = rig.owners[0].session(3).ready().await;
-        // MODE SELECT by another nexus: pending, and told.
-        let pages = local.run(&[0x1a, 0, 0x3f, 0, 255, 0], &[], 255).await.good();
-        let pages = ModeData::parse(&pages, false).unwrap();
-        let mut values = pages.page(CONTROL, 0).unwrap().to_vec();
-        values[0] |= 4;
-        let list = select_list(CONTROL, &values, false);
-        local.run(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0).await.good();
+        // Pending, and told.
+        change_modes(&local).await;
         runtime::sleep(Duration::from_millis(600)).await;
         rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
         let (_, waits) = it.start(&[0; 6], &[], 0, false);
@@ -508,6 +513,28 @@ fn a_unit_that_moves_keeps_the_attentions_of_its_sessions() {
         assert!(!waits.is_finished(), "no owner has begun it");
         rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
         waits.await.unwrap().fails(A::MODE_PARAMETERS_CHANGED);
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        it.run(&[0; 6], &[], 0).await.good();
+    });
+}
+
+#[test]
+fn a_unit_that_comes_back_brings_the_attentions_of_its_way() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        rig.peers.set_owner(UNIT, None);
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        change_modes(&rig.owners[1].session(3).ready().await).await;
+        runtime::sleep(Duration::from_millis(600)).await;
+        rig.peers.set_owner(UNIT, None);
+        rig.owners[1].with(|host| host.stop_unit(UNIT)).await;
+        // Its first owner has known the session all the time.
+        let disk = rig.owners[0].disk.clone();
+        rig.owners[0].with(move |host| host.serve_unit(UNIT, disk, open_gate())).await;
+        rig.peers.set_owner(UNIT, Some(rig.owners[0].at));
+        it.run(&[0; 6], &[], 0).await.fails(A::MODE_PARAMETERS_CHANGED);
         it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
         it.run(&[0; 6], &[], 0).await.good();
     });

@@ -84,8 +84,8 @@ impl Op {
     }
 }
 
-/// A unit as a session sees it.
-type Seen = (Arc<GroupUnit>, Arc<ItlNexus>);
+/// A unit as a session sees it, and [`Peers::tenure`] of the unit when the owner was told of both.
+type Seen = (Arc<GroupUnit>, Arc<ItlNexus>, u64);
 
 pub(super) struct Link {
     peers: Arc<Peers>,
@@ -287,13 +287,17 @@ impl Link {
 
     /// The owner's nexus of a session and a unit.
     pub fn itl(&self, unit: &Arc<GroupUnit>, nexus: &Arc<ItlNexus>) -> Result<u32, Refused> {
+        let tenure = self.peers.tenure(unit.number);
         let known = {
             let nexuses = self.nexuses.borrow();
-            let mut same = nexuses.iter().filter(|(_, (_, known))| Arc::ptr_eq(known, nexus));
-            same.next().map(|(itl, _)| *itl)
+            let mut same = nexuses.iter().filter(|(_, (_, known, _))| Arc::ptr_eq(known, nexus));
+            same.next().map(|(itl, (.., since))| (*itl, *since))
         };
-        if let Some(itl) = known {
-            return Ok(itl);
+        match known {
+            Some((itl, since)) if since == tenure => return Ok(itl),
+            // Another owner may have changed its attentions since: this one has to hear them.
+            Some((itl, _)) => self.detach(itl)?,
+            None => {}
         }
         // Its session has gone, or has another right to write since.
         if !unit.nexuses.is_attached(nexus) {
@@ -324,24 +328,32 @@ impl Link {
         self.push(&out, Chain::new());
         // An owner knows it now.
         unit.pending().entry(nexus.nexus.id).or_default();
-        self.nexuses.borrow_mut().insert(itl, (unit.clone(), nexus.clone()));
+        self.nexuses.borrow_mut().insert(itl, (unit.clone(), nexus.clone(), tenure));
         Ok(itl)
     }
 
+    /// Detaches nexuses that have gone, and those whose unit has had another owner.
     fn detach_gone(&self) {
         let gone: Vec<u32> = {
             let nexuses = self.nexuses.borrow();
-            let gone = nexuses.iter().filter(|(_, (unit, nexus))| !unit.nexuses.is_attached(nexus));
-            gone.map(|(itl, _)| *itl).collect()
+            let has_gone = |(unit, nexus, since): &Seen| {
+                !unit.nexuses.is_attached(nexus) || self.peers.tenure(unit.number) != *since
+            };
+            nexuses.iter().filter(|(_, seen)| has_gone(seen)).map(|(itl, _)| *itl).collect()
         };
         for itl in gone {
-            let mut out = Vec::new();
             // It is tried again while it has commands.
-            if self.forwarder.borrow_mut().detach(itl, &mut out).is_ok() {
-                self.nexuses.borrow_mut().remove(&itl);
-                self.push(&out, Chain::new());
-            }
+            let _ = self.detach(itl);
         }
+    }
+
+    /// Detaches a nexus that has no commands.
+    fn detach(&self, itl: u32) -> Result<(), Refused> {
+        let mut out = Vec::new();
+        self.forwarder.borrow_mut().detach(itl, &mut out)?;
+        self.nexuses.borrow_mut().remove(&itl);
+        self.push(&out, Chain::new());
+        Ok(())
     }
 
     /// How many unsolicited bytes the next command may have.
@@ -430,7 +442,7 @@ impl Link {
                 }
             }
             Event::Attentions { itl, attentions } => {
-                if let Some((unit, nexus)) = self.nexuses.borrow().get(&itl) {
+                if let Some((unit, nexus, _)) = self.nexuses.borrow().get(&itl) {
                     // A session that has gone meanwhile stays away.
                     if let Some(pending) = unit.pending().get_mut(&nexus.nexus.id) {
                         *pending = attentions;
@@ -438,7 +450,8 @@ impl Link {
                 }
             }
             Event::View(view) => {
-                for (unit, _) in self.nexuses.borrow().values().filter(|(unit, _)| unit.number == view.unit) {
+                let nexuses = self.nexuses.borrow();
+                for (unit, ..) in nexuses.values().filter(|(unit, ..)| unit.number == view.unit) {
                     unit.see(view);
                 }
             }
