@@ -125,6 +125,7 @@ impl Host {
     pub fn stop_unit(&self, number: u32) {
         self.0.units.borrow_mut().remove(&number);
         self.0.locals_of(number).iter().for_each(|local| local.detach());
+        self.0.peers().iter().for_each(|peer| peer.has_left(number));
     }
 
     /// This gateway begins another life, in which it has no unit and knows no forwarder yet.

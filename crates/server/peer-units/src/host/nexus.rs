@@ -69,7 +69,10 @@ impl Local {
 
     /// The pending unit attentions, as they go to the forwarder.
     pub fn attentions(&self) -> Vec<Attention> {
-        seat::to_wire(self.itl.attentions())
+        match &*self.kept.borrow() {
+            Some(kept) if self.unit.borrow().is_none() => seat::to_wire(kept.clone()),
+            _ => seat::to_wire(self.itl.attentions()),
+        }
     }
 }
 

@@ -244,6 +244,18 @@ impl Peer {
         }
     }
 
+    /// Tells the forwarder what is pending for its nexuses of a unit that is not here any more. The
+    /// last look may have missed some.
+    pub fn has_left(&self, unit: u32) {
+        let mut owner = self.owner.borrow_mut();
+        for (itl, (key, local)) in &*self.nexuses.borrow() {
+            if key.unit == unit {
+                owner.attentions(*itl, local.attentions());
+            }
+        }
+        self.wake_line();
+    }
+
     fn begin(self: &Rc<Self>, number: Number, command: &Command) {
         let refuse = |reason| self.owner.borrow_mut().refuse(number, reason);
         let age = self.now().saturating_sub(Time::from_nanos(command.token));
