@@ -287,6 +287,23 @@ fn a_reset_through_one_gateway_ends_tasks_of_all() {
 }
 
 #[test]
+fn a_reset_that_comes_after_the_unit_has_gone_is_the_next_owners() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        let local = rig.owners[1].session(3).ready().await;
+        // This gateway has not heard of it yet.
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        let (unit, by) = (rig.unit.clone(), it.nexus.nexus.id);
+        let reset = runtime::spawn(async move { unit.have_reset(ResetKind::LogicalUnit, by).await });
+        runtime::sleep(Duration::from_millis(200)).await;
+        assert!(!reset.is_finished(), "nobody has reset the unit");
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        assert!(reset.await.unwrap());
+        local.run(&[0; 6], &[], 0).await.fails(A::BUS_DEVICE_RESET_FUNCTION_OCCURRED);
+    });
+}
+
+#[test]
 fn a_lost_connection_ends_no_command_and_loses_no_outcome() {
     for seed in 1..=5 {
         simulated(

@@ -14,6 +14,9 @@ use scsi::UnitAttention;
 use super::peer::Peer;
 use super::{Shared, host};
 
+/// [`Managed::Failed`]: the unit is not this owner's, so its tasks go on at the next one.
+const NOT_OWNER: u8 = 2;
+
 /// Reaches the tasks of other gateways from any core.
 pub(super) struct Aborter {
     pub host: u64,
@@ -110,31 +113,34 @@ async fn abort(host: Rc<Shared>, selection: Selection) -> usize {
 
 /// Does what an initiator of another gateway asks for. Its own tasks that it concerns have ended.
 pub(super) async fn manage(peer: &Peer, number: Number, itl: u32, function: Function) {
-    let result = match peer.local(itl).and_then(|local| Some((local.unit()?, local))) {
-        // Its tasks ended with the unit.
-        None => Managed::Done,
-        Some((unit, local)) => {
-            let kind = match function {
-                Function::ClearTaskSet => None,
-                Function::LogicalUnitReset => Some(ResetKind::LogicalUnit),
-                Function::TargetWarmReset => Some(ResetKind::TargetWarm),
-                Function::TargetColdReset => Some(ResetKind::TargetCold),
-                Function::Unknown(_) => return peer.managed(number, Managed::Rejected),
-            };
-            for nexus in unit.nexuses().attached() {
-                if Arc::ptr_eq(&nexus, &local.itl) {
-                    continue;
-                }
-                let aborted = unit.nexuses().abort_tasks(nexus.clone(), Tasks::All, None).await;
-                if kind.is_none() && aborted.unwrap_or(0) > 0 {
-                    nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
-                }
-            }
-            if let Some(kind) = kind {
-                unit.reset(kind, Some(local.itl.nexus.id));
-            }
-            Managed::Done
-        }
+    let kind = match function {
+        Function::ClearTaskSet => None,
+        Function::LogicalUnitReset => Some(ResetKind::LogicalUnit),
+        Function::TargetWarmReset => Some(ResetKind::TargetWarm),
+        Function::TargetColdReset => Some(ResetKind::TargetCold),
+        Function::Unknown(_) => return peer.managed(number, Managed::Rejected),
     };
-    peer.managed(number, result);
+    // The unit stays here until it is done.
+    let Some((local, begun)) = peer.local(itl).and_then(|(key, local)| Some((local, peer.open(key.unit)?)))
+    else {
+        return peer.managed(number, Managed::Failed(NOT_OWNER));
+    };
+    let Some(unit) = local.unit() else {
+        // Its registration is another user's.
+        return peer.managed(number, Managed::Rejected);
+    };
+    for nexus in unit.nexuses().attached() {
+        if Arc::ptr_eq(&nexus, &local.itl) {
+            continue;
+        }
+        let aborted = unit.nexuses().abort_tasks(nexus.clone(), Tasks::All, None).await;
+        if kind.is_none() && aborted.unwrap_or(0) > 0 {
+            nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
+        }
+    }
+    if let Some(kind) = kind {
+        unit.reset(kind, Some(local.itl.nexus.id));
+    }
+    drop(begun);
+    peer.managed(number, Managed::Done);
 }

@@ -262,10 +262,8 @@ impl Peer {
         if age > self.host.config.fresh {
             return refuse(NotBegun::Stale);
         }
-        let found = self.nexuses.borrow().get(&command.itl).cloned();
-        let Some((key, local)) = found else { return refuse(NotBegun::NoNexus) };
-        let gate = self.host.units.borrow().get(&key.unit).and_then(|served| (served.gate)());
-        let (Some(cdb), Some(begun)) = (Cdb::new(&command.cdb), gate) else {
+        let Some((key, local)) = self.local(command.itl) else { return refuse(NotBegun::NoNexus) };
+        let (Some(cdb), Some(begun)) = (Cdb::new(&command.cdb), self.open(key.unit)) else {
             return refuse(NotBegun::NotOwner);
         };
         if !self.owner.borrow_mut().begin(number) {
@@ -346,7 +344,7 @@ impl Peer {
             let status = outcome.status.code();
             owner.finish(job.number, peer_link::Outcome { status, wanted_in, wanted_out, sense });
             // Another one may have taken its place.
-            let local = self.local(job.itl).unwrap_or_else(|| job.local.clone());
+            let local = self.local(job.itl).map_or_else(|| job.local.clone(), |(_, local)| local);
             owner.attentions(job.itl, local.attentions());
         }
         self.ended.notify();
@@ -360,8 +358,13 @@ impl Peer {
         same.map(|(number, _)| *number).collect()
     }
 
-    pub fn local(&self, itl: u32) -> Option<Rc<Local>> {
-        self.nexuses.borrow().get(&itl).map(|(_, local)| local.clone())
+    pub fn local(&self, itl: u32) -> Option<(Key, Rc<Local>)> {
+        self.nexuses.borrow().get(&itl).cloned()
+    }
+
+    /// Holds a unit open, if it is this gateway's.
+    pub fn open(&self, unit: u32) -> Option<Begun> {
+        self.host.units.borrow().get(&unit).and_then(|served| (served.gate)())
     }
 
     /// The commands of a nexus that have begun.

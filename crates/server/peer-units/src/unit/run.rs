@@ -369,6 +369,8 @@ pub(super) async fn manage(
                 op.flow.borrow_mut().over.take().map_or(Poll::Pending, Poll::Ready)
             });
             match over.await {
+                // The next owner is asked.
+                Over::Said(Final::Managed(Managed::Failed(_))) => {}
                 Over::Said(Final::Managed(result)) => return result == Managed::Done,
                 // The tasks have ended with the owner, but nobody has reset the unit.
                 Over::Said(_) | Over::Fenced | Over::Left => {}
