@@ -116,16 +116,22 @@ impl Peers {
         let _ = self.seen.set(seen);
     }
 
-    /// A link is up or not, or not needed any more.
+    /// A link is up or not, or not needed any more. An instance is lost if one of the links to it
+    /// that are needed is not up.
     pub(crate) fn link_is(&self, id: LinkId, up: Option<bool>) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(up) = up else {
-            links.remove(&id);
-            return;
+        let is_news = match up {
+            Some(up) => {
+                links.insert(id, up);
+                true
+            }
+            None => links.remove(&id).is_some(),
         };
-        links.insert(id, up);
-        drop(links);
-        self.seen.get().into_iter().for_each(|seen| seen(id.1, !up));
+        let lost = links.iter().any(|((_, instance, _), up)| *instance == id.1 && !*up);
+        // Under the lock, so that the last one to tell knows most.
+        if let Some(seen) = self.seen.get().filter(|_| is_news) {
+            seen(id.1, lost);
+        }
     }
 
     /// The instances to which commands are forwarded, and whether all links to each are up.
@@ -232,5 +238,27 @@ impl Peers {
 
     pub(crate) fn is_owner(&self, instance: u64) -> bool {
         self.routes().owners.values().any(|owner| owner.instance == instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_nothing_needs_is_not_lost() {
+        let secret = Secret::new(&[7; 32]).expect("32 bytes");
+        let life = Life { instance: 1, secret: (1, secret), versions: 1..=1 };
+        let time = Duration::from_secs(1);
+        let peers = Peers::new(PeersConfig { gateway: 1, life, piece: 4096, hold: time, fresh: time });
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tells = told.clone();
+        peers.watch_links(Box::new(move |_, lost| tells.lock().expect("it tells").push(lost)));
+        let links = [(0, Some(true)), (1, Some(true)), (0, Some(false)), (0, None), (0, None)];
+        links.into_iter().for_each(|(core, up)| peers.link_is((1, 22, core), up));
+        assert_eq!(*told.lock().expect("it was told"), [false, false, true, false]);
+        peers.link_is((1, 22, 1), Some(false));
+        peers.link_is((1, 22, 0), Some(true));
+        assert_eq!(told.lock().expect("it was told").last(), Some(&true), "one core has no link");
     }
 }
