@@ -220,8 +220,11 @@ impl Host {
     }
 
     /// Lets a forwarder in that has proven itself, at one moment. The group may have taken it out
-    /// since it said hello.
+    /// since it said hello, or this gateway: its commands are for the life that it has named.
     fn let_in(&self, (claim, answering, rest): Proven) -> Result<LetIn, NoLine> {
+        if claim.owner != self.0.instance.get() {
+            return Err(NoLine::Refused(Reason::OtherInstance));
+        }
         if !(self.0.config.is_member)(claim.gateway, claim.instance) {
             return Err(NoLine::Refused(Reason::NoMember));
         }

@@ -563,7 +563,9 @@ fn a_unit_that_comes_back_brings_the_attentions_of_its_way() {
 fn a_gateway_that_is_taken_out_while_it_proves_itself_is_not_let_in() {
     both(|rig: Rc<Rig>| async move {
         let owner = rig.owners[0].at;
-        for is_member in [true, false] {
+        // It is taken out meanwhile, or the owner itself, which begins another life.
+        for (is_member, is_same_life) in [(true, true), (false, true), (true, false)] {
+            rig.owners[0].members.store(true, Ordering::SeqCst);
             let stream = runtime::TcpStream::connect(owner.address, Duration::from_secs(1)).await.unwrap();
             let own = peer_link::Own {
                 gateway: 9,
@@ -589,10 +591,13 @@ fn a_gateway_that_is_taken_out_while_it_proves_itself_is_not_let_in() {
             // Its proof is right, and on its way.
             rig.owners[0].members.store(is_member, Ordering::SeqCst);
             rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
+            if !is_same_life {
+                rig.owners[0].with(move |host| host.renew(owner.instance + 0x100)).await;
+            }
             send(&mut out).await;
             let answer = stream.recv_some(1 << 16).await;
             let is_let_in = answer.is_ok_and(|bytes| !bytes.is_empty());
-            assert_eq!(is_let_in, is_member);
+            assert_eq!(is_let_in, is_member && is_same_life);
         }
     });
 }
