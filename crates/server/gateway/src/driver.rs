@@ -119,7 +119,7 @@ impl Driver {
     fn made(&mut self, order: u64, serving: Serving, made: Result<Owned, String>) {
         let number = serving.unit().0;
         if self.wanted.get(&number) != Some(&order) {
-            return;
+            return let_go((serving, made));
         }
         let Some(unit) = self.units.unit(number) else {
             // It was taken out of this gateway while it was being opened.
@@ -156,8 +156,9 @@ impl Driver {
         match serving.is_idle() {
             true => owned.store.over(),
             // They end when the cluster refuses this life.
-            false => self.ending.push((self.instance, owned.store)),
+            false => self.ending.push((self.instance, owned.store.clone())),
         }
+        let_go((serving, owned));
     }
 
     fn added(&mut self, unit: &Arc<SharedUnit>) {
@@ -275,6 +276,14 @@ impl Driver {
             return None;
         };
         Some(OwnerAt { instance: row.instance.0, address })
+    }
+}
+
+/// Drops what may have the last share of an image on a thread of its own: closing waits for the
+/// cluster, and what the group reports next must not.
+fn let_go(last: impl Send + 'static) {
+    if let Err(error) = runtime::thread("gateway-close", move || drop(last)) {
+        tracing::warn!(%error, "an image was closed without a thread of its own");
     }
 }
 

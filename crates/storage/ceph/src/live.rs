@@ -110,7 +110,12 @@ impl Live {
 
     /// The group's instance writes nothing any more: it has ended, or storage refuses it.
     pub(crate) fn over(&self) {
-        self.enter(Phase::Failing);
+        let mut before = None;
+        self.state.change(|state| before = Some(std::mem::replace(&mut state.phase, Phase::Failing)));
+        if let Some(Phase::Serving(image)) = before {
+            // The last one closes the image, which waits for the cluster.
+            rados::start_unpinned(move || drop(image));
+        }
     }
 
     pub(crate) fn kept(&self) -> &Kept {
