@@ -302,7 +302,8 @@ impl DiskUnit {
                 *done += chunk.bytes;
             }
         }
-        if work.durable && work.source.is_none() {
+        // Zeros are never written durably, those of a token's holes neither.
+        if work.durable {
             self.store.sync().await.map_err(|error| self.write_failed(error, 0))?;
         }
         let blocks = *done >> self.block_shift;

@@ -10,16 +10,16 @@ use super::*;
 use backing::{Extent, Geometry, Io, StoreError};
 
 /// A memory store whose size, errors and durability the test controls and inspects.
-struct Watched {
+pub(super) struct Watched {
     memory: MemoryStore,
     size: AtomicU64,
     fails: Mutex<Option<StoreError>>,
     durable: AtomicU64,
-    syncs: AtomicU64,
+    pub syncs: AtomicU64,
 }
 
 impl Watched {
-    fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             memory: MemoryStore::new(4 << 20, true).unwrap(),
             size: AtomicU64::new(2 << 20),

@@ -1,10 +1,12 @@
 //! Copies by token and EXTENDED COPY(LID4), as an initiator requests them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use scsi::{AdditionalSense, SenseKey};
 
-use super::{Initiator, cdb10, disk, options};
+use super::medium::Watched;
+use super::{Initiator, cdb10, disk, disk_of, options};
 use crate::unit::{DiskOptions, DiskUnit, Registry};
 use backing::MemoryStore;
 
@@ -185,6 +187,19 @@ fn holes_stay_holes_in_a_copy() {
     cdb[10..14].copy_from_slice(&24u32.to_be_bytes());
     let status = two.run(&cdb).good();
     assert_eq!(status[20], 1, "deallocated");
+}
+
+#[test]
+fn without_a_write_cache_holes_are_on_the_medium_before_the_status() {
+    for write_cache in [true, false] {
+        let store = Watched::new();
+        let it = Initiator::new(&disk_of(store.clone(), DiskOptions { write_cache, ..options() }), 1);
+        it.write(64, &[1; 8 * 512]).good();
+        let token = token(&it, &[(0, 8)]);
+        write(&it, &token, 0, 0, &[(64, 8)]).good();
+        assert_eq!(it.read(64, 8).good(), [0; 8 * 512]);
+        assert_eq!(store.syncs.load(Ordering::Relaxed), u64::from(!write_cache));
+    }
 }
 
 #[test]
