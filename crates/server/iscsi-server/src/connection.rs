@@ -448,6 +448,11 @@ impl Connection {
                     let reset = management::ends_sessions(&request);
                     connection.with(|state, outbox| state.task_management_response(&request, result, outbox));
                     if reset {
+                        // Its own session ends too, with all of its connections.
+                        let others = connection.session.end().into_iter();
+                        others
+                            .filter(|member| member.remote.id != connection.id)
+                            .for_each(|member| member.remote.shut());
                         connection.shut();
                     }
                 });

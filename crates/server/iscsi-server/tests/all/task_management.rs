@@ -196,6 +196,18 @@ fn a_target_reset_does_not_wait_and_what_comes_late_is_never_run() {
     stop(server);
 }
 
+/// It is as a power cycle (RFC 7143 §11.5.1): no connection of its own session stays either.
+#[test]
+fn a_cold_reset_ends_the_other_connections_of_its_session() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    send(&mut first, Function::TargetColdReset, None);
+    assert_eq!(result(&mut first), COMPLETE);
+    assert!(first.receive().is_none());
+    assert!(second.receive().is_none(), "it goes on");
+    stop(server);
+}
+
 #[test]
 fn a_function_is_rejected_when_a_command_sent_before_it_does_not_come() {
     let server = server(|_| ());
