@@ -164,6 +164,13 @@ fn run(args: &Serve, mut config: Config, ring: &Runtime, signals: &Signals) -> E
         Err(error) => return failed(&error, help_for(&error)),
     };
     drop((sockets, nfs_clients));
+    // Before anything else that takes time: the other daemon waits for so long only.
+    if let Some(taken) = taken {
+        if let Err(error) = taken.done() {
+            return failed(error, None);
+        }
+        socket.iter().for_each(ControlSocket::claim);
+    }
     handover::restore_access(&state, &server);
     let mut urls = Vec::new();
     let portals = server.portals();
@@ -180,10 +187,6 @@ fn run(args: &Serve, mut config: Config, ring: &Runtime, signals: &Signals) -> E
     if let Some(at) = files.portals().first() {
         let (scheme, at) = (if at.verbs { "nfs+rdma" } else { "nfs" }, reachable(at.listen));
         urls.extend(running.config.exports.iter().map(|export| format!("{scheme}://{at}{}", export.name)));
-    }
-    if let Some(taken) = taken {
-        taken.done();
-        socket.iter().for_each(ControlSocket::claim);
     }
     if empty {
         tracing::warn!("nothing is served yet: `stag apply FILE` says what");

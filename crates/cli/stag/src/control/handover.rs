@@ -56,6 +56,8 @@ const CLOSE: Duration = Duration::from_secs(20);
 const REOPEN: Duration = Duration::from_secs(60);
 /// Time for the new daemon to get ready, after which the old one continues.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which the new daemon gets ready, by its own clock. It began to count a little later.
+const IN_TIME: Duration = Duration::from_secs(55);
 
 /// The new daemon's arguments.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -369,6 +371,8 @@ pub struct Taken {
     pub http: Option<(SocketAddr, OwnedFd)>,
     pub control: Option<ControlSocket>,
     pub served: Served,
+    /// When the running daemon had told all that it knows.
+    told: Option<Instant>,
 }
 
 /// Targets and serial numbers of a running daemon, from its `status`. The serial numbers show
@@ -425,7 +429,7 @@ impl Taken {
         let lines = BufReader::new(stream.try_clone()?);
         let mut sockets: Vec<_> = offer.asked.into_iter().zip(fds).collect();
         let http = offer.http.then(|| sockets.pop()).flatten();
-        Ok(Self { stream, lines, sockets, http, control, served })
+        Ok(Self { stream, lines, sockets, http, control, served, told: None })
     }
 
     /// Has the running daemon let go of its sessions and units. It takes them back if this value is
@@ -444,13 +448,35 @@ impl Taken {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         let trees = if state.memory { Trees::load(config, &mut self.lines)? } else { Trees::default() };
+        self.told = Some(Instant::now());
         Ok((state, nfs, trees))
     }
 
     /// Tells the other daemon that this one serves, so that it ends.
-    pub fn done(mut self) {
+    ///
+    /// # Errors
+    /// It has not waited for so long: it serves again, at the same sockets, and this one must not.
+    pub fn done(mut self) -> Result<(), Fault> {
+        if self.told.is_some_and(|told| told.elapsed() >= IN_TIME) && !self.is_alone() {
+            let what = format!(
+                "units and exports were not open within {} s, and the running daemon takes them back",
+                IN_TIME.as_secs()
+            );
+            return Err(Fault::new(Kind::Failed, what));
+        }
         if let Err(error) = write_line(&mut self.stream, &json!({ "v": VERSION, "do": "done" })) {
             tracing::warn!(%error, "the daemon that was replaced has gone before its time");
+        }
+        Ok(())
+    }
+
+    /// Whether the other daemon has ended, and its end of the connection with it.
+    fn is_alone(&mut self) -> bool {
+        use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+        let limited = self.stream.set_read_timeout(Some(Duration::from_millis(1)));
+        match limited.and_then(|()| self.lines.fill_buf().map(<[u8]>::is_empty)) {
+            Ok(is_end) => is_end,
+            Err(error) => !matches!(error.kind(), Interrupted | TimedOut | WouldBlock),
         }
     }
 }
@@ -555,6 +581,28 @@ mod tests {
             committed(Then::Stay("{\"v\":1,\"error\":{\"kind\":\"failed\",\"message\":\"\"}}\n")),
             CallError::Fault(_)
         ));
+    }
+
+    #[test]
+    fn a_new_daemon_that_is_late_does_not_serve_beside_the_old_one() {
+        let taken = |told| {
+            let (stream, old) = UnixStream::pair().unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap());
+            let (sockets, served) = (Vec::new(), Served::default());
+            (Taken { stream, lines, sockets, http: None, control: None, served, told }, old)
+        };
+        let late = Instant::now().checked_sub(PATIENCE);
+        assert!(late.is_some());
+        let (new, old) = taken(Some(Instant::now()));
+        assert!(new.done().is_ok());
+        assert!(heard(&mut BufReader::new(&old), "done").is_some());
+        let (new, old) = taken(late);
+        assert!(new.done().is_err());
+        assert!(heard(&mut BufReader::new(&old), "done").is_none());
+        // One that has ended does not go on.
+        let (new, old) = taken(late);
+        drop(old);
+        assert!(new.done().is_ok());
     }
 
     #[test]
