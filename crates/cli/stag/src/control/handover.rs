@@ -187,6 +187,16 @@ pub fn give(
     if let Some(what) = would_be_lost(&memory) {
         return refuse(out, Kind::Refused, what);
     }
+    // The new daemon could not open such a unit, nor this one again: all would wait for it in vain.
+    let sanitized = || {
+        let mut open = running.units.open.iter();
+        let ((iqn, lun), _) =
+            open.find(|(_, unit)| unit.disk().is_some_and(|disk| disk.unit.is_sanitizing()))?;
+        Some(format!("{iqn} LUN {lun} is being sanitized, which does not end before it is done"))
+    };
+    if let Some(what) = sanitized() {
+        return refuse(out, Kind::Refused, what);
+    }
     if daemon.gateways().is_some() {
         let what = "it is a gateway of a group: restart it instead. Its units go to the other gateways first";
         return refuse(out, Kind::Refused, what.into());
@@ -213,6 +223,10 @@ pub fn give(
         if let Some(what) = would_be_lost(&names) {
             return refuse(out, Kind::Refused, what);
         }
+    }
+    // One may have begun meanwhile.
+    if let Some(what) = sanitized() {
+        return refuse(out, Kind::Refused, what);
     }
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
     daemon.core.pause(DRAIN);

@@ -42,6 +42,11 @@ enum Work {
 }
 
 impl DiskUnit {
+    /// Whether a sanitize runs. It holds the unit, and so the medium, until its end.
+    pub fn is_sanitizing(&self) -> bool {
+        self.flags() & flag::SANITIZING != 0
+    }
+
     /// PROGRESS INDICATION: progress in 65536ths.
     pub(super) fn sanitize_progress(&self) -> u16 {
         u16::try_from(self.sanitize_done.load(Ordering::Relaxed)).unwrap_or(u16::MAX)

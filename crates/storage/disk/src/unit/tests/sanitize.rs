@@ -67,6 +67,7 @@ fn while_it_runs_only_its_progress_is_told_and_resets_do_not_end_it() {
     let (cdb, list) = overwrite(1, &[0x55; 4]);
     let mut running = it.start(&cdb, &list, 0);
     assert!(poll_once(&mut running).is_pending());
+    assert!(unit.is_sanitizing());
     let busy = |ran: Ran| {
         assert!(matches!(
             ran.outcome.sense.as_ref().unwrap().key_specific,
@@ -87,6 +88,7 @@ fn while_it_runs_only_its_progress_is_told_and_resets_do_not_end_it() {
     busy(it.run(&[0; 6]));
     drop(guard);
     Initiator::end(running).good();
+    assert!(!unit.is_sanitizing());
     assert_eq!(it.read(7, 1).good(), [0x55; 512]);
 }
 
