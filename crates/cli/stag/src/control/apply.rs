@@ -242,6 +242,9 @@ pub fn apply(
     let prepared = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units));
     let prepared = prepared.and_then(|()| daemon.files.prepare(&mut change, nfs));
     prepared.map_err(|error| take_back(error.to_string()))?;
+    if let Some(error) = running.units.sanitized_since(&fates) {
+        return Err(take_back(error.to_string()));
+    }
     let grown = running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
     if let Some(text) = written {
         let kept = managed::path().and_then(|path| {

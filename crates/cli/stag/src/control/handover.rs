@@ -190,8 +190,7 @@ pub fn give(
     // The new daemon could not open such a unit, nor this one again: all would wait for it in vain.
     let sanitized = || {
         let mut open = running.units.open.iter();
-        let ((iqn, lun), _) =
-            open.find(|(_, unit)| unit.disk().is_some_and(|disk| disk.unit.is_sanitizing()))?;
+        let ((iqn, lun), _) = open.find(|(_, unit)| unit.is_sanitizing())?;
         Some(format!("{iqn} LUN {lun} is being sanitized, which does not end before it is done"))
     };
     if let Some(what) = sanitized() {

@@ -30,6 +30,9 @@ use crate::unit::{Backing, Options, UnitSpec};
 
 pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, name, place};
 
+/// Why a unit stays as it is.
+const SANITIZED: &str = "it is being sanitized: change it when that has ended";
+
 /// Interval of attempts to open units again.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
@@ -153,6 +156,16 @@ impl Units {
                 medium.display()
             )),
         }
+    }
+
+    /// A unit that would get a new one over its store, and is being sanitized since its fate was
+    /// decided.
+    pub fn sanitized_since(&self, fates: &HashMap<Place, Fate>) -> Option<UnitError> {
+        let (place, _) = fates.iter().find(|(place, fate)| {
+            **fate == Fate::Changed && self.open.get(*place).is_some_and(|open| open.is_sanitizing())
+        })?;
+        let (target, lun) = (place.0.to_string(), Some(place.1));
+        Some(UnitError { target, lun, reason: SANITIZED.to_owned(), in_use: false })
     }
 
     /// The units of `config`: open ones continue, and the others are opened, in the configuration's
@@ -340,10 +353,15 @@ fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, Uni
 
 /// The fate of an open unit with changed options, at the same place and with the same medium.
 fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
-    match &open.kind {
+    let fate = match &open.kind {
         OpenKind::Disk(disk) => disk_changed(disk, &open.spec.options, &spec.options, force),
         OpenKind::Objects(_) => objects_changed(&open.spec.options, &spec.options),
         OpenKind::Shared(_) => shared_changed(&open.spec.options, &spec.options),
+    };
+    match fate {
+        // The new unit would take writes that the old one's sanitize then overwrites.
+        Fate::Changed if open.is_sanitizing() => Fate::Refused(SANITIZED.into()),
+        fate => fate,
     }
 }
 

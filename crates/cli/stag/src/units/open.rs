@@ -82,6 +82,11 @@ impl OpenUnit {
         }
     }
 
+    /// Whether it is being sanitized.
+    pub fn is_sanitizing(&self) -> bool {
+        self.disk().is_some_and(|disk| disk.unit.is_sanitizing())
+    }
+
     /// Its NAA designator.
     pub fn naa(&self) -> &[u8] {
         match &self.kind {
