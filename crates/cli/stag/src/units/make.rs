@@ -244,8 +244,7 @@ pub fn remake(
     let kind = match &open.kind {
         OpenKind::Disk(OpenDisk { opened, unit: before }) => {
             let options = disk_options(spec, opened, &settled);
-            let unit =
-                DiskUnit::new(opened.store.clone(), options, registry).map_err(|error| error.to_string())?;
+            let unit = before.successor(options, registry).map_err(|error| error.to_string())?;
             unit.nexuses().inherit(before.nexuses());
             OpenKind::Disk(OpenDisk { opened: opened.clone(), unit })
         }

@@ -239,7 +239,7 @@ impl DiskUnit {
             Ok(claim) => claim,
             Err(sense) => return Some(Err(sense)),
         };
-        let own = std::ptr::eq(self, from).then_some(&claim);
+        let own = Arc::ptr_eq(&self.stripes, &from.stripes).then_some(&claim);
         for _ in 0..COPIES {
             let seen = from.stripes.look::<CHUNK_PIECES>(from_at, to.bytes);
             let copied = match self.store.copy_from(file.another(), from_at, to.at, to.bytes).await {

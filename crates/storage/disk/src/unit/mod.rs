@@ -83,7 +83,8 @@ pub struct DiskUnit {
     told_blocks: AtomicU64,
     /// Progress of the sanitize, in 65536ths.
     sanitize_done: AtomicU32,
-    /// Keeps concurrent commands on the same blocks whole.
+    /// Keeps concurrent commands on the same blocks whole, those of a unit before it on the store
+    /// too.
     stripes: Arc<Stripes>,
     /// Whether memory that the store lends is sent under `stripes`.
     guarded: bool,
@@ -123,8 +124,27 @@ impl DiskUnit {
     /// A [`DiskError`].
     pub fn new(
         store: Arc<dyn BlockStore>,
+        options: DiskOptions,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, DiskError> {
+        Self::over(store, options, registry, None)
+    }
+
+    /// Creates a disk on the store of this one, to be served in its place. The last commands of
+    /// this one may still run then: both take turns on the same blocks. A sanitize that has failed
+    /// stays failed.
+    ///
+    /// # Errors
+    /// A [`DiskError`].
+    pub fn successor(&self, options: DiskOptions, registry: &Registry) -> Result<Arc<Self>, DiskError> {
+        Self::over(self.store.clone(), options, registry, Some(self))
+    }
+
+    fn over(
+        store: Arc<dyn BlockStore>,
         mut options: DiskOptions,
         registry: &Registry,
+        before: Option<&Self>,
     ) -> Result<Arc<Self>, DiskError> {
         options.check()?;
         let geometry = store.geometry();
@@ -144,13 +164,20 @@ impl DiskUnit {
             copies: CopyRecords::new(),
             operations: Operations::default(),
             tokens: Tokens::default(),
-            sanitizing: sanitize::Sanitizing::default(),
+            sanitizing: before.map(|before| before.state().sanitizing.kept()).unwrap_or_default(),
             modes: mode::pages(&options),
             watch: thresholds::Watch::default(),
         };
-        let flags = if options.read_only { flag::READ_ONLY } else { 0 };
-        let stripes = Arc::new(Stripes::new());
-        let guarded = store.set_guard(stripes.clone());
+        let failed = before.map_or(0, |before| before.flags() & flag::SANITIZE_FAILED);
+        let flags = failed | if options.read_only { flag::READ_ONLY } else { 0 };
+        let (stripes, guarded) = match before {
+            Some(before) => (before.stripes.clone(), before.guarded),
+            None => {
+                let stripes = Arc::new(Stripes::new());
+                let guarded = store.set_guard(stripes.clone());
+                (stripes, guarded)
+            }
+        };
         let unit = Arc::new(Self {
             store,
             options,

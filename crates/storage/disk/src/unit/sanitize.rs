@@ -41,6 +41,13 @@ enum Work {
     Erase,
 }
 
+impl Sanitizing {
+    /// What holds for another unit on the medium.
+    pub(super) fn kept(&self) -> Self {
+        Self { allow_exit: self.allow_exit, waiting: Vec::new() }
+    }
+}
+
 impl DiskUnit {
     /// Whether a sanitize runs. It holds the unit, and so the medium, until its end.
     pub fn is_sanitizing(&self) -> bool {

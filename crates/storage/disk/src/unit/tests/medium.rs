@@ -208,6 +208,32 @@ fn fua_and_write_through_reach_the_medium_and_write_back_does_not() {
 }
 
 #[test]
+fn a_successor_takes_turns_with_the_unit_before_it() {
+    let before = disk(options());
+    let now = Initiator::new(&before.successor(options(), &Registry::new()).unwrap(), 1);
+    // As a COMPARE AND WRITE that still runs there.
+    let held = block_on(before.stripes.claim(0, 512));
+    let mut write = now.start(&cdb10(0x2a, 0, 1), &[9; 512], 0);
+    assert!(poll_once(&mut write).is_pending());
+    drop(held);
+    Initiator::end(write).good();
+    assert_eq!(Initiator::new(&before, 2).read(0, 1).good(), [9; 512]);
+}
+
+#[test]
+fn a_successor_of_a_unit_whose_sanitize_failed_is_no_way_around_that() {
+    let store = Watched::new();
+    let it = Initiator::new(&disk_of(store.clone(), options()), 1);
+    *store.fails.lock().unwrap() = Some(StoreError::Io(5));
+    it.run(&[0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0]).fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+    *store.fails.lock().unwrap() = None;
+    let now = Initiator::fresh(&it.unit.successor(options(), &Registry::new()).unwrap(), 1, false).settled();
+    for cdb in [vec![0; 6], cdb10(0x28, 0, 1).to_vec(), vec![0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0]] {
+        now.run(&cdb).fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+    }
+}
+
+#[test]
 fn a_read_with_fua_brings_the_cache_to_the_medium_first() {
     for write_cache in [true, false] {
         let store = Watched::new();
