@@ -107,7 +107,8 @@ impl Model {
         let Some(wanted) = target else {
             return Some(View { generation, target: None, luns: LunMap::default() });
         };
-        let target = self.target(wanted)?;
+        // The model may be newer than the one that the login began with.
+        let target = self.target(wanted).filter(|target| target.serves(nexus.target_port))?;
         let acl = acl_of(target.acl(initiator)?, nexus)?;
         let luns = LunMap::new(&target.config, acl, nexus, None);
         Some(View { generation, target: Some(target.clone()), luns })
