@@ -89,7 +89,7 @@ mod tests {
     fn what_is_told_is_read_and_nothing_less_is() {
         let (lease, shorter) = (Duration::from_secs(60), Duration::from_secs(20));
         let machine = Machine::new(Duration::ZERO, 1, 2, limits(lease), Vec::new());
-        let key = Key::of([192, 0, 2, 1].into(), 7, 9, b"a call");
+        let key = Key::of([192, 0, 2, 1].into(), 7, 9, b"a call", 6);
         let replies = [(key, b"its reply".to_vec())];
         let bytes = encoded(&machine, Duration::from_secs(5), &replies);
         let read = Carried::read(&bytes, shorter).unwrap();

@@ -76,6 +76,8 @@ fn answered(client: &Client, reply: &Header<'_>, results: &[u8]) {
 /// A call of NFSv3, once.
 async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<Reply>, Refused> {
     let procedure = v3::Procedure::from_code(call.procedure).ok_or(Refused::NoProcedure)?;
+    // Of a WRITE, only a part of it lies in one piece, and not the same part each time.
+    let len = record.len();
     let (first, data) = match procedure {
         // The data of a WRITE stays where it was received.
         v3::Procedure::Write => {
@@ -103,7 +105,7 @@ async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<
         return Ok(Some(counted(client, procedure, version3::execute(client, &call, arguments, data).await)));
     }
     let replies = &client.shared.replies;
-    let key = Key::of(client.peer.ip(), call.xid, call.procedure, bytes);
+    let key = Key::of(client.peer.ip(), call.xid, call.procedure, bytes, len);
     match replies.begin(key) {
         Known::Done(reply) => return Ok(Some(Reply::again(reply))),
         // Its reply goes to the connection that it came over first.

@@ -40,9 +40,10 @@ pub(crate) enum Known {
 }
 
 impl Key {
-    /// The key of a call. `call` is all of it, from the XID on.
-    pub(crate) fn of(client: IpAddr, xid: u32, procedure: u32, call: &[u8]) -> Self {
-        Self { client: client.to_canonical(), xid, procedure, checksum: checksum::of(call, call.len()) }
+    /// The key of a call of `len` bytes. `call` begins with its XID, and is all of it, or at least
+    /// the bytes that a checksum is made of.
+    pub(crate) fn of(client: IpAddr, xid: u32, procedure: u32, call: &[u8], len: usize) -> Self {
+        Self { client: client.to_canonical(), xid, procedure, checksum: checksum::of(call, len) }
     }
 }
 
@@ -116,29 +117,43 @@ mod tests {
 
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
+    fn key_of(client: IpAddr, xid: u32, procedure: u32, call: &[u8]) -> Key {
+        Key::of(client, xid, procedure, call, call.len())
+    }
+
+    /// The first piece of a long WRITE is as long as what came at once.
+    #[test]
+    fn a_call_is_known_again_however_many_of_its_bytes_lie_together() {
+        let call: Vec<u8> = (0..5000u32).map(|at| at as u8).collect();
+        let of = |together: usize, len| Key::of(CLIENT, 1, 7, &call[..together], len);
+        assert_eq!(of(1024, 5000), of(3000, 5000));
+        assert_eq!(of(1024, 5000), of(5000, 5000));
+        assert_ne!(of(1024, 5000), of(1024, 4996), "another call");
+    }
+
     #[test]
     fn a_call_that_comes_again_gets_the_reply_that_it_had() {
         let replies = Replies::default();
-        let key = Key::of(CLIENT, 1, 12, b"remove a");
+        let key = key_of(CLIENT, 1, 12, b"remove a");
         assert!(matches!(replies.begin(key), Known::New));
         assert!(matches!(replies.begin(key), Known::Running));
         replies.end(key, Some(b"done"), 1000);
         assert!(matches!(replies.begin(key), Known::Done(reply) if reply == b"done"));
-        let other = Key::of(CLIENT, 1, 12, b"remove b");
+        let other = key_of(CLIENT, 1, 12, b"remove b");
         assert!(matches!(replies.begin(other), Known::New), "the same XID after a restart");
         let mapped = "::ffff:127.0.0.1".parse().unwrap();
-        assert!(matches!(replies.begin(Key::of(mapped, 1, 12, b"remove a")), Known::Done(_)));
+        assert!(matches!(replies.begin(key_of(mapped, 1, 12, b"remove a")), Known::Done(_)));
     }
 
     #[test]
     fn what_may_be_executed_again_is_forgotten_and_the_rest_is_bounded() {
         let replies = Replies::default();
-        let key = Key::of(CLIENT, 1, 7, b"write");
+        let key = key_of(CLIENT, 1, 7, b"write");
         replies.begin(key);
         replies.end(key, None, 1000);
         assert!(matches!(replies.begin(key), Known::New));
         for xid in 0..10_000u32 {
-            let key = Key::of(CLIENT, xid, 12, &xid.to_be_bytes());
+            let key = key_of(CLIENT, xid, 12, &xid.to_be_bytes());
             replies.begin(key);
             replies.end(key, Some(b"reply"), 160);
         }
