@@ -191,7 +191,7 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
         }
     };
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
-    let Created { node, directory: changed, new, .. } = match created {
+    let Created { node, directory: changed, new, attributes: of } = match created {
         // Another client has made it meanwhile, and may have removed it again.
         Err(TreeError::Exists) if matches!(how, CreateHow::Unchecked(_)) => {
             let found = existing(c, name).await.map(|target| target.cut(attributes.size));
@@ -206,13 +206,13 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
     };
     let directory_change =
         if new { convert::changed(&changed) } else { convert::unchanged(changed.after.change) };
-    Ok(Target {
-        file: directory.beside(node),
-        check,
-        directory: directory_change,
-        set: given.set(),
-        size: None,
-    })
+    let mut set = given.set();
+    // Times that are not those of the creation hold the verifier: the client learns that it has to
+    // set them (RFC 8881 §18.16.4).
+    if verifier.is_some() && (of.atime, of.mtime) != (of.ctime, of.ctime) {
+        set = set.with(attribute::TIME_ACCESS).with(attribute::TIME_MODIFY);
+    }
+    Ok(Target { file: directory.beside(node), check, directory: directory_change, set, size: None })
 }
 
 pub(super) fn close(c: &mut Compound<'_>, what: Close, to: &mut Reply<'_, '_>) -> Done {

@@ -7,7 +7,7 @@ use crate::support::v4::*;
 use crate::support::{Served, fragment, served};
 use memory_tree::{Limits, MemoryTree, Root};
 use nfs::v3;
-use nfs::v4::attribute::{FILEID, FSID, MODE, MOUNTED_ON_FILEID, SIZE, TYPE};
+use nfs::v4::attribute::{FILEID, FSID, MODE, MOUNTED_ON_FILEID, SIZE, TIME_ACCESS, TIME_MODIFY, TYPE};
 use nfs::v4::{
     Arguments, Attributes, Bitmap, Claim, Close, Commit, CopyRange, Create, CreateHow, CreateType,
     Delegation, Exclusive, Fattr, FileType, Lock, LockT, LockType, LockU, Locker, NewLockOwner, OldLockOwner,
@@ -415,6 +415,31 @@ fn opens_are_made_repeated_denied_and_cut() {
         c.run(&[handle(&file), Arguments::OpenDowngrade(down), write(Stateid::CURRENT, 0, b"x")], b"x");
     assert!(matches!(status(&reply), Some(Status::OpenMode | Status::Inval)), "{:?}", status(&reply));
     served.stop();
+}
+
+/// RFC 8881 §18.16.4: the client compares what was set with what it asked for.
+#[test]
+fn an_exclusive_open_tells_where_its_verifier_is_kept() {
+    let (exported, state) = (tempfile::tempdir().expect("room"), tempfile::tempdir().expect("room"));
+    let options = folder::Options::new(state.path());
+    let folder = folder::Folder::open(exported.path(), &options).expect("a directory");
+    let in_times = Bitmap::of(&[TIME_ACCESS, TIME_MODIFY]);
+    let cases: [(Arc<dyn tree::Tree>, Bitmap); 2] =
+        [(Arc::new(folder), in_times), (support::memory(), Bitmap::EMPTY)];
+    for (files, expected) in cases {
+        let served = support::serving(support::exporting(files));
+        let mut c = served.v4("client");
+        let root = c.find("/data").unwrap();
+        let mode = Attributes { mode: Some(0o600), ..Attributes::default() };
+        let how = Exclusive { verifier: Verifier([1; 8]), attributes: Fattr::of(&mode) };
+        let make = open("e", b"o", Some(CreateHow::Exclusive41(how)));
+        for _ in 0..2 {
+            let reply = c.run(&[handle(&root), make.clone()], &[]);
+            let Some(Results::Open(Outcome::Ok(opened))) = answers(&reply).pop() else { panic!() };
+            assert_eq!(opened.attributes_set, expected.with(MODE));
+        }
+        served.stop();
+    }
 }
 
 #[test]
