@@ -44,20 +44,12 @@ impl File {
         }
     }
 
-    /// The caller's rights, as bits of [`access`], and the file's attributes.
+    /// The caller's rights, as bits of [`access`], and the file's attributes. Clients ask when a
+    /// program opens the file: what READ and WRITE permit beyond the mode, because they know of no
+    /// opens, is not among them (RFC 1813 §4.4).
     pub(crate) async fn access(&self) -> Result<(u32, Attributes), TreeError> {
         let granted = self.tree().access(&self.caller, &self.node, Permissions::ALL).await?;
-        let of = granted.attributes;
-        let mut may = granted.permissions;
-        if of.kind == Kind::Regular {
-            // As READ and WRITE have it.
-            if self.caller.may_read_data(&of) {
-                may = may.or(Permissions::READ);
-            }
-            if self.caller.may_write_data(&of) {
-                may = may.or(Permissions::WRITE);
-            }
-        }
+        let (may, of) = (granted.permissions, granted.attributes);
         let mut bits = 0;
         if may.contains(Permissions::READ) {
             bits |= access::READ;

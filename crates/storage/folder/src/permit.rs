@@ -57,8 +57,7 @@ impl Permit {
         if granted { Ok(()) } else { Err(TreeError::Access) }
     }
 
-    /// The permissions among `wanted` that the caller has. If calls are made as the caller, owners
-    /// may always read and write the data of their regular files.
+    /// The permissions among `wanted` that the caller has, owner or not.
     pub(crate) fn granted(
         &self,
         caller: &Caller,
@@ -75,9 +74,6 @@ impl Permit {
                     granted = granted.or(one);
                 }
             }
-        }
-        if self.own.is_none() && caller.uid == file.uid && file.kind == tree::Kind::Regular {
-            granted = granted.or(wanted.and(Permissions(6)));
         }
         Ok(granted)
     }

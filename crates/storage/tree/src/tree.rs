@@ -44,8 +44,9 @@ pub trait Tree: Send + Sync + 'static {
         guard: Option<Time>,
     ) -> Answer<Changed>;
 
-    /// The permissions among `wanted` that the caller has. The result may include one that a later
-    /// operation refuses, but never omits one that a later operation accepts.
+    /// The permissions among `wanted` that the caller has, as for opening the file. The result may
+    /// include one that a later operation refuses. It omits none that a later one accepts, but for
+    /// those of [`Caller::may_read_data`] and [`Caller::may_write_data`].
     fn access(&self, caller: &Caller, node: &NodeId, wanted: Permissions) -> Answer<Granted>;
 
     /// Looks up `name` in a directory. `..` of the root is the root.

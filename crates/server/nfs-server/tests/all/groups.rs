@@ -85,6 +85,23 @@ fn clients_are_believed_where_nothing_else_is_asked_for() {
     served.stop();
 }
 
+/// RFC 1813 §4.4: READ lets owners and those who may execute read, and ACCESS tells of the mode.
+#[test]
+fn owners_have_the_rights_of_the_mode() {
+    let served = support::served();
+    let mut client = served.connect();
+    let root = client.mount();
+    let file = client.create(&root, "file");
+    for (mode, expected) in [(0o200, false), (0o100, false), (0o044, false), (0o400, true)] {
+        let set = SetAttributes { mode: Some(mode), uid: Some(2000), ..SetAttributes::default() };
+        let arguments = Arguments::SetAttr(SetAttr { object: handle(&file), attributes: set, guard: None });
+        let reply = client.call(&arguments, &[]);
+        assert!(matches!(of(Procedure::SetAttr, &reply), Results::SetAttr(Outcome::Ok(_))));
+        assert_eq!(may_read(&mut client, (2000, 2000, &[]), &file), expected, "{mode:o}");
+    }
+    served.stop();
+}
+
 #[test]
 fn a_slow_look_up_holds_up_its_user_alone() {
     let (go, wait) = mpsc::channel::<()>();

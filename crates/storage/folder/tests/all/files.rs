@@ -388,6 +388,8 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
         // An owner may write its data, whatever the mode is.
         folder.set_attributes(&me, &a.node, &with_mode(0o444), None).await.unwrap();
         write(me.clone()).await.unwrap();
+        let granted = folder.access(&me, &a.node, Permissions::ALL).await.unwrap();
+        assert_eq!(granted.permissions, Permissions::READ, "it may not be opened for that");
         assert_eq!(write(other.clone()).await.map(|w| w.len), Err(TreeError::Access));
         assert_eq!(folder.read(&other, &a.node, 0, 2).await.unwrap().data.len(), 2);
         let granted = folder.access(&other, &a.node, Permissions::ALL).await.unwrap();
