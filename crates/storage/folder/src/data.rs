@@ -360,7 +360,12 @@ pub(crate) fn copy(
     let there = readable(base, caller, &source, base.attributes(&source)?)?.size.saturating_sub(from.1);
     let target = locate::find(base, &to.0)?;
     let writer = target.writer(&base.descriptors)?;
-    let len = if len == 0 { there } else { len };
+    // Without sharing, as many bytes are asked for as there may be: to the end of the source.
+    let len = match len {
+        0 => there,
+        _ if share => len,
+        _ => len.min(there),
+    };
     let before = writable(base, caller, &target, to.1, usize::try_from(len).unwrap_or(usize::MAX))?.ctime;
     let acting = base.permit.act(caller)?;
     let mut copied = 0;
@@ -371,7 +376,7 @@ pub(crate) fn copy(
         }
         copied = len;
     }
-    let len = len.min(there).min(COPIED);
+    let len = len.min(COPIED);
     while !share && copied < len {
         let (mut at, mut into) = (from.1 + copied, to.1 + copied);
         let piece = usize::try_from(len - copied).unwrap_or(usize::MAX);

@@ -322,6 +322,8 @@ fn long_and_durable_writes_and_holes_are_as_they_should_be() {
             assert_eq!(folder.copy(&me, (&node, 5), (&other, 0), 1000, false).await, Ok(1000));
             assert_eq!(read(&folder, &other, 0, 2000).await.0, read(&folder, &node, 5, 1000).await.0);
             assert_eq!(folder.copy(&me, (&node, 1 << 40), (&other, 0), 5, false).await, Ok(0));
+            let to_the_end = folder.copy(&me, (&node, 4 << 20), (&other, 3), u64::MAX, false).await;
+            assert_eq!(to_the_end, Ok(4096));
             let space = folder.space(&me, &node).await.unwrap();
             assert!(space.bytes >= space.free && space.free >= space.available && space.available > 0);
         });
