@@ -211,6 +211,10 @@ impl Data {
 
     /// Gives the pages `first..end` back.
     fn give_pages(&mut self, arena: &Arena, owner: u32, first: u64, end: u64) {
+        // A run around no pages is not split: the free pages hold no empty runs.
+        if first >= end {
+            return;
+        }
         let mut given = Runs::new();
         loop {
             let Some((page, run)) = self.runs(first, end).next() else { break };

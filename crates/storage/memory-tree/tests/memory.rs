@@ -113,6 +113,32 @@ fn empty_files_and_long_names_are_bounded_too() {
     create(&few, b"c");
 }
 
+/// Else an empty run would be among the free pages, and a write that finds no other one would take
+/// it for ever.
+#[test]
+fn a_hole_within_a_page_frees_nothing() {
+    const PAGE: u64 = 4096;
+    let tree = tree(256 * PAGE);
+    let [lent, holed, full] = [b"l", b"h", b"f"].map(|name| create(&tree, name));
+    let pages = |count: u64| vec![1u8; (count * PAGE) as usize];
+    let punch = |node: &NodeId, at: u64, len: u64| {
+        now(tree.deallocate(&root(), node, at, len)).unwrap();
+    };
+    write(&tree, &lent, 0, pages(10)).unwrap();
+    drop(read(&tree, &lent, 0, 10 * PAGE as usize));
+    let used = tree.used();
+    punch(&lent, PAGE, 100);
+    assert_eq!(tree.used(), used);
+    assert_eq!(read(&tree, &lent, PAGE, 101).to_vec(), [&[0u8; 100][..], &[1]].concat());
+    punch(&lent, 8 * PAGE, 2 * PAGE);
+    // Single free pages, whose memory is kept.
+    write(&tree, &holed, 0, pages(9)).unwrap();
+    (0..4).for_each(|n| punch(&holed, (2 * n + 1) * PAGE, PAGE));
+    // All others.
+    assert_eq!(write(&tree, &full, 0, pages(256 - 8 - 9)), Ok(239 * PAGE as usize));
+    assert_eq!(write(&tree, &full, 1000 * PAGE, pages(2)), Ok(2 * PAGE as usize));
+}
+
 /// The reader's bytes are those of its file, though another one has taken all memory since.
 #[test]
 fn a_slow_reader_never_sees_another_files_bytes() {
