@@ -33,12 +33,33 @@ impl<'c> Changes<'c> {
     /// # Errors
     /// DELAY.
     pub(crate) async fn of_name(&self, directory: &File, name: &[u8]) -> Result<NamedChange<'c>, Status> {
+        self.named(directory, name, Self::of).await
+    }
+
+    /// The same for the data of the file of a name: see [`Self::of_data`].
+    ///
+    /// # Errors
+    /// LOCKED, DELAY.
+    pub(crate) async fn of_named_data(
+        &self,
+        directory: &File,
+        name: &[u8],
+    ) -> Result<NamedChange<'c>, Status> {
+        self.named(directory, name, Self::of_data).await
+    }
+
+    async fn named(
+        &self,
+        directory: &File,
+        name: &[u8],
+        begin: impl Fn(&Self, &File) -> Result<Change<'c>, Status>,
+    ) -> Result<NamedChange<'c>, Status> {
         let any = self.state.changing.begin_any();
         if !self.state.holds_files() {
             return Ok((any, None));
         }
         match directory.tree().lookup(&directory.caller, &directory.node, name).await {
-            Ok(found) => Ok((any, Some(self.of(&File { node: found.node, ..directory.clone() })?))),
+            Ok(found) => Ok((any, Some(begin(self, &File { node: found.node, ..directory.clone() })?))),
             Err(_) => Ok((any, None)),
         }
     }

@@ -91,7 +91,7 @@ async fn create(call: &Call<'_>, at: &DirOp<'_>, new: Option<New<'_>>) -> Reply 
     };
     // CREATE truncates an existing file.
     let cuts = matches!(&new, New::File(NewFile::Unchecked(set)) if set.size.is_some());
-    let change = if cuts { call.change_name(&directory, name).await.map(Some) } else { Ok(None) };
+    let change = if cuts { call.change_named_data(&directory, name).await.map(Some) } else { Ok(None) };
     if let Err(status) = change {
         return call.reply(&Results::Create(Outcome::Err(status, directory.wcc().await)));
     }

@@ -102,6 +102,14 @@ impl Call<'_> {
         self.changes().of_name(directory, name).await.map_err(convert::denied)
     }
 
+    /// The same for the data of the file that a name names.
+    ///
+    /// # Errors
+    /// ACCES: one denies it. JUKEBOX: not yet.
+    async fn change_named_data(&self, directory: &File, name: &[u8]) -> Result<NamedChange<'_>, Status> {
+        self.changes().of_named_data(directory, name).await.map_err(convert::denied)
+    }
+
     /// The same for the file's data.
     ///
     /// # Errors

@@ -791,6 +791,12 @@ fn version_3_keeps_out_of_what_is_denied() {
     let reply = third.call(&v3::Arguments::Read(how), &[]);
     let read = support::of(v3::Procedure::Read, &reply);
     assert!(matches!(read, v3::Results::Read(v3::Outcome::Err(v3::Status::Acces, _))), "{read:?}");
+    let place = v3::DirOp { directory: support::handle(&root), name: v3::Name::new(b"file").unwrap() };
+    let cut = v3::SetAttributes { size: Some(0), ..v3::SetAttributes::default() };
+    let how = v3::Create { place, how: v3::CreateHow::Unchecked(cut) };
+    let reply = third.call(&v3::Arguments::Create(how), &[]);
+    let made = support::of(v3::Procedure::Create, &reply);
+    assert!(matches!(made, v3::Results::Create(v3::Outcome::Err(v3::Status::Acces, _))), "{made:?}");
     served.stop();
 }
 
