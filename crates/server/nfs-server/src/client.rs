@@ -29,6 +29,8 @@ pub(crate) struct Client {
     pub connection: u64,
     /// Whether the state of NFSv4 knows the connection.
     pub known: Cell<bool>,
+    /// Whether the connection is over. Calls in progress go on.
+    pub over: Cell<bool>,
     /// The calls to it.
     pub back: BackChannel,
     /// Its end.
@@ -57,6 +59,7 @@ impl Client {
         Self {
             connection: connection.0,
             known: Cell::new(false),
+            over: Cell::new(false),
             back: BackChannel::default(),
             peer,
             local,

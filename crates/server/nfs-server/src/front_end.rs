@@ -452,6 +452,7 @@ impl Drop for Present {
         let id = self.connection.id();
         self.own.0.borrow_mut().remove(&id);
         self.connection.client().back.end();
+        self.connection.client().over.set(true);
         if self.connection.client().known.get() {
             self.shared.state.with(|state, _| state.closed(id.0));
         }

@@ -234,7 +234,8 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
 
 /// Ends a COMPOUND: its slot is free, and the changes that it promises are durable.
 async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
-    let state = &c.client.shared.state;
+    let client = c.client;
+    let state = &client.shared.state;
     if let Some(running) = c.running {
         let mut whole = Vec::new();
         let kept = if c.cache && c.apart.iter().any(|apart| !apart.data().is_empty()) {
@@ -251,6 +252,10 @@ async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
             &out[RESULTS..]
         };
         state.with(|state, now| state.finish(now, running, kept));
+    }
+    // It may have begun when its connection was over: nothing stays bound to that.
+    if client.over.get() {
+        state.with(|state, _| state.closed(client.connection));
     }
     state.ledger.settle().await;
     Reply::around(out, c.apart)
