@@ -167,8 +167,15 @@ impl std::str::FromStr for Network {
         let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(most), |prefix| prefix.parse().map_err(|_| wrong()))?;
-        if prefix > most { Err(wrong()) } else { Ok(Self { address, prefix }) }
+        let prefix: u8 = prefix.map_or(Ok(most), |prefix| prefix.parse().map_err(|_| wrong()))?;
+        if prefix > most {
+            return Err(wrong());
+        }
+        // An IPv4 network in its IPv6 form has 96 bits more.
+        Ok(match (address.to_canonical(), prefix.checked_sub(96)) {
+            (address @ IpAddr::V4(_), Some(prefix)) => Self { address, prefix },
+            _ => Self { address, prefix },
+        })
     }
 }
 
@@ -229,6 +236,7 @@ mod tests {
     fn networks_contain_their_addresses_in_either_form() {
         assert!(is_in("192.0.2.0/24", "192.0.2.77") && !is_in("192.0.2.0/24", "192.0.3.1"));
         assert!(is_in("192.0.2.1", "::ffff:192.0.2.1"));
+        assert!(is_in("::ffff:192.0.2.0/120", "192.0.2.77") && !is_in("::ffff:192.0.2.0/120", "192.0.3.1"));
         assert!(is_in("0.0.0.0/0", "10.0.0.1") && !is_in("0.0.0.0/0", "2001:db8::1"));
         assert!(is_in("2001:db8::/32", "2001:db8::5") && !is_in("2001:db8::/32", "2001:db9::5"));
         assert!(is_in("*", "10.0.0.1") && is_in("*", "2001:db8::1"));
