@@ -322,6 +322,7 @@ impl Connection {
         }
         self.wake_all();
         self.progress.notify();
+        self.watch.notify();
     }
 
     /// The initiator has acknowledged all statuses before `exp_stat_sn`, by a PDU that is handled

@@ -113,6 +113,8 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.core.members.borrow_mut().remove(&self.id);
+        // A connection that ended by a panic has forgotten nothing.
+        self.account(0);
     }
 }
 
@@ -135,7 +137,9 @@ impl Retention {
                 runtime::spawn(async move { core.sweep() });
             }
         }
-        if !over && self.waiting.replace(false) {
+        // A share may be dropped after its runtime: then nobody waits.
+        if !over && self.waiting.get() && runtime::is_running() {
+            self.waiting.set(false);
             let core = self.clone();
             runtime::spawn(async move {
                 core.members().into_iter().for_each(|(_, keeper)| keeper.more_room());
@@ -177,5 +181,47 @@ impl Retention {
         }
         self.sweeping.set(false);
         self.swept.set(Some(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::{Config, Runtime};
+
+    use super::*;
+
+    /// A connection that notes that there is more room.
+    #[derive(Default)]
+    struct Waiting(Cell<bool>);
+
+    impl Keeper for Waiting {
+        fn kept_since(&self) -> Option<Instant> {
+            None
+        }
+
+        fn give_up_kept(self: Rc<Self>, _: Instant) {}
+
+        fn more_room(self: Rc<Self>) {
+            self.0.set(true);
+        }
+    }
+
+    #[test]
+    fn a_connection_that_ends_by_a_panic_gives_back_what_it_kept() {
+        Runtime::new(Config { pool_bytes: 16 << 20, ..Config::default() }).unwrap().block_on(async {
+            let (core, bound) = (Rc::<Retention>::default(), pool::stats().limit / PART);
+            let lost = Kept::new(core.clone(), ConnectionId(1));
+            lost.account(bound);
+            let other = Kept::new(core.clone(), ConnectionId(2));
+            let waiting = Rc::new(Waiting::default());
+            let keeper: Weak<dyn Keeper> = Rc::<Waiting>::downgrade(&waiting);
+            other.enter(keeper);
+            other.room(0);
+            assert!(core.waiting.get(), "the core keeps as much as it may");
+            drop(lost);
+            assert_eq!((core.figures().0, core.keepers.get()), (0, 0));
+            runtime::yield_now().await;
+            assert!(waiting.0.get(), "who waited hears of the room");
+        });
     }
 }

@@ -183,11 +183,18 @@ impl Connection {
             })
     }
 
-    /// Watches for losses, as long as something may be lost.
+    /// Watches for losses, as long as something may be lost. Ends with the connection, even by a
+    /// panic: it would keep the connection, with all that this keeps.
     pub(super) async fn watch_loop(self: Rc<Self>) {
         let interval = self.inner.borrow().state.recovery_interval();
         loop {
-            self.watch.until(|| self.watching.get().then_some(())).await;
+            let more = self.watch.until(|| match self.life.phase() == Phase::Over {
+                true => Some(false),
+                false => self.watching.get().then_some(true),
+            });
+            if !more.await {
+                return;
+            }
             runtime::sleep(interval).await;
             let late = {
                 let Inner { state, outbox } = &mut *self.inner.borrow_mut();
