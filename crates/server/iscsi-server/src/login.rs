@@ -336,6 +336,14 @@ async fn place(
         target: outcome.target.as_deref().map(name::normalize).unwrap_or_default(),
         group,
     };
+    // The initiator may be disconnected at any time since the login's first request.
+    let refused = || {
+        let names = (port.initiator.clone(), port.target.clone());
+        shared.refusals.covers(&names, runtime::now())
+    };
+    if refused() {
+        return Err(LoginStatus::ServiceUnavailable);
+    }
     if outcome.tsih != 0 {
         let session = shared.registry.find(outcome.tsih).filter(|session| session.port == port);
         let session = session.ok_or(LoginStatus::SessionDoesNotExist)?;
@@ -392,7 +400,11 @@ async fn place(
         }
         drop(replacing);
         let placement = placement(session.tsih, &window);
-        return Ok((Seat::new(session, id, shared.registry.clone(), core.clone()), window, placement));
+        let seat = Seat::new(session, id, shared.registry.clone(), core.clone());
+        if refused() {
+            return Err(LoginStatus::ServiceUnavailable);
+        }
+        return Ok((seat, window, placement));
     }
     for _ in 0..REINSTATEMENTS {
         let model = shared.model();
@@ -444,7 +456,7 @@ async fn place(
             let seat = Seat::new(session.clone(), id, shared.registry.clone(), core.clone());
             // The thread that pauses the server sets the flag before it looks for sessions: one of
             // the two sees the other.
-            if shared.hub.is_closed() {
+            if shared.hub.is_closed() || refused() {
                 return Err(LoginStatus::ServiceUnavailable);
             }
             // Apply a change that came after `model` was read and did not find this session yet.

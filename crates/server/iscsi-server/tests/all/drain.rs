@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, IQN, PATIENCE, address, server};
 use iscsi::discovery::TargetAddress;
+use iscsi::login::initiator::{InitiatorLogin, Step};
 use iscsi::pdu::{AsyncEvent, LogoutReason, LogoutRequest, Opcode};
 use iscsi_server::config::{Portal, Redirect};
 use iscsi_server::{Disconnected, DrainError, DrainOptions, DrainScope, DrainState, DrainStatus, Server};
@@ -162,5 +163,35 @@ fn a_disconnected_initiator_is_refused_for_a_while_and_others_are_not_disturbed(
     handle.disconnect(tsih(2), Duration::ZERO).expect("the session is there");
     assert_eq!(notice(&mut other).0, AsyncEvent::DropSession);
     Client::login(address(&server), Client::config(2)).settle(0);
+    stop(server);
+}
+
+#[test]
+fn a_login_in_progress_of_a_disconnected_initiator_is_refused() {
+    let server = server(|_| ());
+    let handle = server.handle();
+    let _there = Client::login(address(&server), Client::config(1));
+    let tsih = handle.sessions().first().expect("it is there").tsih;
+    // As far as the operational stage.
+    let mut late = Client::connect(address(&server));
+    let mut config = Client::config(1);
+    config.skip_security = false;
+    let mut login = InitiatorLogin::new(config);
+    let mut request = login.start();
+    let mut admitted = false;
+    let refused = loop {
+        late.send(request.header.into(), &request.data);
+        let reply = late.receive().expect("an answer");
+        match login.handle(reply.bhs.as_login_response(), &reply.data) {
+            Ok(Step::Send(next)) => request = next,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error.to_string(),
+        }
+        if !std::mem::replace(&mut admitted, true) {
+            handle.disconnect(tsih, Duration::from_secs(3600)).expect("the session is there");
+        }
+    };
+    assert!(admitted && refused.contains("Service unavailable"), "{refused}");
+    assert!(handle.sessions().is_empty());
     stop(server);
 }
