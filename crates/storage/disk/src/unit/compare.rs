@@ -162,8 +162,7 @@ impl DiskUnit {
 
     /// Writes within a range that the caller has claimed.
     async fn write_alone(&self, range: Range, data: Chain, fua: bool) -> Result<(), Outcome> {
-        let durable = fua || self.write_through();
-        let written = self.store.write(range.at, data, durable).await;
+        let written = self.store.write(range.at, data, self.durable(fua)).await;
         written.map_err(|error| self.write_failed(error, range.lba).into())
     }
 }

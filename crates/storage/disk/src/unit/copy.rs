@@ -154,12 +154,9 @@ impl DiskUnit {
             self.pause_copy(mover).await?;
             let len = (bytes - done).min(CHUNK_BYTES as u64);
             let to = destination.unit.around(destination.at + done, len);
-            let durable = destination.unit.write_through();
             let whole = (to.at, to.bytes) == (destination.at + done, len);
             let copied = match whole {
-                true => {
-                    destination.unit.copy_within_system(&source.unit, source.at + done, to, durable).await
-                }
+                true => destination.unit.copy_within_system(&source.unit, source.at + done, to).await,
                 false => None,
             };
             match copied {
@@ -229,7 +226,6 @@ impl DiskUnit {
         from: &Self,
         from_at: u64,
         to: Range,
-        durable: bool,
     ) -> Option<Result<(), Sense>> {
         if !runtime::is_running() || (from_at | to.at | to.bytes) % u64::from(self.options.block_size) != 0 {
             return None;
@@ -245,7 +241,7 @@ impl DiskUnit {
             let copied = match self.store.copy_from(file.another(), from_at, to.at, to.bytes).await {
                 Err(StoreError::Unsupported) => return None,
                 Ok(()) if !from.stripes.is_whole_beside(&seen, own) => continue,
-                Ok(()) if durable => self.store.sync().await,
+                Ok(()) if self.durable(false) => self.store.sync().await,
                 other => other,
             };
             return Some(copied.map_err(|error| self.write_failed(error, to.lba)));
@@ -272,13 +268,13 @@ impl DiskUnit {
         let range = self.around(at, len);
         let failed = |_| in_segment(aborted(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE), 6);
         if range.at == at && range.bytes == len {
-            return self.write_chain(range, data, self.write_through()).await.map_err(failed);
+            return self.write_chain(range, data, false).await.map_err(failed);
         }
         let _alone = self.begin_write(range).await?;
         let mut blocks = self.read_claimed(range).await.map_err(|_| failed(Sense::no_sense()))?.to_vec();
         let start = (at - range.at) as usize;
         data.copy_to_slice(&mut blocks[start..start + data.len()]);
-        let written = self.store.write(range.at, blocks.into(), self.write_through()).await;
+        let written = self.store.write(range.at, blocks.into(), self.durable(false)).await;
         written.map_err(|error| failed(self.write_failed(error, range.lba)))
     }
 

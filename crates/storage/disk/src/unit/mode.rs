@@ -75,7 +75,9 @@ impl DiskUnit {
             self.apply_modes();
         }
         if self.write_through() && !was_write_through {
-            // Writes acknowledged while the cache was volatile must now be on the medium.
+            // Writes acknowledged while the cache was volatile must now be on the medium, and those
+            // at work that have not seen the change.
+            drop(self.stripes.claim(0, u64::MAX).await);
             self.flush(0).await?;
         }
         Ok(Outcome::wrote(wanted))

@@ -135,12 +135,11 @@ impl DiskUnit {
     ) -> Result<(), Outcome> {
         let copies = range.bytes.min(CHUNK_BYTES as u64) as usize / block.len().max(1);
         let pattern = Chain::from(block.repeat(copies));
-        let durable = self.write_through();
         for chunk in range.chunks(self.block_shift) {
             self.pause(mover).await?;
             let mut data = pattern.clone();
             data.truncate(chunk.bytes as usize);
-            self.write_chain(chunk, data, durable).await?;
+            self.write_chain(chunk, data, false).await?;
         }
         Ok(())
     }

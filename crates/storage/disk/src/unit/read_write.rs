@@ -274,16 +274,15 @@ impl DiskUnit {
         if range.bytes == 0 {
             return Execution::Done(mover, Outcome::GOOD);
         }
-        let durable = transfer.fua || self.write_through();
         if command.data_out_len < range.bytes {
-            return self.write_short(mover, range, command.data_out_len, durable);
+            return self.write_short(mover, range, command.data_out_len, transfer.fua);
         }
         if range.bytes <= CHUNK_BYTES as u64 {
             // Immediate data is already there: try without a waker first.
             let got = mover.poll_get_data(&mut Context::from_waker(Waker::noop()), range.bytes as usize);
             if let Poll::Ready(data) = got {
                 let Ok(data) = data else { return Execution::Done(mover, Outcome::GOOD) };
-                return self.write_data(mover, range, data, durable);
+                return self.write_data(mover, range, data, transfer.fua);
             }
         }
         if let Some(landing) = self.landing(command, range) {
@@ -291,7 +290,7 @@ impl DiskUnit {
         }
         let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
-            let result = unit.get_range(&mut mover, range, durable).await;
+            let result = unit.get_range(&mut mover, range, transfer.fua).await;
             (mover, result.err().unwrap_or(Outcome::wrote(range.bytes)))
         }))
     }
@@ -304,12 +303,12 @@ impl DiskUnit {
         mut mover: M,
         range: Range,
         bytes: u64,
-        durable: bool,
+        fua: bool,
     ) -> Execution<M> {
         let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
             let mut written = Outcome::wrote(range.bytes);
-            if let Err(outcome) = unit.get_short(&mut mover, range, bytes, durable).await {
+            if let Err(outcome) = unit.get_short(&mut mover, range, bytes, fua).await {
                 written = outcome;
             }
             (mover, written)
@@ -321,13 +320,13 @@ impl DiskUnit {
         mover: &mut dyn DataMover,
         range: Range,
         bytes: u64,
-        durable: bool,
+        fua: bool,
     ) -> Result<(), Outcome> {
         let tail = bytes % u64::from(self.options.block_size);
         let whole = Range { bytes: bytes - tail, ..range };
         for chunk in whole.chunks(self.block_shift) {
             let data = self.get(mover, chunk.bytes).await?;
-            self.write_chain(chunk, data, durable).await?;
+            self.write_chain(chunk, data, fua).await?;
         }
         if tail > 0 {
             let last = Range {
@@ -339,7 +338,7 @@ impl DiskUnit {
             let _alone = self.begin_write(last).await?;
             let mut block = self.read_claimed(last).await?.to_vec();
             data.copy_to_slice(&mut block[..data.len()]);
-            let written = self.store.write(last.at, block.into(), durable).await;
+            let written = self.store.write(last.at, block.into(), self.durable(fua)).await;
             written.map_err(|error| self.write_failed(error, last.lba))?;
         }
         Ok(())
@@ -352,7 +351,7 @@ impl DiskUnit {
         mover: M,
         range: Range,
         data: Chain,
-        durable: bool,
+        fua: bool,
     ) -> Execution<M> {
         if data.len() as u64 != range.bytes {
             return Execution::Done(mover, short_data());
@@ -363,11 +362,11 @@ impl DiskUnit {
         let Some(claim) = claim else {
             let unit = Use::of(self);
             return Execution::Running(Pooled::new(async move {
-                let result = unit.write_chain(range, data, durable).await;
+                let result = unit.write_chain(range, data, fua).await;
                 (mover, result.err().map_or(outcome, Outcome::from))
             }));
         };
-        match self.store.write(range.at, data, durable) {
+        match self.store.write(range.at, data, self.durable(fua)) {
             Io::Ready(Some(Ok(()))) => Execution::Done(mover, outcome),
             Io::Ready(Some(Err(error))) => Execution::Done(mover, self.write_failed(error, range.lba).into()),
             io => {
@@ -384,18 +383,13 @@ impl DiskUnit {
     }
 
     /// Fetches the data of `range` and writes it, chunk by chunk.
-    async fn get_range<M: DataMover>(
-        &self,
-        mover: &mut M,
-        range: Range,
-        durable: bool,
-    ) -> Result<(), Outcome> {
+    async fn get_range<M: DataMover>(&self, mover: &mut M, range: Range, fua: bool) -> Result<(), Outcome> {
         for chunk in range.chunks(self.block_shift) {
             let data = mover.get_data(chunk.bytes as usize).await.map_err(|Lost| Outcome::GOOD)?;
             if data.len() as u64 != chunk.bytes {
                 return Err(short_data());
             }
-            self.write_chain(chunk, data, durable).await?;
+            self.write_chain(chunk, data, fua).await?;
         }
         Ok(())
     }
@@ -413,10 +407,18 @@ impl DiskUnit {
         Ok(claim)
     }
 
+    /// Whether a write has to be on the medium before its status. A writer asks under its claim:
+    /// the MODE SELECT that turns the cache off flushes after all claims from before.
+    #[inline]
+    pub(super) fn durable(&self, fua: bool) -> bool {
+        fua || self.write_through()
+    }
+
     /// Claims `range` and writes `data` to it.
-    pub(super) async fn write_chain(&self, range: Range, data: Chain, durable: bool) -> Result<(), Sense> {
+    pub(super) async fn write_chain(&self, range: Range, data: Chain, fua: bool) -> Result<(), Sense> {
         let _claim = self.begin_write(range).await?;
-        self.store.write(range.at, data, durable).await.map_err(|e| self.write_failed(e, range.lba))
+        let written = self.store.write(range.at, data, self.durable(fua)).await;
+        written.map_err(|error| self.write_failed(error, range.lba))
     }
 
     /// WRITE AND VERIFY: each chunk is written through to the medium, read back, and compared on

@@ -40,7 +40,6 @@ struct TokenWrite {
     /// Whether more data was requested.
     partial: bool,
     delete: bool,
-    durable: bool,
 }
 
 struct Source {
@@ -203,20 +202,17 @@ impl DiskUnit {
         let to = self.ranges(&list.ranges)?;
         let asked: u64 = to.iter().map(|range| range.bytes).sum();
         let block = u64::from(self.options.block_size);
-        let durable = self.write_through();
         let here = Side { unit: self.clone(), nexus: command.nexus.shared().clone(), at: 0 };
         let creator = match rod::present(&list.token)? {
             Presented::Zero => {
-                let (source, partial) = (None, false);
                 return Ok(TokenWrite {
                     here,
-                    source,
+                    source: None,
                     to,
                     bytes: asked,
                     used: asked,
-                    partial,
+                    partial: false,
                     delete: false,
-                    durable,
                 });
             }
             Presented::Made { creator, .. } => creator,
@@ -245,7 +241,6 @@ impl DiskUnit {
             used,
             partial: used < asked,
             delete: list.delete,
-            durable,
         })
     }
 
@@ -296,14 +291,14 @@ impl DiskUnit {
                     None => self.write_zeros_by_token(chunk).await?,
                     Some(source) => {
                         let data = (work.used - *done).min(chunk.bytes);
-                        self.copy_chunk(source, &mut read, chunk, data, work.durable).await?;
+                        self.copy_chunk(source, &mut read, chunk, data).await?;
                     }
                 }
                 *done += chunk.bytes;
             }
         }
         // Zeros are never written durably, those of a token's holes neither.
-        if work.durable {
+        if self.write_through() {
             self.store.sync().await.map_err(|error| self.write_failed(error, 0))?;
         }
         let blocks = *done >> self.block_shift;
@@ -324,14 +319,13 @@ impl DiskUnit {
         read: &mut Cursor,
         chunk: Range,
         data: u64,
-        durable: bool,
     ) -> Result<(), Sense> {
         source.side.check(opcode::READ_16)?;
         let unit = &source.side.unit;
         let next = read.peek(&source.from).filter(|(_, len)| data == chunk.bytes && *len >= data);
         if let Some((at, _)) = next {
             if !unit.is_hole(at, data).await {
-                if let Some(copied) = self.copy_within_system(unit, at, chunk, durable).await {
+                if let Some(copied) = self.copy_within_system(unit, at, chunk).await {
                     read.offset += data;
                     // The copied data is that of the token only if the token is still valid.
                     unit.state().tokens.find(&source.token, now_ms())?;
@@ -361,7 +355,7 @@ impl DiskUnit {
             return self.write_zeros_by_token(chunk).await;
         }
         bytes.resize(chunk.bytes as usize, 0);
-        self.write_chain(chunk, bytes.into(), durable).await
+        self.write_chain(chunk, bytes.into(), false).await
     }
 
     /// Whether the medium has no storage for these bytes, so that they read as zeros.

@@ -14,7 +14,7 @@ pub(super) struct Watched {
     memory: MemoryStore,
     size: AtomicU64,
     fails: Mutex<Option<StoreError>>,
-    durable: AtomicU64,
+    pub durable: AtomicU64,
     pub syncs: AtomicU64,
 }
 

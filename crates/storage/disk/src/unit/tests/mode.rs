@@ -1,20 +1,29 @@
 //! MODE SENSE and MODE SELECT, and the effects of the bits.
 
+use std::sync::atomic::Ordering;
+
 use scsi::AdditionalSense as A;
 use scsi::mode::{CACHING, CONTROL, ModeData, select_list};
 
+use super::medium::Watched;
 use super::*;
 
 fn sense(it: &Initiator) -> ModeData {
     ModeData::parse(&it.run(&[0x1a, 0, 0x3f, 0, 255, 0]).good(), false).unwrap()
 }
 
-/// Sets or clears a bit of a page's values.
-fn select(it: &Initiator, page: u8, byte: usize, mask: u8, on: bool) -> Ran {
+/// The CDB and the list that set or clear a bit of a page's values.
+fn change(it: &Initiator, page: u8, byte: usize, mask: u8, on: bool) -> ([u8; 6], Vec<u8>) {
     let mut values = sense(it).page(page, 0).unwrap().to_vec();
     values[byte] = values[byte] & !mask | if on { mask } else { 0 };
     let list = select_list(page, &values, false);
-    it.run_out(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list)
+    ([0x15, 0x10, 0, 0, list.len() as u8, 0], list)
+}
+
+/// Sets or clears a bit of a page's values.
+fn select(it: &Initiator, page: u8, byte: usize, mask: u8, on: bool) -> Ran {
+    let (cdb, list) = change(it, page, byte, mask, on);
+    it.run_out(&cdb, &list)
 }
 
 #[test]
@@ -40,6 +49,25 @@ fn d_sense_and_wce_take_effect_and_a_reset_takes_them_back() {
     assert_eq!(sense(&it).write_cache(), Some(false));
     it.unit.reset(device::ResetKind::LogicalUnit, None);
     assert!(!it.unit.descriptor_sense() && !it.unit.write_through());
+}
+
+#[test]
+fn no_write_at_work_evades_the_mode_select_that_turns_the_cache_off() {
+    let store = Watched::new();
+    let it = Initiator::new(&disk_of(store.clone(), options()), 1);
+    // One waits for its data, and one has begun to write.
+    let mut late = it.start(&cdb10(0x2a, 0, 1), &[1; 512], 2);
+    assert!(poll_once(&mut late).is_pending());
+    let begun = block_on(it.unit.stripes.claim(1 << 20, 512));
+    let (cdb, list) = change(&it, CACHING, 0, 0x04, false);
+    let mut off = it.start(&cdb, &list, 0);
+    assert!(poll_once(&mut off).is_pending(), "it waits for the one that has begun");
+    assert_eq!(store.syncs.load(Ordering::Relaxed), 0);
+    drop(begun);
+    Initiator::end(off).good();
+    assert_eq!(store.syncs.load(Ordering::Relaxed), 1);
+    Initiator::end(late).good();
+    assert_eq!(store.durable.load(Ordering::Relaxed), 1);
 }
 
 #[test]
