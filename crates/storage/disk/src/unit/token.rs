@@ -322,7 +322,9 @@ impl DiskUnit {
     ) -> Result<(), Sense> {
         source.side.check(opcode::READ_16)?;
         let unit = &source.side.unit;
-        let next = read.peek(&source.from).filter(|(_, len)| data == chunk.bytes && *len >= data);
+        // Such a write revokes the token before it changes a block: read first, as below.
+        let own = Arc::ptr_eq(self, unit) && self.would_revoke(&source.token, chunk)?;
+        let next = read.peek(&source.from).filter(|(_, len)| !own && data == chunk.bytes && *len >= data);
         if let Some((at, _)) = next {
             if !unit.is_hole(at, data).await {
                 if let Some(copied) = self.copy_within_system(unit, at, chunk).await {
@@ -356,6 +358,13 @@ impl DiskUnit {
         }
         bytes.resize(chunk.bytes as usize, 0);
         self.write_chain(chunk, bytes.into(), false).await
+    }
+
+    /// Whether `token`, which this unit has created, represents any block of `chunk`.
+    fn would_revoke(&self, token: &[u8; TOKEN_LEN], chunk: Range) -> Result<bool, Sense> {
+        let ranges = self.state().tokens.find(token, now_ms())?;
+        let end = chunk.end(self.block_shift);
+        Ok(ranges.iter().any(|own| own.lba < end && chunk.lba < own.lba + u64::from(own.blocks)))
     }
 
     /// Whether the medium has no storage for these bytes, so that they read as zeros.

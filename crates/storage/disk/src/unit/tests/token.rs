@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scsi::{AdditionalSense, SenseKey};
+use device::Execution;
+use scsi::{AdditionalSense, SenseKey, Status};
 
 use super::medium::Watched;
 use super::{Initiator, cdb10, disk, disk_of, options};
 use crate::unit::{DiskOptions, DiskUnit, Registry};
-use backing::MemoryStore;
+use backing::{FileOptions, FileStore, MemoryStore};
 
 fn cdb(code: u8, action: u8, list_at: usize, list_id: u32, len: usize) -> [u8; 16] {
     let mut cdb = [0; 16];
@@ -48,7 +49,8 @@ fn token(of: &Initiator, ranges: &[(u64, u32)]) -> Vec<u8> {
     data[38..550].to_vec()
 }
 
-fn write(of: &Initiator, token: &[u8], flags: u8, offset: u64, ranges: &[(u64, u32)]) -> super::Ran {
+/// The CDB and the list of a WRITE USING TOKEN.
+fn write_list(token: &[u8], flags: u8, offset: u64, ranges: &[(u64, u32)]) -> ([u8; 16], Vec<u8>) {
     let descriptors = descriptors(ranges);
     let mut list = vec![0; 536];
     list[..2].copy_from_slice(&(534 + descriptors.len() as u16).to_be_bytes());
@@ -57,7 +59,12 @@ fn write(of: &Initiator, token: &[u8], flags: u8, offset: u64, ranges: &[(u64, u
     list[16..528].copy_from_slice(token);
     list[534..536].copy_from_slice(&(descriptors.len() as u16).to_be_bytes());
     list.extend(descriptors);
-    of.run_out(&cdb(0x83, 0x11, 6, 9, list.len()), &list)
+    (cdb(0x83, 0x11, 6, 9, list.len()), list)
+}
+
+fn write(of: &Initiator, token: &[u8], flags: u8, offset: u64, ranges: &[(u64, u32)]) -> super::Ran {
+    let (cdb, list) = write_list(token, flags, offset, ranges);
+    of.run_out(&cdb, &list)
 }
 
 /// Blocks of 512 bytes, each with its number in every byte.
@@ -138,6 +145,37 @@ fn every_kind_of_write_within_it_revokes_a_token_and_others_do_not() {
     write(&one, &token, 0, 0, &[(12, 8)]).good();
     assert_eq!(one.read(12, 8).good(), pattern(1, 8));
     write(&one, &token, 0, 0, &[(100, 8)]).refused(AdditionalSense::TOKEN_REVOKED);
+}
+
+/// The system copies between files, and would do so after the write has revoked the token.
+#[test]
+fn a_copy_by_token_over_its_own_blocks_is_good_on_a_file_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let mut bytes = pattern(1, 16);
+    bytes.resize(1 << 20, 0);
+    std::fs::write(&path, &bytes).unwrap();
+    runtime::Runtime::new(runtime::Config::default()).unwrap().block_on(async {
+        let store = FileStore::open(&path, &FileOptions::default()).unwrap();
+        let it = Initiator::new(&disk_of(Arc::new(store), options()), 1);
+        let token = token(&it, &[(0, 8)]);
+        let (cdb, list) = write_list(&token, 0, 0, &[(8, 8)]);
+        let elsewhere = ended(it.start(&cdb, &list, 0)).await;
+        assert_eq!(elsewhere.status, Status::Good, "{:?}", elsewhere.sense);
+        let (cdb, list) = write_list(&token, 0, 0, &[(4, 8)]);
+        let here = ended(it.start(&cdb, &list, 0)).await;
+        assert_eq!(here.status, Status::Good, "{:?}", here.sense);
+    });
+    let now = std::fs::read(&path).unwrap();
+    assert_eq!(now[..16 * 512], [pattern(1, 4), pattern(1, 8), pattern(5, 4)].concat());
+}
+
+/// The outcome of a command that may wait for the ring.
+async fn ended(execution: Execution<super::TestMover>) -> device::Outcome {
+    match execution {
+        Execution::Done(_, outcome) => outcome,
+        Execution::Running(future) => future.await.1,
+    }
 }
 
 #[test]
