@@ -422,7 +422,7 @@ impl DiskUnit {
     }
 
     /// WRITE AND VERIFY: each chunk is written through to the medium, read back, and compared on
-    /// request.
+    /// request, before another command may write it.
     pub(super) async fn write_and_verify(
         &self,
         command: &Command,
@@ -439,8 +439,12 @@ impl DiskUnit {
         }
         for chunk in range.chunks(self.block_shift) {
             let data = self.get(mover, chunk.bytes).await?;
-            self.write_chain(chunk, data.clone(), true).await?;
-            let back = self.read_chain(chunk).await?;
+            let back = {
+                let _alone = self.begin_write(chunk).await?;
+                let written = self.store.write(chunk.at, data.clone(), true).await;
+                written.map_err(|error| self.write_failed(error, chunk.lba))?;
+                self.read_claimed(chunk).await?
+            };
             if cdb.compare && super::compare::mismatch(&back, &data).is_some() {
                 return Err(super::compare::miscompare().into());
             }

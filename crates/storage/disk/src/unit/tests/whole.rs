@@ -91,8 +91,19 @@ fn a_unit_that_cannot_be_written_sends_to_all_by_reference() {
 struct Halves {
     memory: Arc<MemoryStore>,
     stop: AtomicBool,
+    /// Reads stop, too, before they begin.
+    stop_reads: AtomicBool,
     /// Started writes, by their first byte.
     begun: Mutex<Vec<u64>>,
+}
+
+/// Stops at the first poll.
+async fn stop_once() {
+    let mut stopped = false;
+    std::future::poll_fn(|_| {
+        if std::mem::replace(&mut stopped, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 impl BlockStore for Halves {
@@ -109,7 +120,14 @@ impl BlockStore for Halves {
         true
     }
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
-        self.memory.read(at, len)
+        if !self.stop_reads.load(Ordering::Relaxed) {
+            return self.memory.read(at, len);
+        }
+        let memory = self.memory.clone();
+        Io::Running(Pooled::new(async move {
+            stop_once().await;
+            memory.read(at, len).await
+        }))
     }
     fn write(&self, at: u64, mut data: Chain, durable: bool) -> Io<()> {
         self.begun.lock().unwrap().push(at);
@@ -121,11 +139,7 @@ impl BlockStore for Halves {
         let half = first.len() as u64;
         Io::Running(Pooled::new(async move {
             memory.write(at, first, durable).await?;
-            let mut stopped = false;
-            std::future::poll_fn(|_| {
-                if std::mem::replace(&mut stopped, true) { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            stop_once().await;
             memory.write(at + half, data, durable).await
         }))
     }
@@ -145,7 +159,8 @@ impl BlockStore for Halves {
 
 fn halves() -> (Arc<Halves>, Initiator) {
     let memory = Arc::new(MemoryStore::new(2 << 20, true).unwrap());
-    let store = Arc::new(Halves { memory, stop: AtomicBool::new(false), begun: Mutex::default() });
+    let stop = AtomicBool::default;
+    let store = Arc::new(Halves { memory, stop: stop(), stop_reads: stop(), begun: Mutex::default() });
     let it = Initiator::new(&disk_of(store.clone(), options()), 1);
     it.write(3, &[1; 4096]).good();
     it.write(128, &[1; 65_536]).good();
@@ -204,6 +219,25 @@ fn two_writes_of_the_same_blocks_do_not_mix() {
     assert!(poll_once(&mut beside).is_ready());
     assert_eq!(it.read(3, 8).good(), [3; 4096]);
     assert_eq!(it.read(11, 8).good(), [4; 4096]);
+}
+
+#[test]
+fn a_write_and_verify_compares_its_own_blocks_before_others_write_them() {
+    let (store, it) = halves();
+    store.stop_reads.store(true, Ordering::Relaxed);
+    let mut cdb = cdb10(0x2e, 3, 8);
+    cdb[1] = 2;
+    let mut verify = it.start(&cdb, &[2; 4096], 0);
+    assert!(poll_once(&mut verify).is_pending(), "it has written one half");
+    assert!(poll_once(&mut verify).is_pending(), "it is about to read back");
+    let mut write = it.start(&cdb10(0x2a, 3, 8), &[3; 4096], 0);
+    assert!(poll_once(&mut write).is_pending());
+    assert_eq!(*store.begun.lock().unwrap(), [3 * 512], "the other waits");
+    Initiator::end(verify).good();
+    store.stop.store(false, Ordering::Relaxed);
+    Initiator::end(write).good();
+    store.stop_reads.store(false, Ordering::Relaxed);
+    assert_eq!(it.read(3, 8).good(), [3; 4096]);
 }
 
 #[test]
