@@ -238,7 +238,11 @@ async fn link(
 ) -> Result<(Link, Arc<dyn Service>), Unserved> {
     let stream = match accepted {
         Accepted::Tcp(socket) => TcpStream::from_fd(socket)?,
-        Accepted::Verbs(request) => return Ok((Link::Rdma(Incoming::from(request)), over_rdma(services)?)),
+        Accepted::Verbs(request) => {
+            let service = over_rdma(services)?;
+            place.fits(services, &*service)?;
+            return Ok((Link::Rdma(Incoming::from(request)), service));
+        }
     };
     stream.set_nodelay(true)?;
     let (protocol, mut first) = rdma::sniff(&stream, patience).await?;
