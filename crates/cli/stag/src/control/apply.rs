@@ -135,6 +135,8 @@ pub fn answer(
     progress: Progress<'_>,
 ) -> Result<Value, Fault> {
     let given: Arguments = request.arguments()?;
+    let patience = given.wait_s.map(Duration::try_from_secs_f64).transpose();
+    let patience = patience.map_err(|_| Fault::new(Kind::Request, "apply: wait_s is no time"))?;
     let how = How { dry_run: given.dry_run, force: given.force, generation: given.generation };
     let mut outcome = if given.managed {
         let wrong = |error| Fault::new(Kind::Config, format!("{} is no TOML: {error}", given.name));
@@ -161,9 +163,7 @@ pub fn answer(
         }
         apply(daemon, Change::File(Box::new(config), given.name), how, progress)?
     };
-    if let Some(seconds) = given.wait_s.filter(|_| outcome.applied) {
-        let patience = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| Fault::new(Kind::Request, "apply: wait_s is no time"))?;
+    if let Some(patience) = patience.filter(|_| outcome.applied) {
         outcome.settled = settle(daemon, &outcome.sessions_leaving, patience);
     }
     json(&outcome)
@@ -335,12 +335,13 @@ fn disks(units: &Units) -> impl Iterator<Item = &Arc<DiskUnit>> {
 
 /// Waits until sessions are gone.
 fn settle(daemon: &Daemon, leaving: &[u64], patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+    // A time beyond the clock's end never comes.
+    let deadline = Instant::now().checked_add(patience);
     loop {
         if !leaving.iter().any(|tsih| daemon.server.has_session(*tsih)) {
             return true;
         }
-        if Instant::now() >= deadline {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(10));

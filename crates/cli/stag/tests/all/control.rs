@@ -188,11 +188,15 @@ fn apply_changes_what_is_served_whole_or_not_at_all() {
     // Grown, and one more; seen first in a dry run, which changes nothing.
     let other = format!("path = \"{b}\"\nsize = \"1M\"");
     std::fs::write(&file, document(&[(0, &with("8M")), (5, &other)], "")).unwrap();
+    // A time that is none is refused before anything changes.
+    let refused = fails(&["apply", "--control", &socket, "--wait", "--timeout=-1", &file], 2);
+    assert!(refused.contains("wait_s is no time"), "{refused}");
     let text = said(&["apply", "--control", &socket, "--dry-run", &file]);
     assert!(text.contains("~ iqn.2026-01.org.example:t LUN 0: size 8M"), "{text}");
     assert!(text.contains("+ iqn.2026-01.org.example:t LUN 5") && text.contains("would be done"), "{text}");
     assert!(!std::path::Path::new(&b).exists() && std::fs::metadata(&a).unwrap().len() == 4 << 20);
-    assert_eq!(apply(&[])["applied"], true);
+    // A time beyond the clock's end is no limit.
+    assert_eq!(apply(&["--wait", "--timeout", "1.5e19"])["applied"], true);
     let units = || -> Vec<(Value, Value)> {
         let told = status(&socket)["targets"][0]["units"].as_array().unwrap().clone();
         told.into_iter().map(|unit| (unit["lun"].clone(), unit["size"].clone())).collect()
