@@ -144,10 +144,9 @@ fn regular(
             NewFile::Unchecked(set) if there.kind == Kind::Regular => {
                 if set.size.is_some() {
                     let size = SetAttributes { size: set.size, ..SetAttributes::default() };
+                    let failures = base.durability.failures();
                     change::apply(base, caller, &node, &there, &size)?;
-                    if !base.durability.is_asynchronous() {
-                        base.durability.flush(&base.descriptors, &node, true)?;
-                    }
+                    flush(base, &node, failures)?;
                 }
                 return Ok((Arc::clone(&node), node.stat()?, false));
             }
@@ -189,6 +188,7 @@ fn finish(
     undo: impl FnOnce() -> rustix::io::Result<()>,
 ) -> Result<Stat, TreeError> {
     let try_it = || {
+        let failures = base.durability.failures();
         let stat = node.stat()?;
         let attributes = base.shown(node, &stat);
         let set = wishes_of(base, caller, &attributes, set);
@@ -203,8 +203,8 @@ fn finish(
             return Ok(stat);
         }
         change::apply_wishes(base, caller, node, &Wishes { set, checked: true })?;
-        if !base.durability.is_asynchronous() && node.kind == Kind::Regular {
-            base.durability.flush(&base.descriptors, node, true)?;
+        if node.kind == Kind::Regular {
+            flush(base, node, failures)?;
         }
         node.stat()
     };
@@ -212,6 +212,16 @@ fn finish(
         let _ = undo();
         base.cache.remove(&node.id);
     })
+}
+
+/// Makes changes of a file durable, unless the folder is asynchronous. They began when so many
+/// flushes of the folder had failed. Blocks.
+fn flush(base: &Base, node: &Node, failures: u64) -> Result<(), TreeError> {
+    if base.durability.is_asynchronous() {
+        return Ok(());
+    }
+    base.durability.flush(&base.descriptors, node, true)?;
+    base.durability.check(node, failures)
 }
 
 /// The attributes of `set` that remain to be set for a new file. Its owner and group are the

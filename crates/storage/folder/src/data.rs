@@ -214,12 +214,13 @@ pub(crate) async fn write(
 ) -> Result<Written, TreeError> {
     let failed = |error| base.durability.report(error, true);
     let node = find(&base, id).await.map_err(failed)?;
+    let failures = base.durability.failures();
     let written = match write_at_once(&base, &caller, &node, at, &data, stability) {
         Some(written) => written?,
         None => write_by_ring(&base, &caller, &node, at, data, stability).await.map_err(failed)?,
     };
     if stability > Stability::Unstable {
-        flush::flushed(&base, &node, stability == Stability::File).await?;
+        flush::kept(&base, &node, stability == Stability::File, failures).await?;
     }
     Ok(written)
 }

@@ -25,3 +25,18 @@ pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Re
     };
     group.flushed(start).await
 }
+
+/// The same for changes that began when so many flushes of the folder had failed. If another flush
+/// of the file has failed since, the changes may be lost.
+///
+/// # Errors
+/// That of the flush; EIO if another has failed.
+pub(crate) async fn kept(
+    base: &Arc<Base>,
+    node: &Arc<Node>,
+    all: bool,
+    failures: u64,
+) -> Result<(), TreeError> {
+    flushed(base, node, all).await?;
+    if base.durability.is_asynchronous() { Ok(()) } else { base.durability.check(node, failures) }
+}

@@ -94,10 +94,11 @@ impl Folder {
         let base = Arc::clone(&self.0);
         Answer::running(async move {
             let theirs = Arc::clone(&base);
+            let failures = base.durability.failures();
             let done = runtime::blocking(move || f(&theirs)).await;
             let (answer, changed) = done.map_err(|error| base.durability.report(error, true))?;
             for node in &changed {
-                flush::flushed(&base, node, true).await?;
+                flush::kept(&base, node, true, failures).await?;
             }
             Ok(answer)
         })

@@ -31,6 +31,10 @@ pub(crate) struct Node {
     /// Number of writes that have ended, and of those that a flush has covered.
     written: AtomicU64,
     settled: AtomicU64,
+    /// Held by the flush in progress.
+    flushing: Mutex<()>,
+    /// Number of the last failed flush of this file, among those of the folder; 0 without one.
+    failed: AtomicU64,
     /// Flushes of data.
     pub(crate) data: Group,
     /// Flushes of data and attributes; of a directory, of its entries.
@@ -80,6 +84,8 @@ impl Node {
             writer: Mutex::default(),
             written: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            flushing: Mutex::default(),
+            failed: AtomicU64::new(0),
             data: Group::default(),
             all: Group::default(),
             list: Mutex::default(),
@@ -189,6 +195,21 @@ impl Node {
         if !self.is_dirty() && writer.as_ref().is_some_and(|writer| Arc::strong_count(writer) == 1) {
             *writer = None;
         }
+    }
+
+    /// Waits until no other flush is in progress. None begins until the guard is dropped.
+    pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a flush failed, which is the folder's failed flush of this number.
+    pub(crate) fn fail(&self, number: u64) {
+        self.failed.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// Number of the last flush that failed.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Makes the file durable, with its attributes if `all`. Blocks.
