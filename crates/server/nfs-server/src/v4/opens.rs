@@ -28,9 +28,15 @@ struct Target {
 
 impl Target {
     /// The file, which was there before, is to have this size.
-    fn cut(self, size: Option<u64>) -> Self {
+    ///
+    /// # Errors
+    /// ROFS.
+    fn cut(self, size: Option<u64>) -> Result<Self, Status> {
+        if size.is_some() && self.file.rule.read_only {
+            return Err(Status::RoFs);
+        }
         let set = size.map_or(Bitmap::EMPTY, |_| Bitmap::of(&[attribute::SIZE]));
-        Self { size, set, ..self }
+        Ok(Self { size, set, ..self })
     }
 }
 
@@ -168,7 +174,6 @@ async fn existing(c: &Compound<'_>, name: &[u8]) -> Result<Target, Status> {
 
 /// The file of a name in the current directory, which is made if need be.
 async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Target, Status> {
-    let directory = writable(c.current()?)?;
     let none = Fattr::EMPTY;
     let (given, verifier) = match how {
         CreateHow::Unchecked(given) | CreateHow::Guarded(given) => (given, None),
@@ -186,16 +191,19 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
             // An existing file is truncated only once it is open, and no share denies that.
             match existing(c, name).await {
                 Err(Status::NoEnt) => NewFile::Guarded(attributes),
-                found => return found.map(|target| target.cut(attributes.size)),
+                found => return found?.cut(attributes.size),
             }
         }
     };
+    // Only now: an existing file of a read-only export can be opened.
+    let directory = writable(c.current()?)?;
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
     let Created { node, directory: changed, new, attributes: of } = match created {
         // Another client has made it meanwhile, and may have removed it again.
         Err(TreeError::Exists) if matches!(how, CreateHow::Unchecked(_)) => {
-            let found = existing(c, name).await.map(|target| target.cut(attributes.size));
-            return found.map_err(|status| if status == Status::NoEnt { Status::Delay } else { status });
+            let found = existing(c, name).await;
+            let found = found.map_err(|status| if status == Status::NoEnt { Status::Delay } else { status });
+            return found?.cut(attributes.size);
         }
         created => directory.done(created)?,
     };

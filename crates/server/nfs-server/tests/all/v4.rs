@@ -372,11 +372,23 @@ fn clients_have_the_rights_that_their_rule_says() {
     assert_eq!(c.find("/data"), Err(Status::Access));
     let root = c.find("/").unwrap();
     assert_eq!(list(&mut c, &root), []);
+    config.exports[0].clients = vec![ClientRule::default()];
+    served.nfs.apply(config.clone()).expect("the same portal");
+    let root = c.find("/data").unwrap();
+    c.make(&root, "there", b"o");
     config.exports[0].clients = vec![ClientRule { read_only: true, ..ClientRule::default() }];
     served.nfs.apply(config).expect("the same portal");
-    let root = c.find("/data").unwrap();
-    let how = Some(CreateHow::Unchecked(Fattr::EMPTY));
-    assert_eq!(status(&c.run(&[handle(&root), open("f", b"o", how)], &[])), Some(Status::RoFs));
+    for file in ["f", "there"] {
+        let how = Some(CreateHow::Unchecked(Fattr::EMPTY));
+        assert_eq!(status(&c.run(&[handle(&root), open(file, b"o", how)], &[])), Some(Status::RoFs));
+    }
+    // What would be made is there already, and can be read.
+    let cut = Attributes { size: Some(0), ..Attributes::default() };
+    for (set, expected) in [(Fattr::EMPTY, None), (Fattr::of(&cut), Some(Status::RoFs))] {
+        let Arguments::Open(how) = open("there", b"o", Some(CreateHow::Unchecked(set))) else { panic!() };
+        let reading = Arguments::Open(Open { share_access: 1, ..how });
+        assert_eq!(status(&c.run(&[handle(&root), reading], &[])), expected);
+    }
     served.stop();
 }
 
