@@ -107,7 +107,7 @@ pub(super) async fn security_here(c: &mut Compound<'_>, of: SecInfoStyle, to: &m
 }
 
 /// Checks that a name of an export's directory may change: it is not where another export is.
-fn changeable(c: &Compound<'_>, directory: &File, name: &[u8]) -> Result<(), Status> {
+pub(super) fn changeable(c: &Compound<'_>, directory: &File, name: &[u8]) -> Result<(), Status> {
     let here = c.mounted(directory).and_then(|node| c.model.pseudo.child(node, name));
     if here.is_some() { Err(Status::XDev) } else { Ok(()) }
 }

@@ -197,6 +197,8 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
     };
     // Only now: an existing file of a read-only export can be opened.
     let directory = writable(c.current()?)?;
+    // Whatever has this name below is hidden.
+    names::changeable(c, directory, name).map_err(|_| Status::Exist)?;
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
     let Created { node, directory: changed, new, attributes: of } = match created {
         // Another client has made it meanwhile, and may have removed it again.

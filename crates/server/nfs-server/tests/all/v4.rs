@@ -363,6 +363,26 @@ fn an_export_named_slash_is_the_root() {
 }
 
 #[test]
+fn no_file_is_made_where_another_export_is() {
+    let served = exports(&["/srv", "/srv/a"]);
+    let mut c = served.v4("client");
+    let root = c.find("/srv").unwrap();
+    let how = Exclusive { verifier: Verifier([1; 8]), attributes: Fattr::EMPTY };
+    let cases = [
+        (CreateHow::Unchecked(Fattr::EMPTY), Status::IsDir),
+        (CreateHow::Guarded(Fattr::EMPTY), Status::Exist),
+        (CreateHow::Exclusive(Verifier([1; 8])), Status::Exist),
+        (CreateHow::Exclusive41(how), Status::Exist),
+    ];
+    for (how, expected) in cases {
+        let reply = c.run(&[handle(&root), open("a", b"o", Some(how))], &[]);
+        assert_eq!(status(&reply), Some(expected));
+    }
+    assert_eq!(list(&mut c, &root), [], "the directory below has no such name");
+    served.stop();
+}
+
+#[test]
 fn clients_have_the_rights_that_their_rule_says() {
     let mut config = support::config();
     config.exports[0].clients =
