@@ -419,6 +419,12 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
+    /// Whether the client may open one more file: to be asked before a file is made, too. If the
+    /// client found no room only then, it would find its own file when it tries again.
+    pub fn has_room(&self, client: ClientId) -> bool {
+        self.holdings.has_room(client, &self.limits)
+    }
+
     /// OPEN of a file that exists, before it is truncated (RFC 8881 §18.16).
     ///
     /// # Errors
@@ -438,6 +444,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         };
         let reclaim = matches!(request.claim, Claim::Reclaim { .. });
         let opened = self.attempt(now, Some(client), |holdings, limits| {
+            let limits = (!request.made).then_some(limits);
             holdings.open(client, file, request.owner, request.share, under, limits)
         });
         let stateid = match opened {

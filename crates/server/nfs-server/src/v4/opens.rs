@@ -88,6 +88,7 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
         claim: right,
         want: what.share_access,
         changing: false,
+        made: target.check == Check::Nothing,
     };
     let size = target.size.filter(|size| *size != of.size || *size == 0);
     let resizing = size.map(|_| c.client.shared.state.changing.begin(file.export.id, &file.node));
@@ -199,6 +200,11 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
     let directory = writable(c.current()?)?;
     // Whatever has this name below is hidden.
     names::changeable(c, directory, name).map_err(|_| Status::Exist)?;
+    // A file that cannot be opened is not made. If it is there already, the tree says what to do.
+    let has_room = c.state(|state, _, client| Ok(state.has_room(client)))?;
+    if !has_room && matches!(existing(c, name).await, Err(Status::NoEnt)) {
+        return Err(Status::Delay);
+    }
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
     let Created { node, directory: changed, new, attributes: of } = match created {
         // Another client has made it meanwhile, and may have removed it again.

@@ -206,8 +206,13 @@ impl Holdings {
         Err(Refusal::Conflict(Box::new(Conflict { status, clients, recall: Vec::new(), denied: None })))
     }
 
+    /// Whether the client may have one more open.
+    pub(super) fn has_room(&self, client: ClientId, limits: &Limits) -> bool {
+        self.opens.count(client) < limits.opens && self.opens.len() < limits.all_opens
+    }
+
     /// OPEN, after its claim was admitted (RFC 8881 §18.16). `under` is the stateid of the
-    /// client's delegation that it claims.
+    /// client's delegation that it claims. Without `limits` there is room for it.
     pub(super) fn open(
         &mut self,
         client: ClientId,
@@ -215,7 +220,7 @@ impl Holdings {
         owner: &[u8],
         share: Share,
         under: Option<&Stateid>,
-        limits: &Limits,
+        limits: Option<&Limits>,
     ) -> Result<Stateid, Refusal> {
         if let Some(stateid) = under {
             match self.find(client, stateid)? {
@@ -228,7 +233,7 @@ impl Holdings {
         if share.access.writes() || share.deny.denies(ShareAccess::Read) {
             self.check_delegations(file, Some(client))?;
         }
-        let full = self.opens.count(client) >= limits.opens || self.opens.len() >= limits.all_opens;
+        let full = limits.is_some_and(|limits| !self.has_room(client, limits));
         if full && self.opens.find(client, file, owner).is_none() {
             return Err(Status::Delay.into());
         }

@@ -33,6 +33,9 @@ pub struct OpenFile<'a, F> {
     pub want: u32,
     /// A change of the file is in progress that was admitted before: no delegation is given.
     pub changing: bool,
+    /// The file was made for this open, after [`has_room`](super::ServerState::has_room): there is
+    /// room for it, even if opens of other requests in progress have taken it meanwhile.
+    pub made: bool,
 }
 
 /// A read delegation that was given.

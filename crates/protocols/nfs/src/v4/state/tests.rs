@@ -190,7 +190,7 @@ impl Server {
         self.state.open(
             self.now,
             client.id,
-            OpenFile { file: &file, owner, share, claim, want: 0, changing: false },
+            OpenFile { file: &file, owner, share, claim, want: 0, changing: false, made: false },
         )
     }
 

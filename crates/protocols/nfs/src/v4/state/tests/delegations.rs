@@ -41,11 +41,13 @@ fn no_delegation_is_given_beside_a_writer_or_unwanted() {
     for (want, why) in
         [(want::NO_DELEG, WhyNoDelegation::NotWanted(())), (want::CANCEL, WhyNoDelegation::Cancelled(()))]
     {
-        let open = OpenFile { file: &1, owner: b"o", share, claim: Claim::New, want, changing: false };
+        let claim = Claim::New;
+        let open = OpenFile { file: &1, owner: b"o", share, claim, want, changing: false, made: false };
         assert_eq!(server.state.open(server.now, one.id, open).unwrap().delegation, Err(why));
     }
     // A change that was admitted before is in progress.
-    let open = OpenFile { file: &1, owner: b"o", share, claim: Claim::New, want: 0, changing: true };
+    let claim = Claim::New;
+    let open = OpenFile { file: &1, owner: b"o", share, claim, want: 0, changing: true, made: false };
     let opened = server.state.open(server.now, one.id, open).unwrap();
     assert_eq!(opened.delegation, Err(WhyNoDelegation::Contention(false)));
     given(&mut server, one, 1);

@@ -129,10 +129,17 @@ fn opens_of_a_client_are_bounded() {
     let mut server = Server::with(Limits { opens: 2, ..limits() }, Vec::new());
     let client = server.client(1);
     let first = server.open(client, 1, Read).unwrap().stateid;
+    assert!(server.state.has_room(client.id));
     server.open(client, 2, Read).unwrap();
+    assert!(!server.state.has_room(client.id));
     assert_eq!(server.open(client, 3, Read), Err(Status::Delay));
     assert_eq!(server.state.usage().files, 2);
     assert!(server.open(client, 2, Write).is_ok());
     server.state.close(client.id, first).unwrap();
     assert!(server.open(client, 3, Read).is_ok());
+    // A file was made while there was room.
+    let share = Share { access: Read, deny: ShareDeny::None };
+    let (claim, changing, made) = (Claim::New, false, true);
+    let made = OpenFile { file: &4, owner: b"opener", share, claim, want: 0, changing, made };
+    assert!(server.state.open(server.now, client.id, made).is_ok());
 }
