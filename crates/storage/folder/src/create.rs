@@ -190,19 +190,22 @@ fn finish(
     let try_it = || {
         let failures = base.durability.failures();
         let stat = node.stat()?;
-        let attributes = base.shown(node, &stat);
+        let mut attributes = base.shown(node, &stat);
         let set = wishes_of(base, caller, &attributes, set);
-        let mut apart = !set.is_empty();
-        if let Some(mode) = mode {
+        if !set.is_empty() {
+            change::apply_wishes(base, caller, node, &Wishes { set, checked: true })?;
+            // A change of the owner takes set-user-ID and set-group-ID away.
+            attributes = base.shown(node, &node.stat()?);
+        }
+        let missing = mode.filter(|mode| mode & !attributes.mode != 0);
+        if let Some(mode) = missing {
             let acting = base.permit.act(caller)?;
             base.permit.restore_mode(&base.descriptors, directory, node, mode, attributes.mode)?;
             drop(acting);
-            apart |= mode & !attributes.mode != 0;
         }
-        if !apart {
+        if set.is_empty() && missing.is_none() {
             return Ok(stat);
         }
-        change::apply_wishes(base, caller, node, &Wishes { set, checked: true })?;
         if node.kind == Kind::Regular {
             flush(base, node, failures)?;
         }

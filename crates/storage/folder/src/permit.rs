@@ -124,8 +124,8 @@ impl Permit {
         Ok(may_access(node.path(), wanted.0)?)
     }
 
-    /// Gives a new file the permissions that the process's umask removed. A directory with a
-    /// default access control list determines them itself.
+    /// Gives a new file the bits of its mode that the process's umask and a change of its owner
+    /// removed. A directory with a default access control list determines the permissions itself.
     pub(crate) fn restore_mode(
         &self,
         descriptors: &Descriptors,
@@ -134,10 +134,12 @@ impl Permit {
         wanted: u32,
         mode: u32,
     ) -> Result<(), TreeError> {
-        if wanted & !mode & 0o7777 == 0 || self.lists && has_list(directory, c"system.posix_acl_default") {
+        if wanted & !mode & 0o7777 == 0 {
             return Ok(());
         }
-        node.set_mode(descriptors, mode | wanted)
+        let is_listed = self.lists && has_list(directory, c"system.posix_acl_default");
+        let wanted = if is_listed { wanted & 0o7000 } else { wanted };
+        if wanted & !mode & 0o7777 == 0 { Ok(()) } else { node.set_mode(descriptors, mode | wanted) }
     }
 }
 

@@ -416,6 +416,12 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
             assert_eq!(written.file.after.mode, 0o777, "{len} bytes");
         }
 
+        // The super-user makes a file for another user.
+        let set = SetAttributes { uid: Some(1002), gid: Some(1002), ..with_mode(0o6755) };
+        let given = New::File(NewFile::Guarded(set));
+        let given = folder.create(&Caller::root(), &root, b"given", given).await.unwrap().attributes;
+        assert_eq!((given.uid, given.gid, given.mode), (1002, 1002, 0o6755));
+
         // A group by number, and the group of a set-group-ID directory.
         let grouped = Caller { groups: [2000].into(), ..user(1003) };
         let join = SetAttributes { gid: Some(2000), ..SetAttributes::default() };
@@ -568,6 +574,10 @@ fn access_control_lists_of_the_host_are_obeyed() {
         let new = New::File(NewFile::Guarded(with_mode(0o666)));
         let made = folder.create(&Caller::root(), &inner, b"x", new).await.unwrap();
         assert_eq!(made.attributes.mode, 0o640);
+        let set = SetAttributes { uid: Some(1002), ..with_mode(0o4755) };
+        let new = New::File(NewFile::Guarded(set));
+        let made = folder.create(&Caller::root(), &inner, b"y", new).await.unwrap();
+        assert_eq!(made.attributes.mode, 0o4750, "no list has set-user-ID");
         let new = New::File(NewFile::Guarded(with_mode(0o666)));
         let made = folder.create(&Caller::root(), &root, b"x", new).await.unwrap();
         assert_eq!(made.attributes.mode, 0o666, "the mask of the process takes nothing");
