@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::exposure::Exposures;
 use crate::options::Options;
 use crate::queue::Completion;
-use crate::work::{Heads, Hold, Kind, Op, Posted, Prepared, Request, Work};
+use crate::work::{Heads, Hold, Kind, Op, Posted, Prepared, Request, Work, signal_last};
 
 /// Completions taken per call.
 const BATCH: usize = 16;
@@ -327,14 +327,8 @@ impl State {
                     break;
                 }
                 Prepared::Ready(request, last) => {
-                    let Request { mut wr, mut posted } = request;
+                    let Request { mut wr, posted } = request;
                     (wr.wr_id, wr.num_sge) = (number, (self.sges.len() - before) as i32);
-                    // Signal at least one request in the queue, or its completion would never be
-                    // noticed.
-                    if self.posted.len() + 1 == self.depth {
-                        wr.send_flags |= abi::SEND_SIGNALED;
-                        posted.signalled = true;
-                    }
                     self.wrs.push(wr);
                     self.posted.push_back(posted);
                     if last {
@@ -346,6 +340,7 @@ impl State {
         if self.wrs.is_empty() {
             return Ok(());
         }
+        signal_last(&mut self.wrs, &mut self.posted);
         let (all, count, elements) = (self.wrs.as_mut_ptr(), self.wrs.len(), self.sges.as_mut_ptr());
         let mut at = 0;
         for i in 0..count {

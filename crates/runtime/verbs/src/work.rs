@@ -1,6 +1,7 @@
 //! One operation of a queue pair's send queue, from its post to its completion: its kind, the
 //! memory it holds, and its scatter/gather elements in registered memory. Posts nothing.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use runtime::{Buf, BufMut, Chain, pool};
@@ -233,6 +234,17 @@ impl Work {
     }
 }
 
+/// Gives the last request of a list to post, the last of `posted`, a completion of its own. Without
+/// it the device would report nothing of the requests at the end of the list until a later one is
+/// posted, and none is while its task waits for them: for fewer bytes in the queue, or to
+/// disconnect.
+pub(crate) fn signal_last(wrs: &mut [SendWr], posted: &mut VecDeque<Posted>) {
+    if let (Some(wr), Some(posted)) = (wrs.last_mut(), posted.back_mut()) {
+        wr.send_flags |= abi::SEND_SIGNALED;
+        posted.signalled = true;
+    }
+}
+
 /// Takes from the front of `data` as much as one write can carry, in memory that can be registered;
 /// other memory is copied. `None` if the pool is exhausted.
 fn take_writable(data: &mut Chain, most: usize) -> Option<Chain> {
@@ -320,6 +332,27 @@ mod tests {
         assert_eq!(taken.to_vec(), expected);
         assert_eq!(taken.bufs()[0].as_ptr(), pooled.as_ptr(), "by reference");
         assert!(taken.bufs().iter().all(|buf| buf.chunk().is_some()), "all of it can be registered");
+    }
+
+    #[test]
+    fn the_last_of_the_writes_posted_together_has_a_completion() {
+        let write = |_| {
+            let (kind, hold) = (Kind::Write, Hold::Nothing);
+            let posted = Posted { kind, hold, notify: None, bytes: 1, signalled: false, done: false };
+            (SendWr { opcode: abi::WR_RDMA_WRITE, ..SendWr::EMPTY }, posted)
+        };
+        // One was posted before.
+        let mut posted = VecDeque::from([write(0).1]);
+        let mut wrs = Vec::new();
+        for (wr, more) in (1..4).map(write) {
+            wrs.push(wr);
+            posted.push_back(more);
+        }
+        signal_last(&mut wrs, &mut posted);
+        let signals: Vec<bool> = wrs.iter().map(|wr| wr.send_flags & abi::SEND_SIGNALED != 0).collect();
+        assert_eq!(signals, [false, false, true]);
+        let noted: Vec<bool> = posted.iter().map(|posted| posted.signalled).collect();
+        assert_eq!(noted, [false, false, false, true]);
     }
 
     #[test]
