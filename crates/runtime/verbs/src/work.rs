@@ -179,8 +179,9 @@ impl Work {
             Op::Write { stag, offset, data } => {
                 (wr.opcode, wr.rkey, wr.remote_addr) = (abi::WR_RDMA_WRITE, *stag, *offset);
                 // A write needs no completion of its own: that of a later request includes it.
-                let Some(taken) = take_writable(data, most) else {
-                    return Ok(Prepared::NoMemory(data.len().min(pool::MAX_ALLOC)));
+                let taken = match take_writable(data, most) {
+                    Ok(taken) => taken,
+                    Err(bytes) => return Ok(Prepared::NoMemory(bytes)),
                 };
                 bytes = taken.len();
                 for buf in taken.bufs() {
@@ -246,8 +247,10 @@ pub(crate) fn signal_last(wrs: &mut [SendWr], posted: &mut VecDeque<Posted>) {
 }
 
 /// Takes from the front of `data` as much as one write can carry, in memory that can be registered;
-/// other memory is copied. `None` if the pool is exhausted.
-fn take_writable(data: &mut Chain, most: usize) -> Option<Chain> {
+/// other memory is copied. If the pool has no buffer for the first piece, nothing is taken, and the
+/// error is the length of that buffer. A wait for any other length could end while this one is not
+/// there, and again and again.
+fn take_writable(data: &mut Chain, most: usize) -> Result<Chain, usize> {
     let mut taken = Chain::new();
     while taken.bufs().len() < most && taken.len() < MOST_WRITTEN {
         let Some(front) = data.bufs().first() else { break };
@@ -258,12 +261,12 @@ fn take_writable(data: &mut Chain, most: usize) -> Option<Chain> {
         }
         let n = front.len().min(pool::MAX_ALLOC);
         let Some(mut copy) = pool::alloc(n) else {
-            return if taken.is_empty() { None } else { Some(taken) };
+            return if taken.is_empty() { Err(n) } else { Ok(taken) };
         };
         data.split_to(n).copy_to_slice(&mut copy);
         taken.push(copy.freeze());
     }
-    Some(taken)
+    Ok(taken)
 }
 
 /// The element for a buffer of the pool.
@@ -332,6 +335,23 @@ mod tests {
         assert_eq!(taken.to_vec(), expected);
         assert_eq!(taken.bufs()[0].as_ptr(), pooled.as_ptr(), "by reference");
         assert!(taken.bufs().iter().all(|buf| buf.chunk().is_some()), "all of it can be registered");
+    }
+
+    #[test]
+    fn a_write_waits_for_the_memory_of_its_first_piece_only() {
+        let mut data = Chain::from(vec![1u8; 3000]);
+        data.push(vec![2u8; 100_000]);
+        pool::set_limit(0);
+        assert_eq!(take_writable(&mut data, 16).unwrap_err(), 3000);
+        assert_eq!(data.len(), 103_000, "nothing was taken");
+        pool::set_limit(2 << 20);
+        // The pool's one chunk has short blocks now, and none for the second piece.
+        let first = take_writable(&mut data, 16).unwrap();
+        assert_eq!(first.len(), 3000);
+        assert_eq!(take_writable(&mut data, 16).unwrap_err(), 100_000);
+        pool::set_limit(4 << 20);
+        assert_eq!(take_writable(&mut data, 16).unwrap().len(), 100_000);
+        assert!(data.is_empty());
     }
 
     #[test]
