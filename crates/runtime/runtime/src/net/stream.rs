@@ -14,7 +14,7 @@ use super::path::{self, PathOptions, TcpInfo};
 use super::{Gather, Lender, Lent, Scatter};
 use crate::buf::{Bytes, RegionRange, pool};
 use crate::copies::{count_dropped, count_received, count_sent};
-use crate::op::{IGNORED, Op, RECV_BUFFER, Watched, is_transient};
+use crate::op::{Completion, IGNORED, Op, RECV_BUFFER, Watched, is_transient};
 use crate::runtime::Core;
 use crate::sim::calls;
 
@@ -119,8 +119,13 @@ impl TcpStream {
                         crate::time::sleep(Duration::from_micros(100)).await;
                     }
                 }
-                Err(e) if is_transient(&e) => self.after(&e, libc::POLLIN).await,
-                Err(e) => return Err(e),
+                Err(e) => {
+                    put_back(completion);
+                    if !is_transient(&e) {
+                        return Err(e);
+                    }
+                    self.after(&e, libc::POLLIN).await;
+                }
             }
         }
     }
@@ -526,6 +531,15 @@ impl TcpStream {
 /// Result of a call: a count, or its error.
 fn count(returned: isize) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
+/// Puts back the buffer of a receive that failed. Linux 5.19 takes one all the same, and later
+/// kernels do if a thread of theirs received.
+#[cold]
+fn put_back(failed: Completion) {
+    if let Some(id) = failed.buffer() {
+        Core::current().provided.borrow_mut().put_back(id);
+    }
 }
 
 /// Waits until the ring has a buffer to receive into.
