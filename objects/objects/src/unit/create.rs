@@ -53,6 +53,7 @@ pub(super) async fn create(
         };
     }
     if result.is_err() {
+        done.retain(|object| task.has_made(Id::new(partition, *object)));
         for ids in done.chunks(MAX_STEPS) {
             let steps = ids.iter().map(|object| Step::RemoveUser(Id::new(partition, *object)));
             task.undo(Change { steps: steps.collect() }).await;

@@ -131,6 +131,7 @@ impl<'a> Task<'a> {
         }
         if result.is_err()
             && let Some(step) = plan.undo
+            && self.has_made(plan.id)
         {
             self.undo(Change::of(step)).await;
         }
@@ -185,6 +186,12 @@ impl<'a> Task<'a> {
         }
         self.complete();
         Ok(())
+    }
+
+    /// Whether the object at `id` is the one that this command has created. While the initiator was
+    /// waited for it may have been removed, and another one have got its id.
+    pub fn has_made(&self, id: Id) -> bool {
+        self.unit.store.times(id).is_ok_and(|times| times.created == self.now)
     }
 
     /// Removes what a command that failed has created. If even that fails, the medium does, and the

@@ -37,13 +37,9 @@ pub(super) async fn create_and_write(
     }
     if result.is_err() && task.created {
         task.created = false;
-        // While the initiator was waited for it may have been removed, and another one have got its
-        // id.
-        let created = task.unit.store.object(id).map(|info| info.times.created);
-        if created.is_ok_and(|created| created != task.now) {
-            return result;
+        if task.has_made(id) {
+            task.undo(Change::of(Step::RemoveUser(id))).await;
         }
-        task.undo(Change::of(Step::RemoveUser(id))).await;
     }
     result
 }

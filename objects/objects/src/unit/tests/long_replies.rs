@@ -171,6 +171,51 @@ fn a_removal_waits_for_its_initiator_and_then_for_its_partition() {
 }
 
 #[test]
+fn a_creation_that_fails_leaves_alone_what_got_its_id_while_its_list_was_not_taken() {
+    const LENGTH: AttributeId = osd::attributes::numbers::user_information::LOGICAL_LENGTH;
+    let it = with_attributes(40);
+    let every = |page| AttributeId::new(page, AttributeId::ALL);
+    let id = Id::new(P, O + 7);
+    let again = || {
+        it.tick(1);
+        it.ask(Osd::Remove(id)).send().good();
+        it.create(id.object).good();
+    };
+    let source = osd::continuation::CopySource { id: ID, attributes: true, freeze: false, time: 0 };
+    let copy = Osd::CopyUserObjects { partition: P, requested: id.object, method: 0 };
+    let copy = it.ask(copy).descriptor(Descriptor::CopySource(source));
+    let (ran, _) = stalled(&it, copy.get(&[every(PAGE)]).allocation(u32::MAX), 2, again);
+    assert_eq!(ran.outcome.status, Status::CheckCondition);
+    it.get(id, LENGTH).good();
+    it.ask(Osd::Remove(id)).send().good();
+
+    let mut create = it.ask(Osd::Create { partition: P, requested: id.object, count: 1 });
+    for number in 1..=10 {
+        create = create.set(AttributeId::new(PAGE, number), &value(number));
+    }
+    let (ran, _) = stalled(&it, create.get(&[every(PAGE)]).allocation(u32::MAX), 2, again);
+    assert_eq!(ran.outcome.status, Status::CheckCondition);
+    it.get(id, LENGTH).good();
+
+    let page = Page(Page::PARTITION + PAGE.0);
+    let mut change = Change::new();
+    for number in 1..=40 {
+        change.set_attribute(Id::partition(P), page.0, number, &value(number));
+    }
+    block_on(it.unit.store().apply(change, Commit::Relaxed)).unwrap();
+    let clone = it.ask(Osd::CreateClone { requested: P + 7, source: P, method: 0 });
+    let (ran, _) = stalled(&it, clone.get(&[every(page)]).allocation(u32::MAX), 2, || {
+        it.tick(1);
+        let scope = osd::cdb::RemoveScope::Contents;
+        it.ask(Osd::RemovePartition { partition: P + 7, scope }).send().good();
+        it.ask(Osd::CreatePartition { requested: P + 7 }).send().good();
+        it.ask(Osd::Create { partition: P + 7, requested: O, count: 1 }).send().good();
+    });
+    assert_eq!(ran.outcome.status, Status::CheckCondition);
+    it.get(Id::new(P + 7, O), LENGTH).good();
+}
+
+#[test]
 fn a_long_list_of_many_objects_is_put_in_pieces() {
     let it = Client::ready();
     for number in 1..30 {
