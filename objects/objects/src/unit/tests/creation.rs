@@ -182,3 +182,17 @@ fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhil
     assert_eq!(block_on(writing).1.status, Status::CheckCondition);
     it.get(id, info::LOGICAL_LENGTH).good();
 }
+
+#[test]
+fn a_create_and_write_puts_nothing_into_an_object_that_got_its_id_meanwhile() {
+    let it = Client::ready();
+    let id = Id::new(P, O + 7);
+    let create = Osd::CreateAndWrite { partition: P, requested: id.object, range: range(0, 2_000_000) };
+    let mut writing = it.ask(create).data(&vec![1; 2_000_000]).begin(0, 1, 1);
+    assert!(poll(&mut writing).is_pending());
+    it.tick(1);
+    it.ask(Osd::Remove(id)).send().good();
+    it.create(id.object).good();
+    assert_eq!(block_on(writing).1.status, Status::CheckCondition);
+    assert_eq!(it.get(id, info::LOGICAL_LENGTH).good().number(), 0);
+}
