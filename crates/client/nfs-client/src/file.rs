@@ -25,6 +25,8 @@ pub struct File {
     /// A task commits.
     committing: Cell<bool>,
     committed: Notify,
+    /// Why data that were not stable were forgotten: no sync may say that all is stable after that.
+    failed: RefCell<Option<Error>>,
 }
 
 /// Data that the server may lose.
@@ -38,7 +40,7 @@ struct Kept {
 impl File {
     pub(crate) fn new(client: Client, handle: Handle, open: Option<Rc<Open>>) -> Self {
         let (kept, committing, committed) = (RefCell::default(), Cell::new(false), Notify::default());
-        File { client, handle, open, kept, committing, committed }
+        File { client, handle, open, kept, committing, committed, failed: RefCell::default() }
     }
 
     /// The file's handle.
@@ -143,13 +145,20 @@ impl File {
     /// Waits until all earlier writes are stable.
     ///
     /// # Errors
-    /// Connection errors, and the server's error status. Data that are not stable are
-    /// forgotten.
+    /// Connection errors, and the server's error status. Data that are not stable are then
+    /// forgotten, and every later call fails too: some of them may be another caller's. The same
+    /// holds after a call whose future was dropped.
     pub async fn sync(&self) -> Result<(), Error> {
         self.committed.until(|| (!self.committing.replace(true)).then_some(())).await;
+        let _committing = Committing(self);
+        let failed = self.failed.borrow().clone();
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Until it is known better: if this future is dropped, the data are forgotten with it.
+        *self.failed.borrow_mut() = Some(Error::Refused("an earlier sync was given up"));
         let done = self.commit().await;
-        self.committing.set(false);
-        self.committed.notify();
+        *self.failed.borrow_mut() = done.clone().err();
         done
     }
 
@@ -216,6 +225,16 @@ impl File {
             (Wire::V4(v4), Some(open)) => v4.close(open).await,
             _ => Ok(()),
         }
+    }
+}
+
+/// Ends [`File::committing`], also of a sync that is given up.
+struct Committing<'f>(&'f File);
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        self.0.committing.set(false);
+        self.0.committed.notify();
     }
 }
 

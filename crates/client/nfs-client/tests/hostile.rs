@@ -248,3 +248,36 @@ fn data_that_the_server_lost_are_sent_again_and_no_others() {
     });
     assert_eq!(*taken.lock().expect("alive"), [0, 100, 200, 0, 100]);
 }
+
+#[test]
+fn after_data_were_forgotten_no_sync_says_that_all_is_stable() {
+    let mut commits = 0;
+    let answer = move |asked: &Arguments<'_>, _: &[u8], out: &mut Vec<u8>| match asked {
+        Arguments::Write(write) => {
+            let committed = Stable::Unstable;
+            let ok = WriteOk { file: Wcc::default(), count: write.count, committed, verifier: [1; 8] };
+            Results::Write(Outcome::Ok(ok)).write(&mut Writer::new(out));
+        }
+        Arguments::Commit(_) => {
+            commits += 1;
+            let outcome = match commits {
+                1 => Outcome::Err(nfs::v3::Status::Io, Wcc::default()),
+                _ => Outcome::Ok(CommitOk { file: Wcc::default(), verifier: [1; 8] }),
+            };
+            Results::Commit(outcome).write(&mut Writer::new(out));
+        }
+        other => usual(other).write(&mut Writer::new(out)),
+    };
+    with(answer, async |client, url| {
+        let file = opened(&client, &url).await;
+        file.write(0, Chain::from(vec![1; 100])).await.expect("written");
+        let failed = file.sync().await;
+        assert!(matches!(failed, Err(Error::Status(_))), "{failed:?}");
+        file.write(100, Chain::from(vec![1; 100])).await.expect("written");
+        assert_eq!(file.sync().await, failed);
+        // Another file's data are its own.
+        let other = opened(&client, &url).await;
+        other.write(0, Chain::from(vec![1; 100])).await.expect("written");
+        other.sync().await.expect("stable");
+    });
+}
