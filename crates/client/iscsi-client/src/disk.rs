@@ -177,15 +177,24 @@ impl Disk {
             return Err(Error::Argument("the data is no whole number of blocks"));
         }
         let mut parts = SmallVec::<[(Command, Ticket); 4]>::new();
+        let mut ended: Result<(), Error> = Ok(());
         for (lba, blocks) in pieces(lba, (data.len() / block) as u64, self.write_piece()) {
             let part = data.split_to(blocks as usize * block);
             let command = self.command(&build::write(lba, blocks, flags)).writing(part);
-            parts.push((command.clone(), self.session().start(command).await?));
+            match self.session().start(command.clone()).await {
+                Ok(ticket) => parts.push((command, ticket)),
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
+            }
         }
+        // All of them, even if one fails: none may change the blocks once this has ended.
         for (command, ticket) in parts {
-            self.finish(command, ticket).await?;
+            let part = self.finish(command, ticket).await;
+            ended = ended.and(part.map(drop));
         }
-        Ok(())
+        ended
     }
 
     /// Maximum blocks per write. To a distant target, as many as may be sent unsolicited: several

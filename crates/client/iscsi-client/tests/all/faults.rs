@@ -224,6 +224,22 @@ fn every_way_of_moving_write_data_works() {
 }
 
 #[test]
+fn a_long_write_that_fails_in_part_has_nothing_on_its_way_when_it_ends() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 16_384);
+        let disk = open(&fake, Options::default()).await;
+        let piece = disk.max_transfer() as usize * BLOCK;
+        fake.state.borrow_mut().failing = 1;
+        let error = disk.write(0, Buf::from(vec![7; 8 * piece])).await.unwrap_err();
+        assert_eq!(error.sense_key(), Some(scsi::SenseKey::MediumError));
+        // The others have run.
+        let written = fake.state.borrow().disk.iter().filter(|byte| **byte == 7).count();
+        assert_eq!(written, 7 * piece);
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_target_that_is_busy_for_a_while_is_tried_until_it_lets_us_in() {
     run(async {
         let fake = Fake::start(Faults { refuse_logins: 2..5, ..Faults::default() }, Offer::default(), 64);

@@ -109,6 +109,8 @@ pub struct State {
     pub late: u32,
     /// Commands with this opcode wait until they are aborted.
     pub hangs: Option<u8>,
+    /// So many of the next writes end with MEDIUM ERROR.
+    pub failing: u32,
 }
 
 /// A running target.
@@ -133,6 +135,7 @@ impl Fake {
             depth: 16,
             late: 0,
             hangs: None,
+            failing: 0,
         };
         let state = Rc::new(RefCell::new(state));
         let mut listener =
@@ -399,7 +402,7 @@ fn take(state: &mut State, id: u32, event: Option<Event>) {
 
 /// Runs a command if its data has arrived.
 fn run(state: &mut State, id: u32, command: &ScsiCommand) -> bool {
-    let State { disk, ran, nexuses, wires, hangs, .. } = state;
+    let State { disk, ran, nexuses, wires, hangs, failing, .. } = state;
     if command.cdb.first() == hangs.as_ref() {
         return false;
     }
@@ -411,8 +414,12 @@ fn run(state: &mut State, id: u32, command: &ScsiCommand) -> bool {
     wire.connection.take_data(command.task, command.expected_out as usize, |d: Vec<u8>| written.extend(d));
     *ran.entry(command.cdb[0]).or_default() += 1;
     let attention = nexuses.get_mut(&wire.tsih).is_some_and(|n| std::mem::take(&mut n.attention));
+    let fails = *failing > 0 && matches!(command.cdb[0], 0x2a | 0x8a);
     let answer = if attention {
         Err(Sense::new(SenseKey::UnitAttention, AdditionalSense::new(0x29, 0x07)))
+    } else if fails {
+        *failing -= 1;
+        Err(Sense::new(SenseKey::MediumError, AdditionalSense::new(0x0c, 0x00)))
     } else {
         execute(disk, &command.cdb, &written)
     };
