@@ -46,6 +46,7 @@ pub(super) async fn create(
     let mut done = Vec::new();
     let mut result = create_all(task, partition, first..=last.object, &mut done).await;
     if result.is_ok() {
+        task.created = true;
         task.complete();
         result = match count {
             1 => task.get(last).await,

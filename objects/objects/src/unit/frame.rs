@@ -97,6 +97,7 @@ impl<'a> Task<'a> {
         let mut change = Change::new();
         steps(self, &mut change)?;
         let applied = self.apply_with_attributes(plan.id, plan.of_type, change).await;
+        self.created |= applied.is_ok() && self.cdb.command.effect() == Effect::Creates;
         if matches!(plan.of_type, ObjectType::Root | ObjectType::Partition) {
             // Quotas came or went with the content.
             self.unit.policies.forget();

@@ -482,7 +482,7 @@ impl OsdUnit {
         // Objects that the command created count as not yet existing.
         let info = match id.object {
             0 => None,
-            _ if task.created => None,
+            _ if task.created && task.has_made(id) => None,
             _ => match self.store.object(id) {
                 Ok(info) => Some(info),
                 Err(crate::store::Error::NotFound(_)) => None,

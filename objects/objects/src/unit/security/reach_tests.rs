@@ -248,6 +248,30 @@ fn a_read_whose_reader_stalls_ends_with_its_permission() {
 }
 
 #[test]
+fn a_creation_that_waits_is_permitted_by_the_tag_that_permitted_it_before() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let tag = client.ask(Osd::SetAttributes(Id::partition(P)));
+    let tag = tag.set(partition_security::POLICY_TAG, &[0, 0, 0, 5]);
+    sealed(&client, tag, &partition(&manager, &client, |_| {})).good();
+    let mut capability = manager.capability(&client, ObjectType::User, Id::partition(P), Method::CmdRsp);
+    capability.policy_tag = 5;
+    let grant = manager.sign(&client, capability, &manager.working[1]);
+    let attributes = [1, 2].map(|number| AttributeId::new(Page(0x1_0000), number));
+    // It waits at each of the points at which it asks its initiator, and last for room for a list
+    // that is longer than a piece.
+    for free in 0..8 {
+        let requested = O + 10 + free as u64;
+        let mut create = client.ask(Osd::Create { partition: P, requested, count: 1 }).get(&attributes);
+        for attribute in attributes {
+            create = create.set(attribute, &[7; 60_000]);
+        }
+        let create = seal(&client, create, &grant);
+        let (_, outcome) = Client::end(client.start_late(&create.cdb, &create.out, 64 << 20, free, 1));
+        assert_eq!(outcome.status, scsi::Status::Good, "{free}: {:?}", outcome.sense);
+    }
+}
+
+#[test]
 fn a_capability_of_a_partition_is_none_of_an_object_that_is_not_there() {
     let (client, manager) = protected(Method::CmdRsp);
     let whole = partition(&manager, &client, |_| {});
