@@ -83,7 +83,9 @@ pub(crate) struct State {
     armed: bool,
     completions: Readable,
     events: Readable,
+    /// Memory that waiting work waits for. Below: memory for a receive, while none is posted.
     memory: Option<pool::AllocWait>,
+    receive_memory: Option<pool::AllocWait>,
     driver: Option<Waker>,
     /// The task that waits for a completion. Below: the tasks that wait until fewer than this
     /// number of bytes are queued.
@@ -135,6 +137,7 @@ impl State {
             completions: Readable::new(endpoint.completion_fd()).map_err(io)?,
             events: Readable::new(endpoint.id().channel().fd()).map_err(io)?,
             memory: None,
+            receive_memory: None,
             driver: None,
             waiter: None,
             drained: Vec::new(),
@@ -292,11 +295,8 @@ impl State {
                 }
                 Poll::Pending => {}
             }
-            if let Some(memory) = &mut self.memory {
-                if Pin::new(memory).poll(cx).is_ready() {
-                    self.memory = None;
-                    continue;
-                }
+            if is_there(&mut self.memory, cx) || is_there(&mut self.receive_memory, cx) {
+                continue;
             }
             if !self.driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 self.driver = Some(cx.waker().clone());
@@ -385,8 +385,9 @@ impl State {
         }
         if self.recv_wrs.is_empty() {
             // Without any receive the peer waits for this side, and this side must wait for memory.
-            if self.receives.is_empty() && self.memory.is_none() {
-                self.memory = Some(pool::alloc_wait(self.receive_size));
+            // Its work goes on meanwhile: the data that it holds may be that memory.
+            if self.receives.is_empty() && self.receive_memory.is_none() {
+                self.receive_memory = Some(pool::alloc_wait(self.receive_size));
             }
             return Ok(());
         }
@@ -520,6 +521,7 @@ impl State {
         self.receives.clear();
         self.reading = Chain::new();
         self.memory = None;
+        self.receive_memory = None;
         self.queued = 0;
     }
 
@@ -573,6 +575,15 @@ impl State {
         let waited = self.idle_since.map_or(Duration::MAX, |since| now.saturating_duration_since(since));
         self.usual_wait < WORTH_POLLING && waited < WORTH_POLLING
     }
+}
+
+/// Whether memory that was waited for is there: the next attempt takes it from the pool.
+fn is_there(memory: &mut Option<pool::AllocWait>, cx: &mut Context<'_>) -> bool {
+    let there = memory.as_mut().is_some_and(|memory| Pin::new(memory).poll(cx).is_ready());
+    if there {
+        *memory = None;
+    }
+    there
 }
 
 impl Work {
