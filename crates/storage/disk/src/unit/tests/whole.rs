@@ -100,9 +100,11 @@ struct Halves {
 /// Stops at the first poll.
 async fn stop_once() {
     let mut stopped = false;
-    std::future::poll_fn(|_| {
-        if std::mem::replace(&mut stopped, true) { Poll::Ready(()) } else { Poll::Pending }
-    })
+    std::future::poll_fn(
+        |_| {
+            if std::mem::replace(&mut stopped, true) { Poll::Ready(()) } else { Poll::Pending }
+        },
+    )
     .await;
 }
 
