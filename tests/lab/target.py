@@ -235,14 +235,15 @@ class Stag(Target):
 class Tgt(Target):
     """tgtd on a control channel of its own."""
 
-    channel = 0
+    # Up to 8 at a time in one process. tgtd takes channels below 32768.
+    channels = itertools.cycle(range(8))
 
     def admin(self, *words):
         return proc.run("tgtadm", "-C", self.channel, "--lld", "iscsi", *words, timeout=60)
 
     def start(self):
         proc.need("tgtd", "tgtadm")
-        Tgt.channel = self.channel = 100 + os.getpid() % 20000 + Tgt.channel % 7
+        self.channel = 100 + os.getpid() % 4000 * 8 + next(Tgt.channels)
         os.makedirs("/var/run/tgtd", exist_ok=True)
         log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
