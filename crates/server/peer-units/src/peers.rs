@@ -180,7 +180,7 @@ impl Peers {
         self.routes().has(unit, None);
     }
 
-    /// Another number than before: the unit has had another owner meanwhile.
+    /// How often the unit has changed its owner. If the number differs, another owner has had it.
     pub(crate) fn tenure(&self, unit: u32) -> u64 {
         self.routes().tenures.get(&unit).map_or(0, |(_, tenure)| *tenure)
     }

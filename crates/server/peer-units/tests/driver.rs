@@ -178,6 +178,20 @@ fn a_nexus_that_preempts_its_own_key_is_told_so() {
     });
 }
 
+/// Has the session of key 33 preempt and abort that of key 11, one of whose writes the medium
+/// holds. Returns the blocks of that write as they are after the GOOD.
+async fn preempted<U: LogicalUnit>(rig: &Rig, by: &Session<U>) -> Vec<u8> {
+    let mut list = [0; 24];
+    list[7] = 33;
+    list[15] = 11;
+    let (_, preempt) = by.start(&[0x5f, 5, 5, 0, 0, 0, 0, 0, 24, 0], &list, 0, false);
+    runtime::sleep(Duration::from_millis(200)).await;
+    assert!(!preempt.is_finished(), "a write of the victim may still change the medium");
+    rig.faults.release();
+    preempt.await.unwrap().good();
+    by.read(8, 512).await.good()
+}
+
 #[test]
 fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
     both(|rig: Rc<Rig>| async move {
@@ -189,15 +203,7 @@ fn preempt_and_abort_ends_writes_of_another_gateway_before_it_is_good() {
         let (wire, at_work) = victim.start(&cdb10(0x2a, 8, 1), &[9; 512], 0, false);
         soon(|| rig.faults.waiting() == 1).await;
         rig.faults.remove(rule);
-        let mut list = [0; 24];
-        list[7] = 33;
-        list[15] = 11;
-        let (_, preempt) = local.start(&[0x5f, 5, 5, 0, 0, 0, 0, 0, 24, 0], &list, 0, false);
-        runtime::sleep(Duration::from_millis(200)).await;
-        assert!(!preempt.is_finished(), "a write of the victim may still change the medium");
-        rig.faults.release();
-        preempt.await.unwrap().good();
-        let seen = local.read(8, 512).await.good();
+        let seen = preempted(&rig, &local).await;
         at_work.await.unwrap();
         assert!(wire.is_lost(), "its server answers nothing");
         assert_eq!(local.read(8, 512).await.good(), seen);
@@ -221,15 +227,7 @@ fn preempt_and_abort_ends_writes_of_a_gateway_that_was_taken_out_too() {
         rig.owners[0].members.store(false, Ordering::SeqCst);
         rig.owners[0].with(|host| host.forget(rig::FORWARDER)).await;
         rig.peers.leave();
-        let mut list = [0; 24];
-        list[7] = 33;
-        list[15] = 11;
-        let (_, preempt) = local.start(&[0x5f, 5, 5, 0, 0, 0, 0, 0, 24, 0], &list, 0, false);
-        runtime::sleep(Duration::from_millis(200)).await;
-        assert!(!preempt.is_finished(), "a write of the victim may still change the medium");
-        rig.faults.release();
-        preempt.await.unwrap().good();
-        let seen = local.read(8, 512).await.good();
+        let seen = preempted(&rig, &local).await;
         runtime::sleep(Duration::from_millis(200)).await;
         assert_eq!(local.read(8, 512).await.good(), seen);
         wire.abort();

@@ -217,7 +217,7 @@ fn finish(
     })
 }
 
-/// Makes changes of a file durable, unless the folder is asynchronous. They began when so many
+/// Makes changes of a file durable, unless the folder is asynchronous. They began when `failures`
 /// flushes of the folder had failed. Blocks.
 fn flush(base: &Base, node: &Node, failures: u64) -> Result<(), TreeError> {
     if base.durability.is_asynchronous() {

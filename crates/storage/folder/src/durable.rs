@@ -35,9 +35,11 @@ impl Durability {
         self.failures.load(Ordering::Acquire)
     }
 
-    /// Checks that no flush of a file has failed since there were so many failures. To be called
-    /// after a flush of the file: the system reports a failure to one flush only, and data of this
-    /// one may be lost.
+    /// Checks that no flush of a file has failed since [`Self::failures`] returned `failures`. Call
+    /// it after a flush of the file: the system reports lost data to one flush only.
+    ///
+    /// # Errors
+    /// EIO: data written since then may be lost.
     pub(crate) fn check(&self, node: &Node, failures: u64) -> Result<(), TreeError> {
         if node.failed() > failures { Err(TreeError::Io(libc::EIO)) } else { Ok(()) }
     }

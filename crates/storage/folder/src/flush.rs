@@ -26,8 +26,8 @@ pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Re
     group.flushed(start).await
 }
 
-/// The same for changes that began when so many flushes of the folder had failed. If another flush
-/// of the file has failed since, the changes may be lost.
+/// The same for changes that began when `failures` flushes of the folder had failed. If another
+/// flush of the file has failed since, the changes may be lost.
 ///
 /// # Errors
 /// That of the flush; EIO if another has failed.

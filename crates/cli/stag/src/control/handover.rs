@@ -56,7 +56,8 @@ const CLOSE: Duration = Duration::from_secs(20);
 const REOPEN: Duration = Duration::from_secs(60);
 /// Time for the new daemon to get ready, after which the old one continues.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time in which the new daemon gets ready, by its own clock. It began to count a little later.
+/// Time that the new daemon takes to get ready, by its own clock. It starts counting after the old
+/// one, and so stops before [`PATIENCE`] is over.
 const IN_TIME: Duration = Duration::from_secs(55);
 
 /// The new daemon's arguments.
@@ -191,7 +192,7 @@ pub fn give(
     let sanitized = || {
         let mut open = running.units.open.iter();
         let ((iqn, lun), _) = open.find(|(_, unit)| unit.is_sanitizing())?;
-        Some(format!("{iqn} LUN {lun} is being sanitized, which does not end before it is done"))
+        Some(format!("{iqn} LUN {lun} is being sanitized: upgrade when that has ended"))
     };
     if let Some(what) = sanitized() {
         return refuse(out, Kind::Refused, what);
@@ -468,7 +469,7 @@ impl Taken {
     /// Tells the other daemon that this one serves, so that it ends.
     ///
     /// # Errors
-    /// It has not waited for so long: it serves again, at the same sockets, and this one must not.
+    /// The other daemon has stopped waiting. It serves again, at the same sockets: this one must not.
     pub fn done(mut self) -> Result<(), Fault> {
         if self.told.is_some_and(|told| told.elapsed() >= IN_TIME) && !self.is_alone() {
             let what = format!(
@@ -483,7 +484,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Whether the other daemon has ended, and its end of the connection with it.
+    /// Whether the other daemon has ended: its end of the connection is closed.
     fn is_alone(&mut self) -> bool {
         use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
         let limited = self.stream.set_read_timeout(Some(Duration::from_millis(1)));

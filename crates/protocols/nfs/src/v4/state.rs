@@ -419,8 +419,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
-    /// Whether the client may open one more file: to be asked before a file is made, too. If the
-    /// client found no room only then, it would find its own file when it tries again.
+    /// Whether the client may have one more open. A server asks before it makes a file. Otherwise
+    /// OPEN would answer DELAY and leave the file behind, and the client's next try would fail.
     pub fn has_room(&self, client: ClientId) -> bool {
         self.holdings.has_room(client, &self.limits)
     }
