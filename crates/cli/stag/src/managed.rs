@@ -129,7 +129,7 @@ impl Document {
     /// As TOML, secrets included.
     ///
     /// # Errors
-    /// It contains null, or a number that TOML does not have.
+    /// It contains null, or a number that TOML does not have, or is too large to be read again.
     pub fn text(&self) -> Result<Text, String> {
         let text = self.written()?;
         self.read_again(&text)?;
@@ -150,7 +150,12 @@ impl Document {
     fn written(&self) -> Result<Text, String> {
         let text = toml::to_string(&self.tables).map(Text::new);
         let text = text.map_err(|error| format!("null and numbers above 2^63 are no values: {error}"))?;
-        Ok(Text::new(format!("{HEAD}{}", *text)))
+        let text = Text::new(format!("{HEAD}{}", *text));
+        // The next start would refuse the file, and serve nothing.
+        match text.len() as u64 > config::MAX_FILE {
+            true => Err(format!("it would have more than {} MiB", config::MAX_FILE >> 20)),
+            false => Ok(text),
+        }
     }
 
     /// Replaces the file at `path`, durably.
@@ -445,6 +450,18 @@ mod tests {
         assert_eq!(Document::read(&path).unwrap(), written, "a failed write changes nothing");
         std::fs::write(&path, "[[target").unwrap();
         assert!(matches!(Document::read(&path), Err(ManagedError::Unusable { .. })));
+    }
+
+    #[test]
+    fn a_document_that_the_next_start_could_not_read_is_refused() {
+        let large =
+            |bytes: usize| document(json!({ "target": [{ "iqn": "t", "alias": "x".repeat(bytes) }] }));
+        let most = usize::try_from(config::MAX_FILE).unwrap();
+        assert!(large(most).text().err().unwrap().contains("more than 8 MiB"));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.toml");
+        large(most - 1000).write(&path).unwrap();
+        assert!(Document::read(&path).is_ok());
     }
 
     #[test]
