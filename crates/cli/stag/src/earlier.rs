@@ -51,6 +51,21 @@ pub fn keep(path: &Path, generation: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Takes back what [`keep`] has done, after the document that was to replace the one at `path` could
+/// not be written. The old document is at `path` then, though the new one may have got there: a
+/// rename whose directory could not be synchronised.
+pub fn restore(path: &Path, generation: u64) {
+    let kept = file(path, generation);
+    // Two names of one file both stay: rename(2).
+    let restored = fs::rename(&kept, path).and_then(|()| match fs::remove_file(&kept) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    });
+    if let Err(error) = restored {
+        tracing::error!(path = %path.display(), %error, "the managed document may be that of a change that failed");
+    }
+}
+
 /// The documents that are kept, the latest first.
 ///
 /// # Errors
@@ -145,6 +160,23 @@ mod tests {
         assert!(found(&path, Some(7)).unwrap_err().contains("generation 7 is not kept"));
         let kept = fs::metadata(file(&path, 39)).unwrap();
         assert_eq!(kept.permissions().mode() & 0o777, 0o600, "it has secrets");
+    }
+
+    #[test]
+    fn a_document_that_could_not_be_written_leaves_the_one_before_and_nothing_to_undo() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.toml");
+        keep(&path, 1).unwrap();
+        document(1).write(&path).unwrap();
+        for new_is_there in [false, true] {
+            keep(&path, 2).unwrap();
+            if new_is_there {
+                document(2).write(&path).unwrap();
+            }
+            restore(&path, 2);
+            assert_eq!(Document::read(&path).unwrap(), document(1));
+            assert_eq!(generations(&path), [1]);
+        }
     }
 
     #[test]

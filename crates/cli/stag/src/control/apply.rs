@@ -249,7 +249,7 @@ pub fn apply(
     if let Some(text) = written {
         let kept = managed::path().and_then(|path| {
             earlier::keep(&path, now)?;
-            managed::write(&path, &text)
+            managed::write(&path, &text).inspect_err(|_| earlier::restore(&path, now))
         });
         kept.map_err(|error| {
             grown.into_iter().for_each(Grown::undo);
