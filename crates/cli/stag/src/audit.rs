@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -148,15 +148,27 @@ fn tail(path: &Path) -> io::Result<String> {
 fn append(path: &Path, line: &str) -> io::Result<()> {
     let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
     let open = || -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(nofollow).open(path)
+        OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(nofollow).open(path)
     };
     let mut file = open()?;
-    if file.metadata()?.len() >= LARGEST {
+    let mut length = file.metadata()?.len();
+    if length >= LARGEST {
         std::fs::rename(path, path.with_extension("log.1"))?;
-        file = open()?;
+        (file, length) = (open()?, 0);
     }
-    file.write_all(line.as_bytes())?;
-    file.sync_data()
+    // A full disk or a power cut may have cut the last line off.
+    let mut last = *b"\n";
+    if length > 0 {
+        file.read_exact_at(&mut last, length - 1)?;
+    }
+    let end = if last == *b"\n" { "" } else { "\n" };
+    file.write_all(format!("{end}{line}").as_bytes())?;
+    file.sync_data()?;
+    match path.parent() {
+        // Its name is to last, too.
+        Some(folder) if length == 0 => File::open(folder)?.sync_all(),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +228,21 @@ mod tests {
         let asked = audit.asked("a", "b", "c").unwrap();
         audit.ended(&asked, "done", Some(&json!("x".repeat(LONGEST))), None);
         assert!(std::fs::metadata(&path).unwrap().len() < 2000);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_does_not_take_the_next_one_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        std::fs::write(&path, "{\"event\":\"asked\",\"wh").unwrap();
+        let audit = Audit::at(Ok(path.clone()));
+        let asked = audit.asked("a", "b", "c").unwrap();
+        audit.ended(&asked, "done", None, None);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let whole: Vec<Value> =
+            text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let events: Vec<&Value> = whole.iter().map(|line| &line["event"]).collect();
+        assert_eq!(events, ["asked", "ended"], "{text}");
     }
 
     #[test]
