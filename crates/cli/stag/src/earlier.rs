@@ -89,6 +89,11 @@ fn listed(path: &Path) -> Vec<Earlier> {
     generations(path).into_iter().filter_map(one).collect()
 }
 
+/// The latest generation whose document is kept.
+pub fn latest() -> Option<u64> {
+    generations(&managed::path().ok()?).first().copied()
+}
+
 /// The document that was in force in `generation`; without it, the latest.
 ///
 /// # Errors

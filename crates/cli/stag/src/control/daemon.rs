@@ -12,6 +12,7 @@ use super::upgrade::Program;
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::door::Door;
+use crate::earlier;
 use crate::exports::Trees;
 use crate::health;
 use crate::health::monitor::Monitor;
@@ -74,10 +75,17 @@ pub struct Parts {
 impl Parts {
     /// Those of a daemon that starts.
     pub fn first(file: String, managed: Option<Document>) -> Self {
-        // Milliseconds: no daemon has changed more often than that.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { file, managed, generation: u64::try_from(now.as_millis()).unwrap_or(0) }
+        let now = u64::try_from(now.as_millis()).unwrap_or(0);
+        Self { file, managed, generation: first_generation(now, earlier::latest()) }
     }
+}
+
+/// The generation of a daemon that starts at `now`, milliseconds since 1970: no daemon has changed
+/// more often than that. After the clock was set back it follows that of the last change, before
+/// which the document of `kept` was in force.
+fn first_generation(now: u64, kept: Option<u64>) -> u64 {
+    kept.map_or(now, |kept| now.max(kept.saturating_add(2)))
 }
 
 impl Running {
@@ -154,5 +162,17 @@ impl Daemon {
     /// Locks the configuration against other changes.
     pub fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_grow_over_a_start_whose_clock_was_set_back() {
+        assert_eq!((first_generation(1000, None), first_generation(1000, Some(900))), (1000, 1000));
+        // The change after 5000 made 5001, which was in force last.
+        assert_eq!(first_generation(1000, Some(5000)), 5002);
     }
 }
