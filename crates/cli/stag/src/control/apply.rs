@@ -206,7 +206,14 @@ pub fn apply(
             Some(LoggedIn { target: session.target?, initiator: session.initiator, user: session.user })
         })
         .collect();
-    let plan = Plan::new(&running.config, &config, &fates, &sessions);
+    let mut plan = Plan::new(&running.config, &config, &fates, &sessions);
+    if let Some(path) = daemon.sandbox.out_of_reach(&config, &running.config) {
+        plan.refused.push(format!(
+            "{} is outside of the directories that the sandbox left in reach when the daemon started: \
+             restart it, have `stag serve --takeover` take its place, or add the directory to sandbox-directories",
+            path.display()
+        ));
+    }
     // Whoever asks for what is there gets it, and disturbs nobody's plan.
     let is_there = is_managed && written.is_none() && plan.is_empty();
     if dry_run || is_there {
@@ -217,14 +224,6 @@ pub fn apply(
         });
     }
     let refuse = |what: String| Fault::new(Kind::Refused, format!("{what}; nothing has been changed"));
-    if let Some(path) = daemon.sandbox.out_of_reach(&config) {
-        let what = format!(
-            "{} is outside of the directories that the sandbox left in reach when the daemon started: \
-             restart it, have `stag serve --takeover` take its place, or add the directory to sandbox-directories",
-            path.display()
-        );
-        return Err(refuse(what));
-    }
     if !plan.refused.is_empty() {
         return Err(refuse(plan.refused.join("; ")));
     }

@@ -1,5 +1,6 @@
 //! Landlock: the files and directories that the daemon can reach.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -94,13 +95,16 @@ impl Directories {
         &self.write
     }
 
-    /// The first path of `config` that is in none of the directories.
-    pub fn first_outside<'a>(&self, config: &'a Config) -> Option<&'a Path> {
+    /// The first path of `config` that is in none of the directories. Those that `now` has too
+    /// are not looked at: each costs system calls, and there may be thousands.
+    pub fn first_outside<'a>(&self, config: &'a Config, now: &Config) -> Option<&'a Path> {
+        let known: HashSet<&Path> = paths(now).collect();
+        let rooms: Vec<PathBuf> = self.write.iter().map(|room| resolved(room)).collect();
         let reached = |path: &Path| {
             let path = resolved(path);
-            self.write.iter().any(|room| path.starts_with(resolved(room)))
+            rooms.iter().any(|room| path.starts_with(room))
         };
-        paths(config).find(|path| !reached(path))
+        paths(config).find(|path| !known.contains(path) && !reached(path))
     }
 
     /// Confines the calling thread, and all that it starts from now on.
@@ -217,14 +221,15 @@ mod tests {
     #[test]
     fn a_unit_elsewhere_is_out_of_reach_through_links_too() {
         let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let before = Directories::of(&serving(&inside.path().join("a.img")), &[], &[]);
-        assert_eq!(before.first_outside(&serving(&inside.path().join("below/b.img"))), None);
+        let now = serving(&inside.path().join("a.img"));
+        let before = Directories::of(&now, &[], &[]);
+        assert_eq!(before.first_outside(&serving(&inside.path().join("below/b.img")), &now), None);
         let elsewhere = outside.path().join("b.img");
-        assert_eq!(before.first_outside(&serving(&elsewhere)), Some(elsewhere.as_path()));
+        assert_eq!(before.first_outside(&serving(&elsewhere), &now), Some(elsewhere.as_path()));
         std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
         let linked = inside.path().join("link/b.img");
-        assert_eq!(before.first_outside(&serving(&linked)), Some(linked.as_path()));
+        assert_eq!(before.first_outside(&serving(&linked), &now), Some(linked.as_path()));
         std::fs::write(&elsewhere, "").unwrap();
-        assert_eq!(before.first_outside(&serving(&linked)), Some(linked.as_path()));
+        assert_eq!(before.first_outside(&serving(&linked), &now), Some(linked.as_path()));
     }
 }

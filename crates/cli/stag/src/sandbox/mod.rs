@@ -57,9 +57,10 @@ impl Sandbox {
         }
     }
 
-    /// The first path of `config` that the sandbox denies until the next start.
-    pub fn out_of_reach<'a>(&self, config: &'a Config) -> Option<&'a Path> {
-        self.directories.as_ref()?.first_outside(config)
+    /// The first path of `config` that the sandbox denies until the next start. Those of `now`,
+    /// which is in force, are in use already.
+    pub fn out_of_reach<'a>(&self, config: &'a Config, now: &Config) -> Option<&'a Path> {
+        self.directories.as_ref()?.first_outside(config, now)
     }
 
     /// The enforced mechanisms, for `stag status`.

@@ -7,7 +7,9 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::command::{STAG, Server, fails, free_portal, path, reads_and_writes, said, wait_until};
+use crate::support::command::{
+    STAG, Server, fails, free_portal, path, reads_and_writes, said, stag, wait_until,
+};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -63,6 +65,10 @@ fn apply_says_what_the_sandbox_keeps_out_of_reach() {
         match reached {
             true => drop(said(&["apply", "--control", &socket, &file])),
             false => {
+                // A plan says so, too.
+                let planned = stag(&["apply", "--dry-run", "--control", &socket, &file]);
+                let told = String::from_utf8_lossy(&planned.stdout);
+                assert!(!planned.status.success() && told.contains("b.img is outside of the"), "{told}");
                 let told = fails(&["apply", "--control", &socket, &file], 1);
                 assert!(told.contains("b.img is outside of the directories"), "{told}");
                 said(&["info", server.iscsi(0)]);
