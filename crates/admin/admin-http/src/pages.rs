@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(1);
 struct Shared<S: Source> {
     source: Arc<S>,
     /// Held while a new picture is taken: requests that arrive meanwhile get that one.
-    latest: Mutex<Option<Arc<Taken<S>>>>,
+    latest: Arc<Mutex<Option<Arc<Taken<S>>>>>,
     /// Requests that the source may execute now.
     calls: Arc<Semaphore>,
     events: Arc<Events>,
@@ -36,25 +36,28 @@ struct Taken<S: Source> {
 
 impl<S: Source> Shared<S> {
     async fn picture(&self) -> Option<Arc<Taken<S>>> {
-        let mut latest = self.latest.lock().await;
+        let mut latest = self.latest.clone().lock_owned().await;
         if let Some(taken) = latest.as_ref().filter(|taken| taken.at.elapsed() < FRESH) {
             return Some(taken.clone());
         }
         // Free the old picture first: two in memory would be one too many.
         *latest = None;
         let source = self.source.clone();
-        let at = Instant::now();
-        let look = move || Taken { at, picture: source.look(), texts: Default::default() };
-        let taken = Arc::new(tokio::task::spawn_blocking(look).await.ok()?);
-        *latest = Some(taken.clone());
-        Some(taken)
+        // The lock goes along: a client that leaves must not let the next one begin another look.
+        let look = move || {
+            let at = Instant::now();
+            let taken = Arc::new(Taken { at, picture: source.look(), texts: Default::default() });
+            *latest = Some(taken.clone());
+            taken
+        };
+        tokio::task::spawn_blocking(look).await.ok()
     }
 }
 
 /// All pages.
 pub fn router<S: Source>(source: Arc<S>, events: Arc<Events>) -> Router {
     let calls = Arc::new(Semaphore::new(CALLS));
-    let shared = Arc::new(Shared { source, latest: Mutex::default(), calls, events });
+    let shared = Arc::new(Shared { source, latest: Arc::default(), calls, events });
     Router::new()
         .route("/metrics", get(metrics::<S>))
         .route("/healthz", get(health::<S>))

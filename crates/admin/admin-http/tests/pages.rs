@@ -1,12 +1,12 @@
 //! The pages as clients see them, and clients that break every rule.
 
 use std::io::{BufRead, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError::Disconnected;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use admin_http::exposition::Format;
@@ -20,6 +20,8 @@ struct Counted {
     looks: AtomicUsize,
     ill: AtomicBool,
     panics: AtomicBool,
+    /// A look lasts as long as this is held.
+    slow: Mutex<()>,
     executes: AtomicBool,
     strangers: Arc<AtomicBool>,
 }
@@ -30,7 +32,9 @@ impl Source for Counted {
 
     fn look(&self) -> usize {
         assert!(!self.panics.load(Ordering::SeqCst), "as the test wants");
-        self.looks.fetch_add(1, Ordering::SeqCst) + 1
+        let look = self.looks.fetch_add(1, Ordering::SeqCst) + 1;
+        drop(self.slow.lock().unwrap());
+        look
     }
 
     fn metrics(&self, picture: &usize, format: Format) -> String {
@@ -153,6 +157,28 @@ fn all_who_ask_within_a_second_share_one_look() {
     let most = began.elapsed().as_secs() as usize + 1;
     let looks = source.looks.load(Ordering::SeqCst);
     assert!((1..=most).contains(&looks), "{looks} looks in {most} s");
+}
+
+/// Each would take a thread that requests of the API need, and room in their queue.
+#[test]
+fn clients_that_leave_do_not_begin_a_look_each() {
+    let (source, _http, address) = served();
+    let slow = source.slow.lock().unwrap();
+    for _ in 0..20 {
+        let mut stream = connect(address);
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        while source.looks.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // Time for the server to read the request.
+        std::thread::sleep(Duration::from_millis(5));
+        stream.shutdown(Shutdown::Write).unwrap();
+        // The server has noticed that the client is gone when it closes.
+        let _ = stream.read(&mut [0]);
+    }
+    assert_eq!(source.looks.load(Ordering::SeqCst), 1);
+    drop(slow);
+    assert_eq!(status(&get(address, "/healthz")), 200);
 }
 
 #[test]
