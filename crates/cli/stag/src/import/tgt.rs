@@ -13,6 +13,34 @@ const MOST_FILES: usize = 1000;
 /// tgtd's own portals, where targets.conf has none.
 const PORTALS: [&str; 2] = ["0.0.0.0:3260", "[::]:3260"];
 
+/// Directives that are carried over: outside of targets, in a target, and in both of a target and a
+/// store.
+const OUTSIDE: [&str; 3] = ["default-driver", "incomingdiscoveryuser", "outgoingdiscoveryuser"];
+const OF_TARGET: [&str; 8] = [
+    "driver",
+    "controller_tid",
+    "initiator-address",
+    "initiator-name",
+    "incominguser",
+    "outgoinguser",
+    "backing-store",
+    "direct-store",
+];
+const OF_STORE: [&str; 12] = [
+    "device-type",
+    "bs-type",
+    "block-size",
+    "readonly",
+    "removable",
+    "thin_provisioning",
+    "write-cache",
+    "scsi_sn",
+    "vendor_id",
+    "product_id",
+    "product_rev",
+    "lun",
+];
+
 /// Directives of a section, or of all that stands outside of one.
 #[derive(Debug, Default)]
 struct Section {
@@ -32,6 +60,14 @@ impl Section {
     fn last(&self, name: &str) -> Option<&str> {
         self.all(name).last()
     }
+
+    /// Notes the directives that are in none of `known`. Their values may be secret.
+    fn note_others(&self, whose: &str, known: &[&[&str]], imported: &mut Imported) {
+        let is_known = |name: &str| known.iter().any(|names| names.contains(&name));
+        for (name, _) in self.values.iter().filter(|(name, _)| !is_known(name)) {
+            imported.note(format!("{whose}: the directive {name}"));
+        }
+    }
 }
 
 pub(super) fn read(text: &str, path: &Path, ignore_addresses: bool) -> Result<Imported, String> {
@@ -43,6 +79,7 @@ pub(super) fn read(text: &str, path: &Path, ignore_addresses: bool) -> Result<Im
         discovery: chap(&all, "incomingdiscoveryuser", "outgoingdiscoveryuser"),
         ..Imported::default()
     };
+    all.note_others("outside of targets", &[&OUTSIDE], &mut imported);
     let mut targets: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();
     for (name, section) in &all.sections {
         match name.as_str() {
@@ -195,6 +232,7 @@ fn target(
             .collect(),
         units: Vec::new(),
     };
+    part.note_others(iqn, &[&OF_TARGET, &OF_STORE], imported);
     let none = Section::default();
     let mut stores: Vec<(&str, &str, &Section)> = Vec::new();
     for (kind, store) in &part.sections {
@@ -207,6 +245,7 @@ fn target(
     let numbers = stores.iter().filter_map(|(.., store)| store.last("lun")?.parse().ok());
     let mut taken: Vec<u16> = numbers.collect();
     for (kind, path, store) in stores {
+        store.note_others(&format!("{iqn}, {path}"), &[&OF_STORE], imported);
         let lun = match store.last("lun") {
             Some(lun) => lun.parse().map_err(|_| format!("lun {lun} of {path} is no number"))?,
             // LUN 0 is tgt's controller.
@@ -333,6 +372,21 @@ mod tests {
         let all = read(&text, Path::new("/x"), true).unwrap();
         assert_eq!((all.targets.len(), all.notes.len()), (2, 1));
         assert_eq!(imported(&text.replace("192.0.2.0/24", "ALL")).targets.len(), 2);
+    }
+
+    #[test]
+    fn directives_that_mean_nothing_here_are_told() {
+        let text = TWO
+            .replace("default-driver iscsi", "default-driver iscsi\ncontrol-port 1")
+            .replace("lun 1", "lun 1\nbsoflags sync")
+            .replace("vendor_id ACME", "vendor_id ACME\nMaxBurstLength 65536\nMaxBurstLength 65536");
+        let notes = imported(&text).notes;
+        let told = [
+            "outside of targets: the directive control-port",
+            "iqn.2026-01.org.example:a: the directive maxburstlength",
+            "iqn.2026-01.org.example:a, /srv/y.img: the directive bsoflags",
+        ];
+        assert_eq!(notes, told);
     }
 
     #[test]
