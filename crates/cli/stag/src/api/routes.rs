@@ -336,7 +336,7 @@ pub const ROUTES: &[Route] = &[
     },
     look("/doctor", "What `stag doctor` finds out about this machine", |daemon, _| {
         let running = daemon.running();
-        let findings = doctor::of_daemon(&running.config);
+        let findings = doctor::of_daemon(&running.config, daemon.core.backend());
         Ok(Looked { generation: running.parts.generation, value: json!({ "findings": findings }) })
     }),
     look("/openapi.json", "This API as an OpenAPI document", |daemon, _| {

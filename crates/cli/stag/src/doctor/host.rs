@@ -20,7 +20,8 @@ const DESCRIPTORS: u64 = 4096;
 /// Memory that RDMA devices need to pin for their buffers, bytes.
 const LOCKED: u64 = 64 << 20;
 
-pub(super) fn look(files: &Files, config: &Config) -> Vec<Finding> {
+/// `own`: the runtime of this process, if it is the daemon itself.
+pub(super) fn look(files: &Files, config: &Config, own: Option<Backend>) -> Vec<Finding> {
     let allowed = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
     let cores = match config.daemon.cores {
         0 => u64::from(allowed),
@@ -28,7 +29,8 @@ pub(super) fn look(files: &Files, config: &Config) -> Vec<Finding> {
     };
     let mut findings = vec![
         kernel(files),
-        backend(config.daemon.runtime),
+        // A daemon's filter of system calls lets it make no second one.
+        own.map_or_else(|| backend(config.daemon.runtime), |own| running(own, config.daemon.runtime)),
         processors(files, cores),
         memory(files, cores, config),
     ];
@@ -91,6 +93,18 @@ fn backend(wanted: Backend) -> Finding {
             Finding { remedy: None, ..Finding::critical("runtime", error.to_string(), "") }
         }
         Err(error) => Finding::critical("runtime", error.to_string(), "stag serve will fail in the same way"),
+    }
+}
+
+/// The runtime that a daemon has.
+fn running(own: Backend, wanted: Backend) -> Finding {
+    match own {
+        Backend::Epoll if wanted != Backend::Epoll => Finding::warning(
+            "runtime",
+            "the daemon runs on epoll, where files cost more processor time: its log says why",
+            "allow io_uring, and restart it",
+        ),
+        _ => Finding::ok("runtime", format!("the daemon runs on {}", own.name())),
     }
 }
 

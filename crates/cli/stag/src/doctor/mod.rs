@@ -98,7 +98,7 @@ pub fn command(args: &Doctor) -> Exit {
         Err(exit) => return exit,
     };
     let daemon = daemon(args);
-    let mut findings = look(&config, daemon.as_ref().map(|daemon| daemon.pid));
+    let mut findings = look(&config, daemon.as_ref().map(|daemon| daemon.pid), None);
     findings.extend(daemon.as_ref().map(running));
     let text = match args.json {
         true => format!("{:#}\n", serde_json::json!({ "findings": findings })),
@@ -108,10 +108,11 @@ pub fn command(args: &Doctor) -> Exit {
     out::print(&text).or(if worst == Some(Level::Critical) { Exit::Failed } else { Exit::Done })
 }
 
-/// All checks for what `config` says. `daemon`: the process of the daemon that runs already.
-fn look(config: &Config, daemon: Option<u32>) -> Vec<Finding> {
+/// All checks for what `config` says. `daemon`: the process of the daemon that runs already; `own`:
+/// the runtime of this process, if it is that daemon.
+fn look(config: &Config, daemon: Option<u32>, own: Option<runtime::Backend>) -> Vec<Finding> {
     let files = Files { root: "/".into() };
-    let mut findings = host::look(&files, config);
+    let mut findings = host::look(&files, config, own);
     findings.extend(network::look(&files, config, daemon));
     findings.extend(initiator::look(&files));
     findings.extend(advice::warnings(config).into_iter().map(|warning| Finding {
@@ -123,10 +124,10 @@ fn look(config: &Config, daemon: Option<u32>) -> Vec<Finding> {
     findings
 }
 
-/// The checks of a daemon that runs, by itself.
+/// The checks of a daemon that runs on `own`, by itself.
 #[cfg(feature = "http")]
-pub fn of_daemon(config: &Config) -> serde_json::Value {
-    serde_json::json!(look(config, Some(std::process::id())))
+pub fn of_daemon(config: &Config, own: runtime::Backend) -> serde_json::Value {
+    serde_json::json!(look(config, Some(std::process::id()), Some(own)))
 }
 
 /// The daemon that runs, if it answers.

@@ -250,6 +250,17 @@ fn a_plan_changes_nothing_and_a_change_on_an_older_generation_is_refused() {
     assert!(!managed.log().iter().any(|line| line["what"].as_str().is_some_and(|it| it.contains("drain"))));
 }
 
+/// Its filter of system calls lets it make no other one, from which it could tell.
+#[test]
+fn the_daemons_doctor_tells_the_runtime_that_it_runs_on() {
+    let managed = Managed::start();
+    let status = managed.get("/status");
+    let found = managed.get("/doctor");
+    let own = found["findings"].as_array().unwrap().iter().find(|one| one["about"] == "runtime").unwrap();
+    let told = format!("the daemon runs on {}", status["runtime"].as_str().unwrap());
+    assert!(own["what"].as_str().unwrap().starts_with(&told), "{own}");
+}
+
 #[test]
 fn without_a_token_nobody_gets_anything_and_a_role_bounds_what_one_gets() {
     let managed = Managed::start();
