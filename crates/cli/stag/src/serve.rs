@@ -120,6 +120,7 @@ fn run(args: &Serve, mut config: Config, ring: &Runtime, signals: &Signals) -> E
             Err(error) => return failed(error, None),
         };
     }
+    let inherited: Vec<SocketAddr> = sockets.iter().map(|(asked, _)| *asked).collect();
     // Before any other thread starts, since threads inherit it.
     let mut sandbox = Sandbox::enter(&config, &own_directories(socket.as_ref()), &own_files(args));
     let served = taken.as_mut().map(|taken| std::mem::take(&mut taken.served)).unwrap_or_default();
@@ -232,15 +233,15 @@ fn run(args: &Serve, mut config: Config, ring: &Runtime, signals: &Signals) -> E
         Ok(portmapper) => portmapper,
         Err(error) => return failed(format_args!("rpcbind has no thread: {error}"), None),
     };
-    supervisor.keep(&daemon.core.listening_sockets());
+    let listening = daemon.core.listening_sockets();
+    supervisor.let_go(inherited, &listening);
+    supervisor.keep(&listening);
+    drop(listening);
     supervisor.tell("READY=1");
     let watchdog = supervisor.watchdog(core.handle());
     let signal = loop {
         match ring.block_on(signals.next()) {
-            Ok(Signal::Hangup) if args.config.is_some() => {
-                reload(&daemon, args.clone());
-                supervisor.keep(&daemon.core.listening_sockets());
-            }
+            Ok(Signal::Hangup) if args.config.is_some() => reload(&daemon, args.clone()),
             Ok(signal) => break signal,
             Err(error) => {
                 tracing::error!(%error, "signals cannot be received any more; ending");

@@ -81,12 +81,31 @@ impl Supervisor {
         let Some(socket) = &self.0 else { return };
         // An older socket of the same name belongs to this daemon now, or is closed.
         for (asked, listener) in sockets {
-            let name = name(*asked);
-            self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
-            if let Err(error) = send(socket, &format!("FDSTORE=1\nFDNAME={name}"), listener.as_fd()) {
+            self.forget(*asked);
+            let state = format!("FDSTORE=1\nFDNAME={}", name(*asked));
+            if let Err(error) = send(socket, &state, listener.as_fd()) {
                 tracing::debug!(%error, %asked, "the service manager does not keep the socket");
             }
         }
+    }
+
+    /// Has it close its copies of the sockets of `before` that are of no portal `now`: they would
+    /// listen, and clients wait there for an answer that never comes.
+    pub fn let_go(&self, before: impl IntoIterator<Item = SocketAddr>, now: &[(SocketAddr, Arc<OwnedFd>)]) {
+        let is_gone = |asked: &SocketAddr| now.iter().all(|(other, _)| other != asked);
+        before.into_iter().filter(is_gone).for_each(|asked| self.forget(asked));
+    }
+
+    /// Has it keep the sockets of `now`, where it has kept those of `before`.
+    pub fn follow(&self, before: &[(SocketAddr, Arc<OwnedFd>)], now: &[(SocketAddr, Arc<OwnedFd>)]) {
+        self.let_go(before.iter().map(|(asked, _)| *asked), now);
+        let is_kept = |socket: &Arc<OwnedFd>| before.iter().any(|(_, other)| Arc::ptr_eq(socket, other));
+        let new: Vec<_> = now.iter().filter(|(_, socket)| !is_kept(socket)).cloned().collect();
+        self.keep(&new);
+    }
+
+    fn forget(&self, asked: SocketAddr) {
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}", name(asked)));
     }
 }
 
@@ -171,6 +190,31 @@ mod tests {
         ping();
         drop(watchdog);
         server.stop(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_manager_keeps_the_sockets_of_the_portals_that_there_are() {
+        let (manager, own) = UnixDatagram::pair().unwrap();
+        let socket = |port: u16| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            (SocketAddr::from(([127, 0, 0, 1], port)), Arc::new(OwnedFd::from(listener)))
+        };
+        let [gone, stays, new] = [1, 2, 3].map(socket);
+        Supervisor(Some(own)).follow(&[gone, stays.clone()], &[stays, new]);
+        manager.set_nonblocking(true).unwrap();
+        let told = std::iter::from_fn(|| {
+            let mut text = [0; 64];
+            let len = manager.recv(&mut text).ok()?;
+            Some(String::from_utf8_lossy(&text[..len]).into_owned())
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [
+                "FDSTOREREMOVE=1\nFDNAME=portal-127.0.0.1_1",
+                "FDSTOREREMOVE=1\nFDNAME=portal-127.0.0.1_3",
+                "FDSTORE=1\nFDNAME=portal-127.0.0.1_3"
+            ]
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::exit::Exit;
 use crate::exports;
 use crate::managed::{self, Document};
 use crate::out;
+use crate::supervisor::Supervisor;
 use crate::units::{Grown, Units};
 use crate::{args, convert};
 
@@ -256,7 +257,10 @@ pub fn apply(
         })?;
     }
     progress(json!({ "step": "changing what is served" }));
+    let listened = daemon.core.listening_sockets();
     let applied = change.commit();
+    Supervisor::find().follow(&listened, &daemon.core.listening_sockets());
+    drop(listened);
     if let (Some(gateway), Some(shared)) = (daemon.gateways(), &units.shared) {
         shared.follow(gateway, &config);
     }
