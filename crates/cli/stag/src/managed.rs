@@ -501,6 +501,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_taken_apart_and_joined_again_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "correct horse battery").unwrap();
+        let users = json!([{ "name": "a", "secret-file": secret }]);
+        let mut managed = target("iqn.2026-01.org.example:M", "mem:1M");
+        managed["auth"] = json!({ "users": users });
+        let managed = json!({ "target": [managed] });
+        let config = joined("", managed.clone()).unwrap();
+        assert_eq!(config.secret_files, [secret]);
+        let document = document(managed);
+        assert_eq!(document.join(document.without(&config), "stag.toml").unwrap().0, config);
+    }
+
+    #[test]
     fn the_same_in_both_is_an_error_that_names_both_places() {
         let file = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n[[target.unit]]\nlun = 0\npath = \"/srv/a\"\n\
                     [[export]]\nname = \"/x\"\npath = \"/srv/tree\"\n";

@@ -37,6 +37,9 @@ impl Config {
         self.targets.extend(more.targets);
         self.exports.extend(more.exports);
         self.secret_files.extend(more.secret_files);
+        // What is left of a configuration without its document still has the document's.
+        self.secret_files.sort_unstable();
+        self.secret_files.dedup();
         for medium in self.media_of_two() {
             let what = "give each unit its own file, or make both read-only with ro = true";
             twice.push(format!("units use {} in {places}: {what}", medium.display()));
