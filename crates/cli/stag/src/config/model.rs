@@ -1,7 +1,7 @@
 //! What a configuration says, each setting once: its name, type, default, range, when it applies,
 //! and what it does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -124,13 +124,15 @@ impl Config {
 
     /// An export that wants of a directory what another one does not, and what that is.
     pub fn contradicting_export(&self) -> Option<(&Export, String)> {
-        self.exports.iter().enumerate().find_map(|(at, export)| {
+        let mut first: HashMap<&Shown, &Export> = HashMap::new();
+        self.exports.iter().find_map(|export| {
             let directory = export.shown.below()?;
-            let other = self.exports[..at]
-                .iter()
-                .find(|other| other.shown == export.shown && other.asynchronous != export.asynchronous)?;
-            let path = directory.display();
-            Some((export, format!("{path} is exported with `async` and without: see {}", other.name)))
+            let other = *first.entry(&export.shown).or_insert(export);
+            let what = || {
+                let path = directory.display();
+                format!("{path} is exported with `async` and without: see {}", other.name)
+            };
+            (other.asynchronous != export.asynchronous).then(|| (export, what()))
         })
     }
 

@@ -1,12 +1,13 @@
 //! The differences between two configurations in plain words: additions, removals, changes, and the
 //! initiators that each disturbs.
 
+use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::settings::{Applies, Difference, Group};
-use crate::config::{Acl, Alua, Client, Config, GatewayMember, Gateways, Target};
+use crate::config::{Acl, Alua, Client, Config, Export, GatewayMember, Gateways, Target};
 use crate::convert;
 use crate::gateways;
 use crate::unit::UnitSpec;
@@ -231,12 +232,13 @@ impl Plan {
             differences.filter(|found| !["listen", "verbs"].contains(&found.setting.name)).collect()
         });
         let stale = || Some("the handles that its clients have become stale".to_owned());
-        for export in old.exports.iter().filter(|one| !new.exports.iter().any(|n| n.name == one.name)) {
+        let (olds, news) = (by_export(old), by_export(new));
+        for export in old.exports.iter().filter(|one| !news.contains_key(one.name.as_str())) {
             self.add(Kind::Removed, format!("export {}", export.name), stale());
         }
         for export in &new.exports {
             let what = format!("export {}", export.name);
-            let Some(before) = old.exports.iter().find(|one| one.name == export.name) else {
+            let Some(before) = olds.get(export.name.as_str()) else {
                 self.add(Kind::Added, what, None);
                 continue;
             };
@@ -350,7 +352,8 @@ impl Plan {
     fn units(&mut self, old: &Target, new: &Target, fates: &HashMap<Place, Fate>, sessions: &Sessions) {
         let name = &new.iqn;
         let iqn = units::name(name);
-        let who = initiators(sessions, name, |_| true);
+        // Only a target that changes asks for them.
+        let who = LazyCell::new(|| initiators(sessions, name, |_| true));
         let told = || (!who.is_empty()).then(|| format!("{} told by unit attention", people(&who)));
         let before: HashMap<u16, &UnitSpec> = old.units.iter().map(|unit| (unit.lun, &unit.spec)).collect();
         let now: HashSet<u16> = new.units.iter().map(|unit| unit.lun).collect();
@@ -414,6 +417,10 @@ fn key(target: &Target) -> String {
 
 fn by_name(config: &Config) -> HashMap<String, &Target> {
     config.targets.iter().map(|target| (key(target), target)).collect()
+}
+
+fn by_export(config: &Config) -> HashMap<&str, &Export> {
+    config.exports.iter().map(|export| (export.name.as_str(), export)).collect()
 }
 
 fn initiators(sessions: &Sessions, target: &str, which: impl Fn(&LoggedIn) -> bool) -> Vec<String> {

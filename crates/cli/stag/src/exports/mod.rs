@@ -164,17 +164,12 @@ impl Trees {
 
 /// The key of an export's tree. All exports of a directory share one tree, which keeps its files'
 /// state. Each export in memory has its own.
-fn asked(export: &Export) -> (String, Shown) {
+pub fn asked(export: &Export) -> (String, Shown) {
     let own = match export.shown {
         Shown::Memory(_) => export.name.clone(),
         Shown::Directory(_) => String::new(),
     };
     (own, export.shown.clone())
-}
-
-/// Whether two exports show the same tree.
-pub fn is_same(one: &Export, other: &Export) -> bool {
-    asked(one) == asked(other)
 }
 
 fn open(export: &Export) -> Result<Open, String> {

@@ -115,18 +115,22 @@ pub fn members<'a>(config: &'a Config, units: &'a Units, trees: &'a Trees) -> Ve
             }
         }
     }
-    for (at, export) in config.exports.iter().enumerate() {
-        let shows_it = |other: &&crate::config::Export| exports::is_same(other, export);
-        if config.exports[..at].iter().any(|other| shows_it(&other)) {
-            continue;
+    // The first export of each tree, and whether a client may write through any of them.
+    let (mut shown, mut places) = (Vec::new(), HashMap::new());
+    for export in &config.exports {
+        let at = *places.entry(exports::asked(export)).or_insert(shown.len());
+        match shown.get_mut(at) {
+            None => shown.push((export, export.is_writable())),
+            Some((_, is_writable)) => *is_writable |= export.is_writable(),
         }
-        let is_writable = config.exports[at..].iter().filter(shows_it).any(|export| export.is_writable());
-        members.extend(trees.medium(export, is_writable).map(|medium| Member {
+    }
+    members.extend(shown.into_iter().filter_map(|(export, is_writable)| {
+        Some(Member {
             served: Served::Export { export: export.name.clone() },
             path: export.shown.to_string(),
-            medium,
-        }));
-    }
+            medium: trees.medium(export, is_writable)?,
+        })
+    }));
     members
 }
 
@@ -211,7 +215,33 @@ fn real_path(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Client, Export};
+    use crate::export::Shown;
     use crate::unit;
+
+    #[test]
+    fn a_folder_of_several_exports_is_there_once_and_writable_if_one_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let export = |name: &str, read_only| Export {
+            name: name.into(),
+            shown: Shown::Directory(directory.path().to_owned()),
+            clients: vec![Client { read_only, ..Client::default() }],
+            ..Export::default()
+        };
+        let memory = Export { name: "/m".into(), shown: Shown::Memory(1 << 20), ..Export::default() };
+        let exports = vec![export("/a", true), memory, export("/b", false)];
+        let config = Config { exports, ..Config::default() };
+        let (units, trees) = (Units::default(), Trees::default().next(&config).unwrap());
+        let found = members(&config, &units, &trees);
+        let found = found.iter().map(|member| match member.medium {
+            Medium::Folder(_, is_writable) | Medium::Memory(.., is_writable) => {
+                (member.served.to_string(), is_writable)
+            }
+            Medium::Unit(_) | Medium::Closed(_) => (member.served.to_string(), false),
+        });
+        let wanted = [("export /a".to_owned(), true), ("export /m".to_owned(), true)];
+        assert_eq!(found.collect::<Vec<_>>(), wanted);
+    }
 
     #[test]
     fn a_mark_is_kept_beside_its_medium_and_in_the_state_directory() {
