@@ -1,7 +1,8 @@
 //! Threads for calls that block, pinned to no core.
 //!
 //! The threads that librados starts inherit the processors of the thread that connects, and a core
-//! is pinned to one.
+//! is pinned to one. Such threads have the processors of the process' first thread, which is no
+//! core: those that the administrator has given the process.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -64,14 +65,16 @@ pub fn start(f: impl FnOnce() + Send + 'static) -> bool {
 
 /// Lets this thread run on all processors that the process may have.
 fn leave_cores() {
-    // SAFETY: the set is plain bits and outlives the call. The kernel takes away those processors
-    // that the process may not have.
-    let all = unsafe {
+    // SAFETY: the set is plain bits and outlives the calls. The process' id is that of its first
+    // thread.
+    let done = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+        match libc::sched_getaffinity(libc::getpid(), size_of_val(&set), &raw mut set) {
+            0 => libc::sched_setaffinity(0, size_of_val(&set), &raw const set),
+            error => error,
+        }
     };
-    if all != 0 {
+    if done != 0 {
         tracing::debug!(error = %std::io::Error::last_os_error(), "a thread for Ceph stays on its processors");
     }
 }
@@ -89,20 +92,38 @@ mod tests {
         }
     }
 
+    /// Pins a thread to the processor of this one; 0 is this one. Returns the processors that it
+    /// had.
+    fn pin(thread: libc::pid_t) -> libc::cpu_set_t {
+        // SAFETY: the sets are plain bits and outlive the calls.
+        unsafe {
+            let (mut before, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
+            assert_eq!(libc::sched_getaffinity(thread, size_of_val(&before), &raw mut before), 0);
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut one);
+            assert_eq!(libc::sched_setaffinity(thread, size_of_val(&one), &raw const one), 0);
+            before
+        }
+    }
+
     #[test]
-    fn a_thread_started_by_a_pinned_one_has_all_processors() {
+    fn a_thread_started_by_a_pinned_one_has_the_processors_of_the_process() {
         let all = processors();
-        let seen = std::thread::spawn(move || {
-            // SAFETY: the set is plain bits and outlives the calls.
-            unsafe {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-                assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
-            }
-            assert_eq!(processors(), 1);
-            run("looking", Duration::from_secs(60), processors).unwrap()
-        });
-        assert_eq!(seen.join().unwrap(), all);
+        let seen = || run("looking", Duration::from_secs(60), processors).unwrap();
+        std::thread::spawn(move || {
+            pin(0);
+            assert_eq!((processors(), seen()), (1, all));
+            // As by taskset, or CPUAffinity= of systemd.
+            // SAFETY: it takes nothing.
+            let process = unsafe { libc::getpid() };
+            let before = pin(process);
+            let few = seen();
+            // SAFETY: the set is plain bits and outlives the call.
+            let restored =
+                unsafe { libc::sched_setaffinity(process, size_of_val(&before), &raw const before) };
+            assert_eq!((few, restored), (1, 0));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]
