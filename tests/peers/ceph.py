@@ -451,6 +451,33 @@ def refusals(lab):
     cluster.rbd("rm", unlocked)
 
 
+def spoilt_settings(lab):
+    """librbd prefers settings of an image and its pool to a client's: those that lose writes are refused, with what to do; the
+    image's own go before the pool's."""
+    cluster = ceph.cluster(lab)
+    cluster.command("osd", "pool", "create", "spoilt")
+    cluster.rbd("pool", "init", "spoilt")
+    image = "spoilt/image"
+    cluster.rbd("create", image, "--size", "16M")
+
+    def refused(name, needed):
+        printed = proc.run(Stag.binary, "serve", "--control", "none", "--listen", f"127.0.0.1:{proc.free_port()}",
+                           f"rbd:{image},ceph-conf={cluster.conf}", ok=None, timeout=60)
+        expect(printed.code not in (0, None) and f"rbd config image set {image} {name} {needed}" in printed, f"with another {name}: {printed}")
+
+    for name, value, needed in (("rbd_cache", "true", "false"), ("rbd_persistent_cache_mode", "ssd", "disabled"),
+                                ("rbd_blocklist_on_break_lock", "false", "true")):
+        cluster.rbd("config", "image", "set", image, name, value)
+        refused(name, needed)
+        cluster.rbd("config", "image", "remove", image, name)
+    cluster.rbd("config", "pool", "set", "spoilt", "rbd_cache", "true")
+    refused("rbd_cache", "false")
+    cluster.rbd("config", "image", "set", image, "rbd_cache", "false")
+    with lab.serve(Unit(path=f"rbd:{image}", options=f"ceph-conf={cluster.conf}")) as target, wire.session(target) as session:
+        session.write(0, bytes(4096))
+    cluster.rbd("rm", image)
+
+
 def replaced(lab):
     """A cluster that has lost a daemon fails no case after that."""
     lost = ceph.cluster(lab)
@@ -466,6 +493,7 @@ CASES = [
     ("the cluster serves images to Ceph's own tools", of_its_own),
     *ceph_traps.CASES,
     ("images that cannot be served are refused with what to do", refusals),
+    ("an image whose settings lose writes is refused with what to do", spoilt_settings),
     ("QEMU's patterns, discards and our verified load are what `rbd export` finds", blocks),
     ("snapshots are read-only units of their own", snapshots),
     ("an image keeps its identity, and another one has another", identity),

@@ -20,9 +20,10 @@ pub struct Login {
 }
 
 /// Settings that no ceph.conf may change.
-const SETTINGS: [(&CStr, &CStr); 5] = [
+const SETTINGS: [(&CStr, &CStr); 6] = [
     // A cache of this client makes FUA a lie.
     (c"rbd_cache", c"false"),
+    (c"rbd_persistent_cache_mode", c"disabled"),
     // Memory that is sent may change.
     (c"rbd_disable_zero_copy_writes", c"true"),
     // Who takes the lock of a dead client makes sure that nothing of it arrives later.
@@ -65,6 +66,16 @@ pub(crate) fn c_string(name: &str) -> Result<CString, Error> {
 pub(crate) fn text(buffer: &[u8]) -> String {
     let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
     String::from_utf8_lossy(&buffer[..end]).into_owned()
+}
+
+/// The value that a setting of an image must have, if `found` is another one.
+pub(crate) fn needed(name: &str, found: &str) -> Option<&'static str> {
+    let (_, needed) = SETTINGS.into_iter().find(|(setting, _)| setting.to_bytes() == name.as_bytes())?;
+    let needed = needed.to_str().unwrap_or_default();
+    // A number is a truth, too.
+    let truth = found.parse::<i64>().map(|number| if number == 0 { "false" } else { "true" });
+    let is_same = found.eq_ignore_ascii_case(needed) || truth == Ok(needed);
+    (!is_same).then_some(needed)
 }
 
 /// Connections of this process.
@@ -318,7 +329,8 @@ mod tests {
         // Without Ceph's libraries the suite `ceph` still has a ceph.conf that spoils all of it.
         let Ok(library) = library::library() else { return };
         let conf = std::env::temp_dir().join(format!("stag-ceph-conf-{}", std::process::id()));
-        let spoilt = "[client]\nrbd_cache = true\nrbd_disable_zero_copy_writes = false\n\
+        let spoilt = "[client]\nrbd_cache = true\nrbd_persistent_cache_mode = ssd\n\
+                      rbd_disable_zero_copy_writes = false\n\
                       rbd_blocklist_on_break_lock = false\nrados_mon_op_timeout = 0\n\
                       client_mount_timeout = 300\nrados_osd_op_timeout = 0\n";
         std::fs::write(&conf, spoilt).unwrap();
@@ -329,6 +341,23 @@ mod tests {
             let (found, value) = (library::setting(made.cluster, name), value.to_str().unwrap());
             let same_number = found.parse::<f64>().is_ok_and(|found| Ok(found) == value.parse());
             assert!(found == value || same_number, "{name:?} is {found}");
+        }
+    }
+
+    #[test]
+    fn an_image_has_no_setting_that_a_gateway_rests_on() {
+        for (name, found, value) in [
+            ("rbd_cache", "true", Some("false")),
+            ("rbd_cache", "1", Some("false")),
+            ("rbd_cache", "False", None),
+            ("rbd_cache", "0", None),
+            ("rbd_blocklist_on_break_lock", "false", Some("true")),
+            ("rbd_blocklist_on_break_lock", "2", None),
+            ("rbd_persistent_cache_mode", "rwl", Some("disabled")),
+            ("rbd_persistent_cache_mode", "disabled", None),
+            ("rbd_qos_iops_limit", "5", None),
+        ] {
+            assert_eq!(needed(name, found), value, "{name} = {found}");
         }
     }
 

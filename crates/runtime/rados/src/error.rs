@@ -35,6 +35,11 @@ pub enum Error {
     /// The image cannot be locked.
     #[error("the image has no exclusive lock: rbd feature enable POOL/IMAGE exclusive-lock")]
     NoLock,
+    /// librbd prefers settings of an image or its pool to those of its client.
+    #[error(
+        "the configuration of the image or its pool sets {name} to {found}, which loses writes: rbd config image set {image} {name} {needed}"
+    )]
+    Setting { image: String, name: String, found: String, needed: &'static str },
     #[error("the system has no thread for the image")]
     NoThread,
     /// A call did not end in time.

@@ -15,12 +15,12 @@ use smallvec::SmallVec;
 
 use crate::bound::{Bound, Permit};
 use crate::client::Client;
-use crate::connection::{Connection, Login, Pool, c_string, plain, text};
+use crate::connection::{Connection, Login, Pool, c_string, needed, plain, text};
 use crate::error::Error;
 use crate::header_lock;
 use crate::library::{
-    EXCLUSIVE, FEATURE_FAST_DIFF, FEATURE_LOCK, FLAGS_INVALID, ImageInfo, Library, RbdImage, THICK, Watcher,
-    library,
+    CLIENT, ConfigOption, EXCLUSIVE, FEATURE_FAST_DIFF, FEATURE_LOCK, FLAGS_INVALID, ImageInfo, Library,
+    RbdImage, THICK, Watcher, library,
 };
 use crate::luks;
 use crate::operation::{Vectors, call};
@@ -391,6 +391,8 @@ impl Opened {
         let address = connection.address()?;
         let pool = Pool::open(connection, &source.pool, source.namespace.as_deref())?;
         let mut handle = Handle::open(pool, source)?;
+        // Before the lock is taken, and perhaps broken.
+        handle.check_settings(source)?;
         if !source.read_only && source.snapshot.is_none() {
             if handle.features()? & FEATURE_LOCK == 0 {
                 return Err(Error::NoLock);
@@ -473,6 +475,41 @@ impl Handle {
         // SAFETY: it fills the number.
         let code = unsafe { (self.library.rbd_get_features)(self.image, &raw mut features) };
         Error::check(code, || "the image's features cannot be read".into()).map(|_| features)
+    }
+
+    /// Checks that librbd took no setting from the image or its pool that this client must not
+    /// have.
+    fn check_settings(&self, source: &Source) -> Result<(), Error> {
+        let mut options = vec![ConfigOption::EMPTY; 128];
+        loop {
+            let mut count = options.len() as c_int;
+            // SAFETY: the list has room for so many.
+            let code = unsafe {
+                (self.library.rbd_config_image_list)(self.image, options.as_mut_ptr(), &raw mut count)
+            };
+            let found = usize::try_from(count).unwrap_or(0);
+            if code == -libc::ERANGE && found > options.len() {
+                options.resize(found, ConfigOption::EMPTY);
+                continue;
+            }
+            Error::check(code, || "the image's settings cannot be read".into())?;
+            // SAFETY: they are strings that librbd has allocated.
+            let string = |text: *mut c_char| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+            let others = options.iter().take(found).filter(|option| option.source != CLIENT);
+            let wrong = others
+                .map(|option| (string(option.name), string(option.value)))
+                .find_map(|(name, value)| needed(&name, &value).map(|needed| (name, value, needed)));
+            // SAFETY: it frees what the call before has filled.
+            unsafe { (self.library.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
+            return match wrong {
+                None => Ok(()),
+                Some((name, found, needed)) => {
+                    let namespace = source.namespace.iter().map(|namespace| format!("{namespace}/"));
+                    let image = format!("{}/{}{}", source.pool, namespace.collect::<String>(), source.image);
+                    Err(Error::Setting { image, name, found, needed })
+                }
+            };
+        }
     }
 
     /// Has `changed` called from now on.

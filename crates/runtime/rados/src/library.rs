@@ -72,6 +72,24 @@ impl ImageInfo {
     };
 }
 
+/// `rbd_config_option_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ConfigOption {
+    pub(crate) name: *mut c_char,
+    pub(crate) value: *mut c_char,
+    /// `rbd_config_source_t`: [`CLIENT`], or the pool's or the image's own.
+    pub(crate) source: c_int,
+}
+
+impl ConfigOption {
+    pub(crate) const EMPTY: Self =
+        Self { name: std::ptr::null_mut(), value: std::ptr::null_mut(), source: CLIENT };
+}
+
+/// `RBD_CONFIG_SOURCE_CONFIG`.
+pub(crate) const CLIENT: c_int = 0;
+
 /// `rbd_image_watcher_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -192,6 +210,8 @@ functions! {
             rbd_lock_get_owners_cleanup: fn(*mut *mut c_char, usize);
             rbd_watchers_list: fn(RbdImage, *mut Watcher, *mut usize) -> c_int;
             rbd_watchers_list_cleanup: fn(*mut Watcher, usize);
+            rbd_config_image_list: fn(RbdImage, *mut ConfigOption, *mut c_int) -> c_int;
+            rbd_config_image_list_cleanup: fn(*mut ConfigOption, c_int);
             rbd_metadata_get: fn(RbdImage, *const c_char, *mut c_char, *mut usize) -> c_int;
             rbd_metadata_set: fn(RbdImage, *const c_char, *const c_char) -> c_int;
             rbd_aio_create_completion: fn(*mut c_void, Callback, *mut Completion) -> c_int;
