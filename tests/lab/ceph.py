@@ -81,13 +81,14 @@ osd_op_num_threads_per_shard = 2
 
 
 # Settings with which a client acknowledges what it has not written, leaves what it discards, has the dead write on, sends
-# memory that changes, or waits for ever.
+# memory that changes, blocks who starts an operation, or waits for ever.
 SPOILS = """
 [client]
 rbd_cache = true
 rbd_cache_policy = writeback
 rbd_cache_writethrough_until_flush = false
 rbd_cache_max_dirty_age = 30
+rbd_non_blocking_aio = false
 rbd_disable_zero_copy_writes = false
 rbd_blocklist_on_break_lock = false
 rbd_skip_partial_discard = true

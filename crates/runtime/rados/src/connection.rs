@@ -20,10 +20,12 @@ pub struct Login {
 }
 
 /// Settings that no ceph.conf may change.
-const SETTINGS: [(&CStr, &CStr); 6] = [
+const SETTINGS: [(&CStr, &CStr); 7] = [
     // A cache of this client makes FUA a lie.
     (c"rbd_cache", c"false"),
     (c"rbd_persistent_cache_mode", c"disabled"),
+    // librbd's own threads send operations, and may block, not the core that starts them.
+    (c"rbd_non_blocking_aio", c"true"),
     // Memory that is sent may change.
     (c"rbd_disable_zero_copy_writes", c"true"),
     // Who takes the lock of a dead client makes sure that nothing of it arrives later.
@@ -330,7 +332,7 @@ mod tests {
         let Ok(library) = library::library() else { return };
         let conf = std::env::temp_dir().join(format!("stag-ceph-conf-{}", std::process::id()));
         let spoilt = "[client]\nrbd_cache = true\nrbd_persistent_cache_mode = ssd\n\
-                      rbd_disable_zero_copy_writes = false\n\
+                      rbd_non_blocking_aio = false\nrbd_disable_zero_copy_writes = false\n\
                       rbd_blocklist_on_break_lock = false\nrados_mon_op_timeout = 0\n\
                       client_mount_timeout = 300\nrados_osd_op_timeout = 0\n";
         std::fs::write(&conf, spoilt).unwrap();

@@ -37,7 +37,7 @@ pub enum Error {
     NoLock,
     /// librbd prefers settings of an image or its pool to those of its client.
     #[error(
-        "the configuration of the image or its pool sets {name} to {found}, which loses writes: rbd config image set {image} {name} {needed}"
+        "the configuration of the image or its pool sets {name} to {found}, with which it is not served: rbd config image set {image} {name} {needed}"
     )]
     Setting { image: String, name: String, found: String, needed: &'static str },
     #[error("the system has no thread for the image")]
