@@ -42,11 +42,13 @@ impl Kept {
     /// # Errors
     /// They cannot be read, or what is written cannot be used.
     pub(crate) fn look(&self, image: &Image) -> Result<(), String> {
-        let mut seen = self.seen();
-        if seen.max == 0 {
+        let max = self.seen().max;
+        if max == 0 {
             return Ok(());
         }
-        let found = read(image, seen.max).map_err(|error| error.to_string())?;
+        // Not under the lock, which cores take.
+        let found = read(image, max).map_err(|error| error.to_string())?;
+        let mut seen = self.seen();
         if found == seen.digits {
             return Ok(());
         }
@@ -74,9 +76,15 @@ impl Persist for ImagePersist {
     fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>> {
         let image = self.0.serving().ok_or_else(|| io::Error::other(StoreError::Fenced))?;
         let mut seen = self.0.kept().seen();
-        seen.max = max;
-        seen.digits = read(&image, max).map_err(io::Error::other)?;
-        seen.digits.as_deref().map(parsed).transpose()
+        if seen.max == 0 {
+            // No unit saves yet.
+            seen.max = max;
+            seen.digits = read(&image, max).map_err(io::Error::other)?;
+            return seen.digits.as_deref().map(parsed).transpose();
+        }
+        drop(seen);
+        // For another unit over the same image. The one before may save meanwhile, on a core.
+        read(&image, max).map_err(io::Error::other)?.as_deref().map(parsed).transpose()
     }
 
     fn keeps_all(&self) -> bool {
