@@ -36,9 +36,15 @@ impl Client {
         let added = std::thread::scope(|scope| {
             let calls: Vec<_> = addresses
                 .iter()
-                .map(|address| scope.spawn(move || self.0.blocklist(address, seconds)))
+                .map(|address| {
+                    let call = move || self.0.blocklist(address, seconds);
+                    std::thread::Builder::new().spawn_scoped(scope, call)
+                })
                 .collect();
-            calls.into_iter().try_for_each(|call| call.join().unwrap_or(Err(Error::NoThread)))
+            calls.into_iter().try_for_each(|call| {
+                let ended = call.ok().and_then(|call| call.join().ok());
+                ended.unwrap_or(Err(Error::NoThread))
+            })
         });
         added?;
         self.0.epoch()
