@@ -270,9 +270,8 @@ fn run(args: &Serve, mut config: Config, ring: &Runtime, signals: &Signals) -> E
     daemon.gateways().into_iter().for_each(Gateway::leave);
     tracing::info!(?signal, sessions = server.sessions().len(), "ending");
     let stopped = core.stop(GRACE);
-    let was_in_group = daemon.gateways().is_some();
     drop(daemon);
-    if was_in_group && !ceph::wait_until_closed(GRACE) {
+    if !ceph::wait_until_closed(GRACE) {
         tracing::warn!("connections to the cluster are still open");
     }
     match stopped {
