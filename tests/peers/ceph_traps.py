@@ -84,7 +84,7 @@ def lba_status(session, lba):
 
 
 def invalid_object_map(lab):
-    """An object map that is not valid tells nothing, until it is rebuilt under the daemon."""
+    """An object map that is not valid tells nothing, until it is rebuilt under the daemon; nor does one that is disabled."""
     cluster = ceph.cluster(lab)
     image = cluster.image("unmapped", 64, "--image-feature", "layering,exclusive-lock")
     cluster.rbd("bench", "--io-type", "write", "--io-total", "4M", "--io-size", "4M", image)
@@ -96,6 +96,8 @@ def invalid_object_map(lab):
         expect(lba_status(session, 8192) == (60 * MIB // 512, False), "the rest has no objects")
         session.run(struct.pack(">BBBxxxxHB", 0x42, 0, 0, 24, 0), out=struct.pack(">HHIQII", 22, 16, 0, 0, 8192, 0))
         proc.wait_until(lambda: lba_status(session, 0) == (64 * MIB // 512, False), 30, "UNMAP gives the object back")
+        cluster.rbd("feature", "disable", image, "fast-diff", "object-map")
+        proc.wait_until(lambda: lba_status(session, 0) == (64 * MIB // 512, True), 30, "without a map all counts as mapped")
     cluster.rbd("rm", image)
 
 

@@ -240,12 +240,17 @@ impl Image {
     /// Whether the image knows which of its objects there are. Without its map librbd would ask for
     /// each object.
     fn knows_objects(&self) -> Result<bool, i32> {
-        let ((library, image), mut flags) = (self.parts(), 0);
-        // SAFETY: it fills the number.
-        match unsafe { (library.rbd_get_flags)(image, &raw mut flags) } {
-            0.. => Ok(self.0.about.fast_diff && flags & FLAGS_INVALID == 0),
-            code => Err(code.saturating_neg()),
-        }
+        let ((library, image), mut flags, mut features) = (self.parts(), 0, 0);
+        // SAFETY: they fill the numbers.
+        let code = unsafe {
+            match (library.rbd_get_features)(image, &raw mut features) {
+                0.. => (library.rbd_get_flags)(image, &raw mut flags),
+                code => code,
+            }
+        };
+        // The feature may have been disabled since.
+        let has_map = self.0.about.fast_diff && features & FEATURE_FAST_DIFF != 0;
+        if code < 0 { Err(code.saturating_neg()) } else { Ok(has_map && flags & FLAGS_INVALID == 0) }
     }
 
     pub fn used(&self) -> Result<Option<u64>, Error> {
