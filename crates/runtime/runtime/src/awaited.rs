@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// A value that all threads may change and wait for. Each look takes a lock: not for the data path.
+/// A value that all threads may change and wait for. Each look takes a lock.
 pub struct Awaited<T>(Mutex<Inner<T>>);
 
 struct Inner<T> {
@@ -38,6 +38,11 @@ impl<T> Awaited<T> {
 
     /// Waits until `find` finds something in the value.
     pub async fn until<R>(&self, find: impl Fn(&T) -> Option<R>) -> R {
+        // Most look for what is there, and take the lock once.
+        let found = find(&self.lock().value);
+        if let Some(found) = found {
+            return found;
+        }
         let waiter = Waiter::new(self);
         poll_fn(|cx| {
             let mut inner = self.lock();
@@ -98,5 +103,8 @@ mod tests {
         value.change(|value| *value = 7);
         assert!(value.lock().waiting.is_empty());
         assert_eq!(one.as_mut().poll(&mut cx), Poll::Ready("seven"));
+        let numbers = value.lock().last;
+        assert_eq!(pin!(value.until(seven)).poll(&mut cx), Poll::Ready("seven"));
+        assert_eq!(value.lock().last, numbers, "who does not wait takes no number");
     }
 }
