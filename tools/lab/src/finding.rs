@@ -306,7 +306,7 @@ impl Judge<'_> {
             let missed = decided.into_iter().map(|figure| missed(finding, figure)).fold(0.0, f64::max);
             text += &format!("; if it is missed, then by {} % at most", percent_up(missed));
         }
-        if points.len() > 1 && finding.over != Over::Mean {
+        if points.len() > 1 {
             text += &self.exceptions(finding, points, verdict);
         }
         text.push('.');
@@ -340,6 +340,7 @@ impl Judge<'_> {
         // the supporting ones.
         let told: &[(Verdict, &str)] = match (finding.over, verdict) {
             (Over::Some, Verdict::Holds) => &[(Verdict::Holds, "it holds at")],
+            (Over::Mean, _) => &[(Verdict::DoesNotHold, "by itself it does not hold at")],
             (_, Verdict::Holds) => &[],
             (_, Verdict::NearlyHolds) => &[(Verdict::NearlyHolds, "the bounds reach beyond the limit at")],
             _ => &[

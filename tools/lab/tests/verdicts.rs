@@ -167,6 +167,12 @@ fn what_is_clear_is_told() {
     let most = verdicts(limits, [0.94; POINTS], 8, Noise::Normal);
     let named = most.iter().filter(|judged| judged.sentence.contains("it does not hold at most of them"));
     assert!(share(&most, &[DoesNotHold]) > 0.5 && named.count() > 20, "{}", share(&most, &[DoesNotHold]));
+    // The mean decides, and the point that contradicts it is named.
+    let mean = verdicts("over = 'mean'\nat-least = 1.0", but_first(0.7, 1.5), 8, Noise::Normal);
+    assert!(share(&mean, &[Holds]) > 0.85, "{}", share(&mean, &[Holds]));
+    let named =
+        mean.iter().filter(|judged| judged.sentence.contains("by itself it does not hold at place 0 ("));
+    assert!(named.count() > 150);
     // Exactly at the limit only the maximum distance can be stated.
     let near = verdicts(limits, [1.0; POINTS], 8, Noise::Normal);
     assert!(share(&near, &[NearlyHolds, CannotBeTold]) > 0.9 && share(&near, &[Holds]) < 0.05);
