@@ -113,7 +113,8 @@ async fn whole(mut rng: Rng, mistake: Option<Mistake>, loud: bool) -> Result<Rep
     let mut nodes = Vec::new();
     for number in 1..=NODES {
         let keeps = mistake != Some(Mistake::Forgetful);
-        let mut node = Node::new(number as u8, cluster.clone(), fresh, keeps);
+        let cores = rng.pick(&[1, 1, 2, 3]);
+        let mut node = Node::new(number as u8, cluster.clone(), fresh, keeps, cores);
         node.start()?;
         nodes.push(node);
     }

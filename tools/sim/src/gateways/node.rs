@@ -37,6 +37,7 @@ pub(super) struct Node {
     /// `Timers::fresh`.
     fresh: Duration,
     keeps: bool,
+    cores: usize,
     running: Option<Running>,
 }
 
@@ -92,8 +93,8 @@ impl Persist for Forgetful {
 
 impl Node {
     /// `keeps`: it goes on with the reservations of an image's last owner.
-    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration, keeps: bool) -> Self {
-        Self { number, cluster, fresh, keeps, running: None }
+    pub(super) fn new(number: u8, cluster: Rc<Cluster>, fresh: Duration, keeps: bool, cores: usize) -> Self {
+        Self { number, cluster, fresh, keeps, cores, running: None }
     }
 
     pub(super) fn machine(&self) -> Machine {
@@ -147,7 +148,7 @@ impl Node {
             });
             images.insert(number, name(image));
         }
-        let server = Server::start(daemon::cores(1), config).map_err(|error| error.to_string())?;
+        let server = Server::start(daemon::cores(self.cores), config).map_err(|error| error.to_string())?;
         let gateway = Gateway::start(units.clone(), images, server.core().hub().first());
         Ok(Running { gateway: Arc::new(gateway.map_err(|error| error.to_string())?), units, server })
     }
