@@ -94,6 +94,8 @@ pub enum Stop {
     TakenOut,
     /// This gateway has left as it was asked to.
     Left,
+    /// The group's object was removed, and perhaps made anew: its record is another group's.
+    Anew,
     /// The group cannot work with this gateway.
     Refused(Refusal),
 }

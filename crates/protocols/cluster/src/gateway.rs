@@ -58,8 +58,8 @@ enum Life {
 enum Look {
     /// The next one is sent then.
     Next(Time),
-    /// Sent then; `again` if something has happened since.
-    Sent { at: Time, beating: bool, again: bool },
+    /// Sent then, when the record had version `known`; `again` if something has happened since.
+    Sent { at: Time, known: Version, beating: bool, again: bool },
 }
 
 /// This gateway's OSD map.
@@ -245,16 +245,22 @@ impl Gateway {
     fn look_soon(&mut self, now: Time) {
         self.look = match self.look {
             Look::Next(_) => Look::Next(now),
-            Look::Sent { at, beating, .. } => Look::Sent { at, beating, again: true },
+            Look::Sent { at, known, beating, .. } => Look::Sent { at, known, beating, again: true },
         };
     }
 
     fn seen(&mut self, now: Time, snapshot: Snapshot) {
-        let Look::Sent { at, beating, again } = self.look else {
+        let Look::Sent { at, known, beating, again } = self.look else {
             invariant::broken!("an answer to no look");
             return;
         };
         self.look = Look::Next(if again { now } else { now.max(at + self.timers.beat) });
+        // One object's version never falls.
+        if snapshot.version < known {
+            return self.stop(Stop::Anew);
+        }
+        let own = self.record.members.get(&self.id);
+        let stays = own.is_some_and(|own| own.standing != Standing::Leaving);
         // A look may have been overtaken by a change of this gateway's own.
         if snapshot.version >= self.version {
             self.version = snapshot.version;
@@ -269,7 +275,12 @@ impl Gateway {
             (Life::Joining, Some(member)) if member.instance == self.own.instance => self.life = Life::Member,
             (Life::Member, None) => {
                 let fenced = self.record.is_fenced(self.own.instance);
-                return self.stop(if fenced { Stop::TakenOut } else { Stop::Left });
+                return self.stop(match fenced {
+                    true => Stop::TakenOut,
+                    // It has not left: the record is another group's.
+                    false if stays => Stop::Anew,
+                    false => Stop::Left,
+                });
             }
             (Life::Member, Some(member))
                 if member.instance != self.own.instance
@@ -329,7 +340,7 @@ impl Gateway {
             let beat = self.beat;
             #[cfg(test)]
             let beat = if self.mistake == Mistake::ComparingClocks { as_stamp(now) } else { beat };
-            self.look = Look::Sent { at: now, beating, again: false };
+            self.look = Look::Sent { at: now, known: self.version, beating, again: false };
             self.effects.push_back(Effect::Look { beat: beating.then_some(beat) });
         }
         self.fence(now);

@@ -182,6 +182,39 @@ fn a_silent_owner_is_taken_out_and_finds_out_when_it_wakes() {
 }
 
 #[test]
+fn a_gateway_that_wakes_in_a_group_made_anew_begins_another_life() {
+    // The new record has fewer changes than the one that the gateway knows, as many, and more.
+    for units in 0..=2 {
+        let mut scene = Scene::default();
+        let one = scene.starts(1, 11);
+        scene.asks(one, Request::Add(UNIT));
+        let paused = scene.gateways.remove(&one).expect("the gateway lives");
+        let known = scene.object.version.0;
+        scene.object = Snapshot::default();
+        let two = scene.starts(2, 21);
+        for unit in 0..units {
+            scene.asks(two, Request::Add(UnitId(unit)));
+        }
+        assert_eq!(scene.object.version.0 + 1, known + u64::from(units));
+        scene.gateways.insert(one, paused);
+        scene.passes(Duration::from_secs(1));
+        assert!(scene.done.contains(&(one, Effect::Stop(Stop::Anew))), "{units} units");
+    }
+}
+
+#[test]
+fn a_gateway_that_joins_while_the_object_is_removed_begins_another_life() {
+    let mut scene = Scene::default();
+    let former = scene.starts(1, 11);
+    scene.gateways.remove(&former);
+    let one = scene.starts(1, 12);
+    assert!(scene.gateways.contains_key(&one), "it waits for its former life's silence");
+    scene.object = Snapshot::default();
+    scene.passes(Duration::from_secs(1));
+    assert!(scene.done.contains(&(one, Effect::Stop(Stop::Anew))));
+}
+
+#[test]
 fn a_lost_peer_link_alone_takes_no_gateway_out() {
     let mut scene = Scene::default();
     let one = scene.starts(1, 11);

@@ -118,6 +118,7 @@ impl fmt::Display for Over {
             Self::Stopped(Stop::Fenced) => "the cluster has shut this gateway out",
             Self::Stopped(Stop::TakenOut) => "the group has taken this gateway out: it was silent",
             Self::Stopped(Stop::Left) => "this gateway has left the group",
+            Self::Stopped(Stop::Anew) => "the group's object was removed, and perhaps made anew",
             Self::Stopped(Stop::Refused(Refusal::Protocol)) => {
                 "no version of the peer protocol is spoken by all gateways: upgrade the oldest first"
             }
