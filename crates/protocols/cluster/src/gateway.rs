@@ -187,7 +187,7 @@ impl Gateway {
     /// Whether a begun command may touch the unit at `now`, and its outcome come from memory.
     #[must_use]
     pub fn executes(&self, unit: UnitId, now: Time) -> bool {
-        self.executes_until(unit).is_some_and(|end| now < end)
+        self.life == Life::Member && self.phase(unit).serves() && self.lease.holds(now)
     }
 
     /// Until when commands of the unit may begin if no later event comes.
@@ -195,13 +195,6 @@ impl Gateway {
     pub fn admits_until(&self, unit: UnitId) -> Option<Time> {
         let admits = self.life == Life::Member && self.phase(unit).admits();
         self.lease.end().filter(|_| admits)
-    }
-
-    /// Until when [`Gateway::executes`] is true of the unit if no later event comes.
-    #[must_use]
-    pub fn executes_until(&self, unit: UnitId) -> Option<Time> {
-        let serves = self.life == Life::Member && self.phase(unit).serves();
-        self.lease.end().filter(|_| serves)
     }
 
     /// Whether an instance is a member, as far as is known: the driver refuses the messages of all

@@ -325,10 +325,10 @@ impl Life {
         }
     }
 
-    /// Tells cores until when they may begin and execute commands, and others the view.
+    /// Tells cores until when they may begin commands, and others the view.
     fn publish(&mut self, report: &mut Reporter) {
         for (unit, here) in &self.units {
-            here.gate.set(self.machine.admits_until(*unit), self.machine.executes_until(*unit));
+            here.gate.set(self.machine.admits_until(*unit));
         }
         let view = self.machine.view(clock());
         // How long each is silent changes all the time.
@@ -502,7 +502,7 @@ impl Life {
     pub(super) fn end(mut self, report: &mut Reporter) {
         self.over.store(true, Ordering::Release);
         for here in self.units.values() {
-            here.gate.set(None, None);
+            here.gate.set(None);
         }
         let units: Vec<UnitId> = self.units.keys().copied().collect();
         units.into_iter().for_each(|unit| self.gone(unit, report));

@@ -33,8 +33,6 @@ pub(super) struct Gate {
     unit: UnitId,
     /// Until when commands may begin, by [`clock`], in nanoseconds.
     admits: AtomicU64,
-    /// Until when begun commands may touch the unit, and answer from memory.
-    executes: AtomicU64,
     begun: AtomicU64,
     /// The machine waits for the host's word that the unit is open, or cannot be.
     opening: AtomicBool,
@@ -95,12 +93,6 @@ impl Serving {
         self.gate.begun.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether a begun command may answer from memory now.
-    #[must_use]
-    pub fn executes(&self) -> bool {
-        clock() < Duration::from_nanos(self.gate.executes.load(Ordering::SeqCst))
-    }
-
     /// An operation on the image has failed with an error that says that this gateway is fenced, or
     /// has ended without an answer: this life ends.
     pub fn lost(&self, why: &str) {
@@ -120,7 +112,7 @@ impl Gate {
     pub(super) fn new(unit: UnitId, tell: Teller) -> Arc<Self> {
         let zero = AtomicU64::default;
         let (opening, draining) = (AtomicBool::default(), Mutex::default());
-        Arc::new(Self { unit, admits: zero(), executes: zero(), begun: zero(), opening, draining, tell })
+        Arc::new(Self { unit, admits: zero(), begun: zero(), opening, draining, tell })
     }
 
     /// The host is asked to open the unit.
@@ -135,10 +127,9 @@ impl Gate {
         }
     }
 
-    pub(super) fn set(&self, admits: Option<Time>, executes: Option<Time>) {
-        let nanos = |until: Option<Time>| until.map_or(0, |until| until.as_nanos() as u64);
-        self.admits.store(nanos(admits), Ordering::SeqCst);
-        self.executes.store(nanos(executes), Ordering::SeqCst);
+    /// Commands may begin until then; `None`: not now.
+    pub(super) fn set(&self, admits: Option<Time>) {
+        self.admits.store(admits.map_or(0, |until| until.as_nanos() as u64), Ordering::SeqCst);
     }
 
     /// The machine waits until no begun command is left; none begins any more.
