@@ -81,10 +81,7 @@ impl Serving {
     /// Begins a command, if the unit is this gateway's now.
     #[must_use]
     pub fn begin(&self) -> Option<Begun> {
-        let begun = Begun(self.gate.clone());
-        // Counted before it looks: the group's thread closes the gate before it looks at the count.
-        self.gate.begun.fetch_add(1, Ordering::SeqCst);
-        (clock() < Duration::from_nanos(self.gate.admits.load(Ordering::SeqCst))).then_some(begun)
+        self.gate.begin()
     }
 
     /// Whether no command has begun and not ended.
@@ -130,6 +127,19 @@ impl Gate {
     /// Commands may begin until then; `None`: not now.
     pub(super) fn set(&self, admits: Option<Time>) {
         self.admits.store(admits.map_or(0, |until| until.as_nanos() as u64), Ordering::SeqCst);
+    }
+
+    fn begin(self: &Arc<Self>) -> Option<Begun> {
+        let now = clock();
+        let admits = || now < Duration::from_nanos(self.admits.load(Ordering::SeqCst));
+        // A refused command is not counted: a unit that goes has to look idle.
+        if !admits() {
+            return None;
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let begun = Begun(self.clone());
+        // The group's thread closes the gate before it looks at the count.
+        admits().then_some(begun)
     }
 
     /// The machine waits until no begun command is left; none begins any more.
@@ -261,10 +271,8 @@ mod tests {
     fn a_unit_is_drained_when_its_last_command_has_ended() {
         let (tell, told) = Teller::for_tests();
         let gate = Gate::new(UnitId(1), tell);
-        let begins = |gate: &Arc<Gate>| {
-            gate.begun.fetch_add(1, Ordering::SeqCst);
-            Begun(gate.clone())
-        };
+        gate.set(Some(clock() + Duration::from_secs(3_600)));
+        let begins = |gate: &Arc<Gate>| gate.begin().expect("the gate is open");
         let (one, two) = (begins(&gate), begins(&gate));
         let asked = Duration::from_secs(3);
         gate.drain(asked);
@@ -277,5 +285,15 @@ mod tests {
         assert!(told.recv_timeout(Duration::ZERO).is_err(), "it was told once");
         gate.drain(asked);
         assert!(told.recv_timeout(Duration::ZERO).is_ok(), "a unit without commands is drained at once");
+    }
+
+    #[test]
+    fn a_command_that_a_closed_gate_refuses_is_not_counted() {
+        let (tell, told) = Teller::for_tests();
+        let gate = Gate::new(UnitId(1), tell);
+        // One that was counted would be the last to end.
+        *lock(&gate.draining) = Some(Duration::ZERO);
+        assert!(gate.begin().is_none());
+        assert!(told.recv_timeout(Duration::ZERO).is_err());
     }
 }
