@@ -56,7 +56,8 @@ pub(super) enum Happened {
     Problem(String),
     /// What has failed works now.
     Works,
-    Watching(Option<Watch>),
+    /// A try to watch the object has ended. Whether it is watched.
+    Watching(bool),
     /// This life cannot go on.
     Lost(String),
 }
@@ -153,7 +154,7 @@ impl Unit {
 enum Watching {
     No { since: Time },
     Trying,
-    Yes(Watch),
+    Yes,
 }
 
 pub(super) struct Life {
@@ -172,6 +173,8 @@ pub(super) struct Life {
     /// To the thread that looks.
     look: Sender<Option<u64>>,
     watching: Watching,
+    /// Ending it waits for the OSD, so the group's thread never takes it out.
+    watch: Arc<Mutex<Option<Watch>>>,
     /// Whose heartbeats were in the object.
     beats: BTreeSet<InstanceId>,
     requests: BTreeMap<u64, Answer>,
@@ -237,6 +240,7 @@ impl Life {
             object,
             look,
             watching: Watching::No { since: Time::ZERO },
+            watch: Arc::default(),
             beats: BTreeSet::new(),
             requests: BTreeMap::new(),
             asked: 0,
@@ -308,8 +312,8 @@ impl Life {
             }
             Happened::Problem(why) => self.problem(why, report),
             Happened::Works => lock(&self.status).problem = None,
-            Happened::Watching(watch) => {
-                self.watching = watch.map_or(Watching::No { since: now }, Watching::Yes);
+            Happened::Watching(is_watched) => {
+                self.watching = if is_watched { Watching::Yes } else { Watching::No { since: now } };
                 self.machine.handle(now, Event::Notified);
             }
             Happened::Lost(why) => return Some(Over::Failed(why)),
@@ -478,23 +482,24 @@ impl Life {
 
     /// Watches the object, unless it is being watched.
     fn watch(&mut self, now: Time) {
-        if let Watching::Yes(watch) = &self.watching
-            && watch.check().is_ok()
-        {
+        let waits = match self.watching {
+            Watching::Yes => lock(&self.watch).as_ref().is_some_and(|watch| watch.check().is_ok()),
+            Watching::Trying => true,
+            Watching::No { since } => now < since + AGAIN,
+        };
+        if waits {
             return;
         }
-        if matches!(self.watching, Watching::Trying)
-            || matches!(self.watching, Watching::No { since } if now < since + AGAIN)
-        {
-            return;
-        }
-        let before = std::mem::replace(&mut self.watching, Watching::Trying);
-        let (object, tell) = (self.object.clone(), self.tell.clone());
+        self.watching = Watching::Trying;
+        let (object, tell, kept) = (self.object.clone(), self.tell.clone(), self.watch.clone());
         beside(&self.tell, move || {
+            let before = lock(&kept).take();
             drop(before);
             let to = tell.clone();
-            let watch = object.watch(Arc::new(move |_| to.event(Event::Notified)));
-            tell.tell(Happened::Watching(watch.ok()));
+            let watch = object.watch(Arc::new(move |_| to.event(Event::Notified))).ok();
+            let is_watched = watch.is_some();
+            *lock(&kept) = watch;
+            tell.tell(Happened::Watching(is_watched));
         });
     }
 
