@@ -225,6 +225,10 @@ impl Driver {
             may_write
         });
         self.use_secret(view);
+        // A view has its units in order.
+        let is_served = |unit: UnitId| view.units.binary_search_by_key(&unit, |(unit, _)| *unit).is_ok();
+        self.units.peers.keep(|unit| is_served(UnitId(unit)));
+        self.owners.retain(|unit, _| is_served(*unit));
         let mut paths = Vec::new();
         for (unit, place) in &view.units {
             let by = match place {

@@ -74,17 +74,18 @@ struct Routes {
     /// This gateway has left the group for good.
     has_left: bool,
     owners: BTreeMap<u32, OwnerAt>,
-    /// The last owner of each unit, `None` for this gateway, and how often it has been another one.
+    /// The last owner of each unit, `None` for this gateway, and the number of its tenure.
     tenures: BTreeMap<u32, (Option<OwnerAt>, u64)>,
+    /// Counts tenures of all units, from 1.
+    last_tenure: u64,
     fenced: BTreeSet<u64>,
 }
 
 impl Routes {
     fn has(&mut self, unit: u32, owner: Option<OwnerAt>) {
-        let (last, tenure) = self.tenures.entry(unit).or_insert((owner, 0));
-        if *last != owner {
-            *last = owner;
-            *tenure += 1;
+        if self.tenures.get(&unit).is_none_or(|(last, _)| *last != owner) {
+            self.last_tenure += 1;
+            self.tenures.insert(unit, (owner, self.last_tenure));
         }
     }
 }
@@ -93,8 +94,8 @@ impl Peers {
     #[must_use]
     pub fn new(config: PeersConfig) -> Arc<Self> {
         let life = config.life.clone();
-        let (owners, tenures, fenced) = Default::default();
-        let routes = Routes { life, lives: 1, has_left: false, owners, tenures, fenced };
+        let (owners, tenures, last_tenure, fenced) = Default::default();
+        let routes = Routes { life, lives: 1, has_left: false, owners, tenures, last_tenure, fenced };
         let zero = AtomicU64::default;
         Arc::new(Self {
             config,
@@ -175,12 +176,20 @@ impl Peers {
         }
     }
 
+    /// The group serves these units and no others, which have no owner any more.
+    pub fn keep(&self, is_served: impl Fn(u32) -> bool) {
+        let mut routes = self.routes();
+        routes.owners.retain(|unit, _| is_served(*unit));
+        routes.tenures.retain(|unit, _| is_served(*unit));
+    }
+
     /// This gateway owns a unit.
     pub(crate) fn owns(&self, unit: u32) {
         self.routes().has(unit, None);
     }
 
-    /// How often the unit has changed its owner. If the number differs, another owner has had it.
+    /// The number of the last owner's tenure, 0 without one. If it differs, another owner may have
+    /// had the unit.
     pub(crate) fn tenure(&self, unit: u32) -> u64 {
         self.routes().tenures.get(&unit).map_or(0, |(_, tenure)| *tenure)
     }
@@ -245,12 +254,33 @@ impl Peers {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_link_that_nothing_needs_is_not_lost() {
+    fn peers() -> Arc<Peers> {
         let secret = Secret::new(&[7; 32]).expect("32 bytes");
         let life = Life { instance: 1, secret: (1, secret), versions: 1..=1 };
         let time = Duration::from_secs(1);
-        let peers = Peers::new(PeersConfig { gateway: 1, life, piece: 4096, hold: time, fresh: time });
+        Peers::new(PeersConfig { gateway: 1, life, piece: 4096, hold: time, fresh: time })
+    }
+
+    #[test]
+    fn a_unit_that_the_group_serves_no_more_is_forgotten() {
+        let peers = peers();
+        let at = OwnerAt { instance: 22, address: SocketAddr::from(([127, 0, 0, 1], 3261)) };
+        [7, 8].into_iter().for_each(|unit| peers.set_owner(unit, Some(at)));
+        let before = [7, 8].map(|unit| peers.tenure(unit));
+        peers.keep(|unit| unit == 8);
+        assert_eq!((peers.owner(7), peers.tenure(7)), (None, 0));
+        assert_eq!((peers.owner(8), peers.tenure(8)), (Some(at), before[1]));
+        assert_eq!(peers.routes().tenures.len(), 1);
+        // It comes back, and another owner may have had it.
+        peers.set_owner(7, Some(at));
+        assert!(!before.contains(&peers.tenure(7)));
+        peers.keep(|_| false);
+        assert!(!peers.is_owner(22), "no link is needed");
+    }
+
+    #[test]
+    fn a_link_that_nothing_needs_is_not_lost() {
+        let peers = peers();
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = told.clone();
         peers.watch_links(Box::new(move |_, lost| tells.lock().expect("it tells").push(lost)));

@@ -558,6 +558,25 @@ fn a_unit_that_comes_back_brings_the_attentions_of_its_way() {
 }
 
 #[test]
+fn a_command_of_a_unit_that_the_group_serves_no_more_asks_no_owner() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        rig.peers.keep(|_| false);
+        let (_, waits) = it.start(&[0; 6], &[], 0, false);
+        soon(|| rig.peers.links().is_empty()).await;
+        let asked = rig.peers.forwarded().commands;
+        runtime::sleep(Duration::from_millis(300)).await;
+        assert!(!waits.is_finished());
+        assert_eq!(rig.peers.forwarded().commands, asked);
+        // It is added again.
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        waits.await.unwrap().fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        it.run(&[0; 6], &[], 0).await.good();
+    });
+}
+
+#[test]
 fn a_gateway_that_is_taken_out_while_it_proves_itself_is_not_let_in() {
     both(|rig: Rc<Rig>| async move {
         let owner = rig.owners[0].at;
