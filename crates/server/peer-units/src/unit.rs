@@ -43,7 +43,7 @@ pub struct GroupUnit {
     /// The sessions that see it; verdicts and attentions are its owner's.
     nexuses: Nexuses,
     /// The attentions that owners have left pending for each nexus. One that is missing has not
-    /// been any owner's.
+    /// been any owner's, as far as an owner has told.
     pending: Mutex<BTreeMap<NexusId, Vec<Attention>>>,
     here: RwLock<Option<Here>>,
 }

@@ -536,6 +536,21 @@ fn a_unit_that_moves_keeps_the_attentions_of_its_sessions() {
 }
 
 #[test]
+fn a_session_that_no_owner_has_known_is_told_of_power_on() {
+    both(|rig: Rc<Rig>| async move {
+        // This gateway has not heard of it yet.
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        let it = rig.session(1);
+        let (_, first) = it.start(&[0; 6], &[], 0, false);
+        soon(|| rig.peers.forwarded().commands > 0).await;
+        assert!(!first.is_finished(), "its owner has refused it");
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        first.await.unwrap().fails(A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+        it.run(&[0; 6], &[], 0).await.good();
+    });
+}
+
+#[test]
 fn a_unit_that_comes_back_brings_the_attentions_of_its_way() {
     both(|rig: Rc<Rig>| async move {
         let it = rig.session(1).ready().await;

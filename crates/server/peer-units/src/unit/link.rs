@@ -326,8 +326,6 @@ impl Link {
         let mut out = Vec::new();
         let itl = self.forwarder.borrow_mut().attach(attach, &mut out)?;
         self.push(&out, Chain::new());
-        // An owner knows it now.
-        unit.pending().entry(nexus.nexus.id).or_default();
         self.nexuses.borrow_mut().insert(itl, (unit.clone(), nexus.clone(), tenure));
         Ok(itl)
     }
@@ -443,9 +441,10 @@ impl Link {
             }
             Event::Attentions { itl, attentions } => {
                 if let Some((unit, nexus, _)) = self.nexuses.borrow().get(&itl) {
+                    let (mut pending, id) = (unit.pending(), nexus.nexus.id);
                     // A session that has gone meanwhile stays away.
-                    if let Some(pending) = unit.pending().get_mut(&nexus.nexus.id) {
-                        *pending = attentions;
+                    if unit.nexus(id).is_some() {
+                        pending.insert(id, attentions);
                     }
                 }
             }
