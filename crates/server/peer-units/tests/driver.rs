@@ -169,6 +169,32 @@ fn a_right_to_write_that_is_taken_away_ends_at_the_owner_too() {
 }
 
 #[test]
+fn a_command_that_waits_ends_when_its_right_to_write_changes() {
+    // The hold is longer than the scenario may take.
+    let hold = |config: &mut peer_units::PeersConfig| config.hold = Duration::from_secs(3_600);
+    simulated(
+        1,
+        hold,
+        |_| {},
+        |rig: Rc<Rig>| async move {
+            let mut it = rig.session(1).ready().await;
+            rig.peers.set_owner(UNIT, None);
+            let (_, write) = it.start(&cdb10(0x2a, 8, 1), &[2; 512], 0, false);
+            runtime::sleep(Duration::from_millis(100)).await;
+            it.nexus = Arc::new(ItlNexus::new(it.nexus.nexus.clone(), true));
+            rig.unit.attach(&it.nexus);
+            // The link detaches the nexus of before.
+            runtime::sleep(Duration::from_millis(300)).await;
+            assert!(!write.is_finished());
+            rig.peers.set_owner(UNIT, Some(rig.owners[0].at));
+            write.await.unwrap().ends(Status::Busy);
+            it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+            it.write(8, &[2; 512]).await.fails(A::WRITE_PROTECTED);
+        },
+    );
+}
+
+#[test]
 fn a_nexus_that_preempts_its_own_key_is_told_so() {
     both(|rig: Rc<Rig>| async move {
         let it = rig.session(1).ready().await;

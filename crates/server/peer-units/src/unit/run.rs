@@ -16,7 +16,7 @@ use device::{
 };
 use disk::unit::DiskUnit;
 use peer_link::message::Attribute;
-use peer_link::{Final, Function, Managed, NotBegun, Number};
+use peer_link::{Final, Function, Managed, NotBegun, Number, Refused};
 use runtime::Chain;
 use scsi::{AdditionalSense, Sense, Status};
 
@@ -142,10 +142,11 @@ impl<M: DataMover + 'static> Run<M> {
             }
             if is_fresh && let Some(at) = self.unit.peers.owner(self.unit.number) {
                 let link = Link::of(&self.unit.peers, at);
-                if link.is_connected()
-                    && let Some(this) = self.submit(link)
-                {
-                    return Ok(Route::Forwarded(this));
+                match link.is_connected().then(|| self.submit(link)) {
+                    Some(Ok(this)) => return Ok(Route::Forwarded(this)),
+                    // Its session has gone, or has another right to write: it has to come again.
+                    Some(Err(Refused::Gone)) => return Err(self.late()),
+                    Some(Err(_)) | None => {}
                 }
             }
             if runtime::now() >= self.deadline {
@@ -157,9 +158,9 @@ impl<M: DataMover + 'static> Run<M> {
         }
     }
 
-    fn submit(&self, link: Rc<Link>) -> Option<Try> {
+    fn submit(&self, link: Rc<Link>) -> Result<Try, Refused> {
         let Command { cdb, attribute, nexus, tag, data_out_len, data_in_len } = &self.command;
-        let itl = link.itl(&self.unit, nexus.shared()).ok()?;
+        let itl = link.itl(&self.unit, nexus.shared())?;
         let command = peer_link::Command {
             itl,
             generation: 0,
@@ -180,12 +181,12 @@ impl<M: DataMover + 'static> Run<M> {
         let fetched = to_send.len() as u64;
         let now = to_send.split_to(link.unsolicited_room().min(to_send.len()));
         let sent = now.len() as u64;
-        let (number, op) = link.submit(command, now).ok()?;
+        let (number, op) = link.submit(command, now)?;
         #[rustfmt::skip]
         let this = Try {
             link, number, op, to_send, sent, fetched, fetching: None, came: 0, is_lost: false,
         };
-        Some(this)
+        Ok(this)
     }
 
     /// Moves data until the owner's word has come, and says what it means.
@@ -313,8 +314,8 @@ impl<M: DataMover + 'static> Run<M> {
         Verdict::Answer(Outcome::status(Status::TaskAborted))
     }
 
-    /// It has not begun, and has waited long enough. With a part of a READ's data the initiator
-    /// needs more than BUSY.
+    /// It has not begun, and waits no longer. With a part of a READ's data the initiator needs more
+    /// than BUSY.
     fn late(&self) -> Outcome {
         if self.put == 0 { Outcome::status(Status::Busy) } else { aborted() }
     }
@@ -347,8 +348,9 @@ pub(super) async fn manage(
     here: impl AsyncFn(&Arc<DiskUnit>),
 ) -> bool {
     let deadline = runtime::now() + unit.peers.config.hold;
-    let Some(nexus) = unit.nexus(by) else { return false };
     while runtime::now() < deadline {
+        // It may have another right to write since.
+        let Some(nexus) = unit.nexus(by) else { return false };
         match unit.begin(by) {
             Some(Ok((disk, begun))) => {
                 here(&disk).await;
