@@ -225,6 +225,9 @@ impl Driver {
             may_write
         });
         self.use_secret(view);
+        if let Some(newest) = view.protocol {
+            self.units.peers.use_version(newest);
+        }
         // A view has its units in order.
         let is_served = |unit: UnitId| view.units.binary_search_by_key(&unit, |(unit, _)| *unit).is_ok();
         self.units.peers.keep(|unit| is_served(UnitId(unit)));

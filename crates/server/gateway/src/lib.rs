@@ -93,6 +93,7 @@ impl Gateway {
             namespace: config.namespace,
             object: config.object,
             gateway: GatewayId(number),
+            protocol: peer_link::VERSIONS,
             secret: config.secrets.keys().next_back().copied().unwrap_or_default(),
             units: named.collect(),
             op_timeout: config.op_timeout,

@@ -43,7 +43,7 @@ pub struct HostConfig {
     pub instance: u64,
     /// The group's secrets, by number.
     pub secrets: BTreeMap<u32, Secret>,
-    /// At most what the group has agreed on.
+    /// The versions that it speaks. Forwarders offer none that the group has not agreed on.
     pub versions: RangeInclusive<u16>,
     pub limits: Limits,
     /// A command whose sender last heard this gateway so long ago never begins.

@@ -221,6 +221,12 @@ impl Peers {
         self.routes().life.secret = secret;
     }
 
+    /// The newest version that all gateways speak, for connections from now on.
+    pub fn use_version(&self, newest: u16) {
+        let (oldest, own) = self.config.life.versions.clone().into_inner();
+        self.routes().life.versions = oldest..=newest.clamp(oldest, own);
+    }
+
     pub(crate) fn life(&self) -> (u64, Life) {
         let routes = self.routes();
         (routes.lives, routes.life.clone())
@@ -256,7 +262,7 @@ mod tests {
 
     fn peers() -> Arc<Peers> {
         let secret = Secret::new(&[7; 32]).expect("32 bytes");
-        let life = Life { instance: 1, secret: (1, secret), versions: 1..=1 };
+        let life = Life { instance: 1, secret: (1, secret), versions: 1..=3 };
         let time = Duration::from_secs(1);
         Peers::new(PeersConfig { gateway: 1, life, piece: 4096, hold: time, fresh: time })
     }
@@ -276,6 +282,16 @@ mod tests {
         assert!(!before.contains(&peers.tenure(7)));
         peers.keep(|_| false);
         assert!(!peers.is_owner(22), "no link is needed");
+    }
+
+    #[test]
+    fn no_version_is_offered_that_the_group_has_not_agreed_on() {
+        let peers = peers();
+        let offers = |newest| {
+            peers.use_version(newest);
+            peers.life().1.versions
+        };
+        assert_eq!([1, 2, 9, 0].map(offers), [1..=1, 1..=2, 1..=3, 1..=1]);
     }
 
     #[test]

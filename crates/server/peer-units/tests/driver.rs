@@ -470,6 +470,8 @@ fn a_stranger_gets_nothing_and_commands_wait_no_longer_than_the_hold() {
     let served = |rig: Rc<Rig>| async move { drop(rig.session(1).ready().await) };
     // Releases that have a version in common, over real sockets.
     loopback(|config| config.life.versions = 1..=2, |host| host.versions = 1..=4, served);
+    loopback(|config| config.life.versions = 1..=2, |_| {}, served);
+    loopback(|_| {}, |host| host.versions = 1..=2, served);
     loopback(|_| {}, |host| host.secrets.extend([(9, secret(9))]), served);
 }
 

@@ -192,6 +192,7 @@ fn main() {
         namespace: None,
         object: object.clone(),
         gateway: GatewayId(id.parse().unwrap_or_default()),
+        protocol: 1..=1,
         secret: 1,
         units: units.iter().filter_map(unit).collect(),
         op_timeout: Duration::from_secs(60),

@@ -14,6 +14,7 @@ mod unit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub struct GroupConfig {
     pub object: String,
     /// This gateway, unique in the group.
     pub gateway: GatewayId,
+    /// The versions of the peer protocol that it speaks.
+    pub protocol: RangeInclusive<u16>,
     /// The newest secret of the group that it has.
     pub secret: u32,
     /// The same in all gateways of the group, but while the administrator changes them.

@@ -1,9 +1,11 @@
 //! The handshake: who gets in, and who does not.
 
+use std::ops::RangeInclusive;
+
 use super::world::{FORWARDER, OWNER, limits, own, secret};
-use crate::Secret;
 use crate::frame::Keys;
 use crate::handshake::{Answering, Calling, HandshakeError, Own, Reason, Said, Welcome};
+use crate::{Forwarder, Owner, Progress, Secret, Time};
 
 /// All messages of a handshake, in order.
 #[derive(Debug)]
@@ -22,6 +24,17 @@ fn shake_with(
     own: Own,
     forwarder: &Secret,
     owner: &Secret,
+    said: (bool, u64),
+    change: impl Fn(usize, &mut Vec<u8>),
+) -> Result<Shaken, HandshakeError> {
+    shake_between(own, forwarder, (owner, 1..=1), said, change)
+}
+
+/// The owner speaks these versions.
+fn shake_between(
+    own: Own,
+    forwarder: &Secret,
+    (owner, versions): (&Secret, RangeInclusive<u16>),
     (remembers, token): (bool, u64),
     change: impl Fn(usize, &mut Vec<u8>),
 ) -> Result<Shaken, HandshakeError> {
@@ -32,7 +45,7 @@ fn shake_with(
     let Some(Said::Hello(claim)) = answering.advance(&mut &messages[0][..])? else {
         return Err(HandshakeError::Malformed("no hello"));
     };
-    let Some(version) = Answering::version(&claim, &(1..=1)) else {
+    let Some(version) = Answering::version(&claim, &versions) else {
         Answering::refuse(Reason::Version, &mut messages[1]);
         calling.advance(&mut &messages[1].clone()[..], &mut messages[2])?;
         return Err(HandshakeError::Malformed("no refusal"));
@@ -171,6 +184,27 @@ fn the_newest_version_that_both_speak_is_used() {
         }
     });
     assert_eq!(chosen.expect_err("not offered"), HandshakeError::Version(9));
+}
+
+#[test]
+fn gateways_of_two_releases_speak_what_both_know() {
+    let shake = |forwarder, owner| {
+        let own = Own { versions: forwarder, ..own() };
+        shake_between(own, &secret(), (&secret(), owner), (false, 0), |_, _| {})
+    };
+    let refused = HandshakeError::Refused(Reason::Version);
+    assert_eq!(shake(2..=2, 1..=1).expect_err("the forwarder is too new"), refused);
+    assert_eq!(shake(1..=1, 2..=2).expect_err("the owner is too new"), refused);
+    for (forwarder, owner, version) in [(1..=2, 1..=1, 1), (1..=1, 1..=2, 1), (1..=2, 1..=2, 2)] {
+        let Shaken { welcome, keys, .. } = shake(forwarder, owner).expect("they have one in common");
+        // Their first frames are understood.
+        let (mut forwarder, mut owner) = (Forwarder::new(own().piece), Owner::new(limits()));
+        let mut out = Vec::new();
+        forwarder.connect(Time::ZERO, welcome, &mut out).expect("the owner's limits are new");
+        let connection = owner.connect(Time::ZERO, keys, own().piece, 0);
+        assert_eq!(owner.receive(connection, Time::ZERO, &mut &out[..]), Ok(Some(Progress::Settled)));
+        assert_eq!(forwarder.version(), version);
+    }
 }
 
 #[test]

@@ -25,8 +25,6 @@ use super::unit::{self, Gate, Serving, Slot};
 use super::{Answer, NotDone, Report, Reporter, Shared, Status, Wanted, lock};
 use crate::name::ImageName;
 
-/// The versions of the peer protocol that this release speaks.
-const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
 /// Pause before what has failed is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
 /// Pause before the group is asked again to take a unit from here.
@@ -207,7 +205,7 @@ impl Life {
         let own = Member {
             instance,
             addresses: addresses.clone(),
-            protocol: PROTOCOL,
+            protocol: config.protocol.clone(),
             secret: config.secret,
             standing: Standing::Serving,
         };
