@@ -197,19 +197,6 @@ impl Gateway {
         self.lease.end().filter(|_| admits)
     }
 
-    /// Whether an instance is a member, as far as is known: the driver refuses the messages of all
-    /// others.
-    #[must_use]
-    pub fn knows(&self, instance: InstanceId) -> bool {
-        self.record.member(instance).is_some()
-    }
-
-    /// The instance of this life.
-    #[must_use]
-    pub fn instance(&self) -> InstanceId {
-        self.own.instance
-    }
-
     /// What `stag gateways` shows.
     #[must_use]
     pub fn view(&self, now: Time) -> View {
