@@ -89,14 +89,15 @@ impl Unit {
     }
 
     /// See [`LogicalUnit::reset`]. The tasks of all sessions of this gateway have ended; this waits
-    /// for those of other gateways. False: the owner of a remote unit could not be asked in time.
+    /// for those of other gateways. False: the owner of a remote unit could not be asked in time, or
+    /// a disk whose write cache the reset turned off could not be flushed.
     pub(crate) async fn reset(&self, kind: ResetKind, by: NexusId) -> bool {
         if let Self::Group(unit) = self {
             return unit.have_reset(kind, by).await;
         }
         self.nexuses().abort_of_peers(None).await;
         match self {
-            Self::Disk(unit) => unit.reset(kind, Some(by)),
+            Self::Disk(unit) => return unit.reset_durably(kind, Some(by)).await.is_ok(),
             Self::Objects(unit) => unit.reset(kind, Some(by)),
             Self::Group(_) => {}
         }

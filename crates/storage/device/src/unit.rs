@@ -53,6 +53,6 @@ pub trait LogicalUnit: Send + Sync + 'static {
     fn detach(&self, nexus: NexusId);
 
     /// Resets the unit, requested by `by` or by the unit itself. Running tasks have ended before
-    /// this call.
+    /// this call. It flushes nothing, though mode parameters return to their defaults.
     fn reset(&self, kind: ResetKind, by: Option<NexusId>);
 }

@@ -226,6 +226,17 @@ impl DiskUnit {
         self.check_capacity();
     }
 
+    /// [`LogicalUnit::reset`]. If it turns the write cache off, all acknowledged writes are on the
+    /// medium afterwards.
+    ///
+    /// # Errors
+    /// The outcome of the flush that failed; the unit is reset.
+    pub async fn reset_durably(&self, kind: ResetKind, by: Option<NexusId>) -> Result<(), Outcome> {
+        let was_write_through = self.write_through();
+        self.reset(kind, by);
+        self.settle_cache(was_write_through).await
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -74,12 +74,18 @@ impl DiskUnit {
         if changed {
             self.apply_modes();
         }
+        self.settle_cache(was_write_through).await?;
+        Ok(Outcome::wrote(wanted))
+    }
+
+    /// Flushes if the write cache was turned off since `was_write_through` was read. Writes
+    /// acknowledged while it was volatile must now be on the medium, and those at work that have not
+    /// seen the change.
+    pub(super) async fn settle_cache(&self, was_write_through: bool) -> Result<(), Outcome> {
         if self.write_through() && !was_write_through {
-            // Writes acknowledged while the cache was volatile must now be on the medium, and those
-            // at work that have not seen the change.
             drop(self.stripes.claim(0, u64::MAX).await);
             self.flush(0).await?;
         }
-        Ok(Outcome::wrote(wanted))
+        Ok(())
     }
 }

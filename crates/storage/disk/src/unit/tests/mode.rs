@@ -71,6 +71,24 @@ fn no_write_at_work_evades_the_mode_select_that_turns_the_cache_off() {
 }
 
 #[test]
+fn a_reset_that_turns_the_cache_off_flushes_what_was_written_before() {
+    for kind in [device::ResetKind::LogicalUnit, device::ResetKind::TargetCold] {
+        let store = Watched::new();
+        let options = DiskOptions { write_cache: false, ..options() };
+        let it = Initiator::new(&disk_of(store.clone(), options), 1);
+        block_on(it.unit.reset_durably(kind, None)).unwrap();
+        it.run(&[0; 6]).sense();
+        assert_eq!(store.syncs.load(Ordering::Relaxed), 0, "the cache was off");
+        select(&it, CACHING, 0, 0x04, true).good();
+        it.write(0, &[1; 512]).good();
+        assert_eq!(store.durable.load(Ordering::Relaxed), 0);
+        block_on(it.unit.reset_durably(kind, None)).unwrap();
+        assert!(it.unit.write_through());
+        assert_eq!(store.syncs.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
 fn a_nexus_that_may_not_write_sees_a_write_protected_medium() {
     let unit = disk(options());
     let masked = Initiator::fresh(&unit, 1, true);
