@@ -231,6 +231,7 @@ pub fn give(
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
     daemon.core.pause(DRAIN);
     let mut state = state(daemon, &running.units);
+    let healths = health::watched(&running.units);
     let units: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
     let trees = running.trees.watched();
     // All hold one more for as long as they are handed over.
@@ -249,6 +250,8 @@ pub fn give(
     while open() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
+    // Closing flushes, which may have failed.
+    state.flush_failed = health::marks(&healths);
     // All calls have ended, since the trees are closed.
     let nfs = daemon.files.hand_over();
     (state.nfs, state.memory) = (nfs.len() as u64, memory);
@@ -321,6 +324,7 @@ fn nexuses(kind: &OpenKind) -> &Nexuses {
     }
 }
 
+/// What is known before the units are closed.
 fn state(daemon: &Daemon, units: &Units) -> State {
     let reservations = units
         .open
@@ -334,7 +338,7 @@ fn state(daemon: &Daemon, units: &Units) -> State {
     State {
         reservations: reservations.collect(),
         access: targets.filter_map(|name| Some((name.clone(), groups(&name)?))).collect(),
-        flush_failed: health::marks(units),
+        flush_failed: HashMap::new(),
         nfs: 0,
         memory: false,
     }

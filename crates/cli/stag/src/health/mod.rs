@@ -165,13 +165,20 @@ pub fn name_all(members: &[Member<'_>]) {
     }
 }
 
-/// The marks in force, by the media's paths: for a daemon that takes over.
-pub fn marks(units: &Units) -> HashMap<String, CarriedMark> {
-    let carried = |unit: &OpenUnit| {
-        let Mark { errno, unix_s } = of(unit)?.mark()?;
-        Some((real_path(unit.spec.backing.path()?), CarriedMark { errno, unix_s }))
+/// The healths of units, by their media's paths. They outlive the units.
+pub fn watched(units: &Units) -> Vec<(String, Arc<Health>)> {
+    let watched = |unit: &Arc<OpenUnit>| Some((real_path(unit.spec.backing.path()?), of(unit)?.clone()));
+    units.open.values().filter_map(watched).collect()
+}
+
+/// The marks in force, by the media's paths: for a daemon that takes over. Ask once the units are
+/// closed, which flushes them.
+pub fn marks(watched: &[(String, Arc<Health>)]) -> HashMap<String, CarriedMark> {
+    let carried = |(path, health): &(String, Arc<Health>)| {
+        let Mark { errno, unix_s } = health.mark()?;
+        Some((path.clone(), CarriedMark { errno, unix_s }))
     };
-    units.open.values().filter_map(|unit| carried(unit)).collect()
+    watched.iter().filter_map(carried).collect()
 }
 
 /// Restores the marks of another daemon.
@@ -215,7 +222,7 @@ fn real_path(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Client, Export};
+    use crate::config::{Client, Export, Lun, Target};
     use crate::export::Shown;
     use crate::unit;
 
@@ -241,6 +248,30 @@ mod tests {
         });
         let wanted = [("export /a".to_owned(), true), ("export /m".to_owned(), true)];
         assert_eq!(found.collect::<Vec<_>>(), wanted);
+    }
+
+    #[test]
+    fn a_flush_that_fails_while_its_unit_closes_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        let unit = unit::parse(&format!("{},size=1M", path.display())).unwrap();
+        let units = vec![Lun { lun: 0, spec: unit }];
+        let target = Target { iqn: "iqn.2026-01.org.example:t".into(), units, ..Target::default() };
+        let config = Config { targets: vec![target], ..Config::default() };
+        let none = Units::default();
+        let units = none.next(&config, &none.fates(&config, false)).unwrap();
+        let watched = watched(&units);
+        assert_eq!(marks(&watched), HashMap::new());
+        let health = of(units.open.values().next().unwrap()).unwrap().clone();
+        let open = units.open.values().map(Arc::downgrade).next().unwrap();
+        drop(units);
+        assert_eq!(open.strong_count(), 0, "its health holds no unit");
+        health.flush_failed(libc::EIO, None);
+        let told = marks(&watched);
+        assert_eq!(told[&real_path(&path)].errno, libc::EIO);
+        // It removes the files of the mark.
+        health.acknowledge().unwrap();
+        assert_eq!(marks(&watched), HashMap::new());
     }
 
     #[test]
