@@ -99,8 +99,9 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
                  `stag` may look and drain; root and the daemon's user may do everything.",
             ),
             (
-                "FILE.reservations, FILE.identity",
-                "Persistent reservations and, where the file system has no extended attributes, the identity of the unit FILE, beside it.",
+                "FILE.reservations, FILE.sanitize, FILE.identity",
+                "Persistent reservations, the record of a SANITIZE, and, where the file system has no extended attributes, the \
+                 identity of the unit FILE, beside it.",
             ),
         ],
     ),

@@ -1,5 +1,5 @@
-//! Reservations in the metadata of an image: they are where the image is, whichever gateway serves
-//! it. Knows nothing of their content.
+//! Reservations, and the record of a sanitize, in the metadata of an image: they are where the image
+//! is, whichever gateway serves it. Knows nothing of their content.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,11 @@ use device::{Persist, Reload};
 use rados::{Error, Image};
 use runtime::Pooled;
 
-use crate::live::Live;
+use crate::live::{Instance, Live};
 
-/// The key of the image's metadata.
-const KEY: &str = "stag.reservations";
+/// The keys of the image's metadata.
+const RESERVATIONS: &str = "stag.reservations";
+const SANITIZE: &str = "stag.sanitize";
 
 /// What this daemon has read or written last, and who is told of what another one has written.
 #[derive(Default)]
@@ -47,7 +48,7 @@ impl Kept {
             return Ok(());
         }
         // Not under the lock, which cores take.
-        let found = read(image, max).map_err(|error| error.to_string())?;
+        let found = read(image, RESERVATIONS, max).map_err(|error| error.to_string())?;
         let mut seen = self.seen();
         if found == seen.digits {
             return Ok(());
@@ -79,12 +80,12 @@ impl Persist for ImagePersist {
         if seen.max == 0 {
             // No unit saves yet.
             seen.max = max;
-            seen.digits = read(&image, max).map_err(io::Error::other)?;
+            seen.digits = read(&image, RESERVATIONS, max).map_err(io::Error::other)?;
             return seen.digits.as_deref().map(parsed).transpose();
         }
         drop(seen);
         // For another unit over the same image. The one before may save meanwhile, on a core.
-        read(&image, max).map_err(io::Error::other)?.as_deref().map(parsed).transpose()
+        read(&image, RESERVATIONS, max).map_err(io::Error::other)?.as_deref().map(parsed).transpose()
     }
 
     fn keeps_all(&self) -> bool {
@@ -96,7 +97,7 @@ impl Persist for ImagePersist {
     }
 
     fn save_since(&self, epoch: u64, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = digits(&bytes);
         let live = self.0.clone();
         Pooled::new(async move {
             let (image, generation) = live.instance().await.map_err(told)?;
@@ -104,18 +105,40 @@ impl Persist for ImagePersist {
             if live.kept().epoch.load(Ordering::Acquire) != epoch {
                 return Err(told(StoreError::Fenced));
             }
-            match image.set_metadata(KEY, &digits).await {
-                Ok(()) => {
-                    live.kept().seen().digits = Some(digits);
-                    Ok(())
-                }
-                Err(error) => Err(told(live.failed(generation, error, 0, true).await)),
-            }
+            write(&live, (image, generation), RESERVATIONS, &digits).await?;
+            live.kept().seen().digits = Some(digits);
+            Ok(())
         })
     }
 
     fn on_replaced(&self, reload: Weak<dyn Reload>) {
         self.0.kept().seen().told.push(reload);
+    }
+}
+
+/// Keeps the record of a sanitize. Only the daemon that executes it writes there.
+pub(crate) struct SanitizeRecord(pub(crate) Arc<Live>);
+
+impl Persist for SanitizeRecord {
+    fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>> {
+        let (live, digits) = (self.0.clone(), digits(&bytes));
+        Pooled::new(async move {
+            let instance = live.instance().await.map_err(told)?;
+            write(&live, instance, SANITIZE, &digits).await
+        })
+    }
+
+    fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>> {
+        let image = self.0.serving().ok_or_else(|| io::Error::other(StoreError::Fenced))?;
+        let found = read(&image, SANITIZE, max).map_err(io::Error::other)?;
+        found.as_deref().map(parsed).transpose()
+    }
+}
+
+async fn write(live: &Live, (image, generation): Instance, key: &str, digits: &str) -> io::Result<()> {
+    match image.set_metadata(key, digits).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(told(live.failed(generation, error, 0, true).await)),
     }
 }
 
@@ -127,8 +150,12 @@ fn told(error: StoreError) -> io::Error {
     }
 }
 
-fn read(image: &Image, max: usize) -> Result<Option<String>, Error> {
-    image.metadata(KEY, max.saturating_mul(2))
+fn read(image: &Image, key: &str, max: usize) -> Result<Option<String>, Error> {
+    image.metadata(key, max.saturating_mul(2))
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parsed(digits: &str) -> io::Result<Vec<u8>> {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::group::Serving;
 use crate::live::Live;
 use crate::name::ImageName;
-use crate::persist::ImagePersist;
+use crate::persist::{ImagePersist, SanitizeRecord};
 use crate::space::Space;
 
 /// The smallest logical block of a unit, bytes: the image itself has none.
@@ -91,6 +91,11 @@ impl RbdStore {
     /// Where its reservations are kept; nowhere if it cannot be written.
     pub fn persist(&self) -> Option<Arc<dyn Persist>> {
         self.writable.then(|| Arc::new(ImagePersist(self.live.clone())) as Arc<dyn Persist>)
+    }
+
+    /// Where the record of a sanitize is kept; nowhere if it cannot be written.
+    pub fn sanitize_record(&self) -> Option<Arc<dyn Persist>> {
+        self.writable.then(|| Arc::new(SanitizeRecord(self.live.clone())) as Arc<dyn Persist>)
     }
 
     fn change<F>(&self, at: u64, change: impl FnOnce(Image) -> F + 'static) -> Io<()>

@@ -117,7 +117,7 @@ impl Shared {
                 seen
             }
         };
-        let settled = identity::of_seed(&seed, None);
+        let settled = identity::of_seed(&seed);
         let names = identity::names(&spec.options, Identity::of("Disk").named(settled.names.clone()));
         let added = self.units.add(number, name.clone(), open)?;
         let (unit, health) = (added.unit.clone(), added.health.clone());

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use ceph::RbdStore;
 use device::{Identity, Names, Persist};
+use disk::unit::FilePersist;
 use objects::store::embedded::{self, UNFINISHED};
 use sha2::{Digest, Sha256};
 
@@ -49,6 +50,8 @@ pub struct Settled {
     pub names: Names,
     /// Its persistent reservations, unless another place is configured.
     pub reservations: Option<Reservations>,
+    /// Where a disk keeps the record of a sanitize.
+    pub sanitize: Option<Arc<dyn Persist>>,
     /// Claim of a memory unit's key, held as long as the unit is open.
     claim: Option<Arc<Claim>>,
 }
@@ -82,8 +85,14 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
         // that see both units must not take them for paths to one.
         backing => (backing.address(), None),
     };
-    let reservations = reservations(spec, key.as_deref()).map(Reservations::File);
-    let settled = |names| Settled { names, reservations, claim };
+    let reservations = kept_at(spec, key.as_deref(), "reservations").map(Reservations::File);
+    let sanitize = match &spec.backing {
+        // What is in memory ends with it.
+        Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Objects(_) => None,
+        _ => kept_at(spec, key.as_deref(), "sanitize"),
+    };
+    let sanitize = sanitize.map(|file| Arc::new(FilePersist::new(file)) as Arc<dyn Persist>);
+    let settled = |names| Settled { names, reservations, sanitize, claim };
     if spec.options.identity == Some(Choice::Derived) {
         // It may have been served before, and a client may have written what looks like an image:
         // only warn.
@@ -110,14 +119,15 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
 
 /// The identity of an RBD image: it is the same wherever the image is served, and goes with it.
 pub fn of_image(store: &RbdStore) -> Settled {
-    of_seed(&store.seed(), store.persist().map(Reservations::Image))
+    let reservations = store.persist().map(Reservations::Image);
+    Settled { reservations, sanitize: store.sanitize_record(), ..of_seed(&store.seed()) }
 }
 
 /// The identity of the image that `seed` names in the world.
-pub fn of_seed(seed: &str, reservations: Option<Reservations>) -> Settled {
+pub fn of_seed(seed: &str) -> Settled {
     let digest: [u8; 32] = Sha256::digest(format!("rbd:{seed}")).into();
     let number = digest.first_chunk::<16>().map_or(0, |bytes| u128::from_be_bytes(*bytes));
-    Settled { names: Names::random(number), reservations, claim: None }
+    Settled { names: Names::random(number), reservations: None, sanitize: None, claim: None }
 }
 
 /// The same unit with the changed `spec`.
@@ -356,7 +366,7 @@ fn for_this_run(spec: &UnitSpec, place: &Place, derived: Names, why: &str) -> Se
             random().unwrap_or(derived)
         }
     };
-    Settled { names, reservations: None, claim: None }
+    Settled { names, reservations: None, sanitize: None, claim: None }
 }
 
 /// The places where a unit's record may be.
@@ -376,17 +386,17 @@ fn home(backing: &Backing, medium: Option<&Path>, key: Option<&str>) -> io::Resu
     })
 }
 
-/// The default place of persistent reservations: beside a file, in a store of objects, else in the
-/// state directory. A file beside a device in /dev would not survive a restart.
-fn reservations(spec: &UnitSpec, key: Option<&str>) -> Option<PathBuf> {
+/// The default place of persistent reservations and the like: beside a file, in a store of objects,
+/// else in the state directory. A file beside a device in /dev would not survive a restart.
+fn kept_at(spec: &UnitSpec, key: Option<&str>, kind: &str) -> Option<PathBuf> {
     match &spec.backing {
-        Backing::Objects(directory) => return Some(directory.join("reservations")),
+        Backing::Objects(directory) => return Some(directory.join(kind)),
         Backing::Path(path) if key.is_none() || !path.starts_with("/dev") => {
-            return Some(beside(path, "reservations"));
+            return Some(beside(path, kind));
         }
         _ => {}
     }
-    let path = state::path("reservations", key?).ok()?;
+    let path = state::path(kind, key?).ok()?;
     state::make_folder(&path).is_ok().then_some(path)
 }
 

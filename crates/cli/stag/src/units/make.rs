@@ -270,6 +270,7 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, settled: &Settled) -> DiskOpti
         write_cache: opened.cache.write_cache(),
         identity: identity::names(options, Identity::of("Disk").named(settled.names.clone())),
         persist: persist(spec, settled),
+        sanitize_record: settled.sanitize.clone(),
         sanitize_bytes_per_s: options.sanitize_rate,
         thresholds: Thresholds { available: options.warn_available, used: options.warn_used },
     }

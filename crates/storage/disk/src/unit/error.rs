@@ -32,7 +32,7 @@ pub(super) fn write_error(error: StoreError, lba: u64) -> Sense {
 /// The medium is intact, but not to be reached from here: another path may reach it. An initiator
 /// does not change the path after a MEDIUM ERROR, and retries on the same path after ABORTED
 /// COMMAND.
-fn out_of_reach() -> Sense {
+pub(super) fn out_of_reach() -> Sense {
     Sense::not_ready(AdditionalSense::TARGET_PORT_IN_UNAVAILABLE_STATE)
 }
 

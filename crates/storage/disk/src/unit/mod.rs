@@ -32,6 +32,7 @@ mod thresholds;
 mod token;
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -48,6 +49,7 @@ use scsi::copy::{CopyRecords, Operations, Tokens};
 use backing::BlockStore;
 use gate::flag;
 use range::Range;
+use sanitize::Sanitizing;
 use stripes::Stripes;
 
 pub use device::AbortTasks;
@@ -65,7 +67,7 @@ struct State {
     operations: Operations,
     /// The tokens that the unit has created.
     tokens: Tokens,
-    sanitizing: sanitize::Sanitizing,
+    sanitizing: Sanitizing,
     modes: scsi::mode::Pages,
     watch: thresholds::Watch,
 }
@@ -114,11 +116,15 @@ pub enum DiskError {
     /// The stored reservations cannot be restored.
     #[error(transparent)]
     Reservations(#[from] KeptError),
+    /// The record of a sanitize cannot be read.
+    #[error("the record of a sanitize cannot be read: {0}")]
+    Sanitize(io::Error),
 }
 
 impl DiskUnit {
-    /// Creates a disk on `store`, with the reservations stored for APTPL. Blocks to read a small
-    /// file if there is one. Units that share `registry` can copy between each other.
+    /// Creates a disk on `store`, with the reservations stored for APTPL, and with the failure of a
+    /// sanitize. Blocks to read small files if there are any. Units that share `registry` can copy
+    /// between each other.
     ///
     /// # Errors
     /// A [`DiskError`].
@@ -159,17 +165,28 @@ impl DiskUnit {
             return Err(DiskError::TooSmall);
         }
         let nexuses = Nexuses::new(options.persist.clone())?;
+        let (sanitizing, failed) = match before {
+            Some(before) => (before.state().sanitizing.kept(), before.flags() & flag::SANITIZE_FAILED != 0),
+            None => Sanitizing::load(options.sanitize_record.as_deref()).map_err(DiskError::Sanitize)?,
+        };
         let state = State {
             prevents: Vec::new(),
             copies: CopyRecords::new(),
             operations: Operations::default(),
             tokens: Tokens::default(),
-            sanitizing: before.map(|before| before.state().sanitizing.kept()).unwrap_or_default(),
+            sanitizing,
             modes: mode::pages(&options),
             watch: thresholds::Watch::default(),
         };
-        let failed = before.map_or(0, |before| before.flags() & flag::SANITIZE_FAILED);
-        let flags = failed | if options.read_only { flag::READ_ONLY } else { 0 };
+        let mut flags = if options.read_only { flag::READ_ONLY } else { 0 };
+        if failed {
+            let serial = options.identity.serial.as_str();
+            tracing::error!(
+                serial,
+                "a sanitize has failed, or did not end: the unit serves nothing until another has"
+            );
+            flags |= flag::SANITIZE_FAILED;
+        }
         let (stripes, guarded) = match before {
             Some(before) => (before.stripes.clone(), before.guarded),
             None => {

@@ -26,6 +26,9 @@ pub struct DiskOptions {
     pub identity: Identity,
     /// Storage for APTPL state; without it APTPL=1 is rejected.
     pub persist: Option<Arc<dyn Persist>>,
+    /// Storage for the record of a sanitize. Without it one that failed, or that the daemon's end
+    /// cut off, is forgotten.
+    pub sanitize_record: Option<Arc<dyn Persist>>,
     /// Maximum rate of SANITIZE in bytes per second, so that it does not starve the daemon's other
     /// work. `None` for no limit.
     pub sanitize_bytes_per_s: Option<u64>,
@@ -53,6 +56,7 @@ impl Default for DiskOptions {
             write_cache: true,
             identity: Identity::of("Disk"),
             persist: None,
+            sanitize_record: None,
             sanitize_bytes_per_s: None,
             thresholds: Thresholds::default(),
         }

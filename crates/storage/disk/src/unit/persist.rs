@@ -1,5 +1,5 @@
-//! Storage for state that must outlive the daemon: the reservations of APTPL. Knows nothing of its
-//! content.
+//! Storage for state that must outlive the daemon: the reservations of APTPL, and the record of a
+//! sanitize. Knows nothing of its content.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,18 +1,24 @@
 //! SANITIZE (SBC-3 §4.11, §5.24): overwrites or deallocates the whole medium. It outlives its
 //! command, its session and resets; it always runs to its end.
+//!
+//! A record says that one has begun. It is stored before the medium changes, and taken back once
+//! all is on the medium. So a sanitize that failed, or that ended with the daemon, counts as failed
+//! at the next start too: no host takes what is left for sanitized.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use device::{Command, DataMover, Outcome};
+use device::{Command, DataMover, Outcome, Persist};
 use runtime::{Chain, Pooled};
 use scsi::Sense;
 use scsi::cdb::{Sanitize, SanitizeAction};
 use scsi::data::sanitize::Overwrite;
 
+use super::error::out_of_reach;
 use super::gate::{flag, sanitize_failed};
 use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};
@@ -20,6 +26,14 @@ use backing::StoreError;
 
 /// Interval at which a command that waits for its sanitize checks for its abort.
 const LOOK_FOR_ABORT: Duration = Duration::from_millis(20);
+
+/// The contents of a record. Any other one counts as [`BEGUN`].
+const NONE: &[u8] = b"stag sanitize 1: none\n";
+const BEGUN: &[u8] = b"stag sanitize 1: begun\n";
+/// EXIT FAILURE MODE is allowed if it fails.
+const BEGUN_MAY_EXIT: &[u8] = b"stag sanitize 1: begun, exit allowed\n";
+/// The most bytes of a record.
+const MAX_RECORD: usize = 256;
 
 /// The state of a sanitize.
 #[derive(Default)]
@@ -42,6 +56,17 @@ enum Work {
 }
 
 impl Sanitizing {
+    /// The state by a record, and whether a sanitize has failed. Blocks.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub(super) fn load(record: Option<&dyn Persist>) -> io::Result<(Self, bool)> {
+        let found = record.map(|record| record.load(MAX_RECORD)).transpose()?.flatten();
+        let failed = found.as_ref().is_some_and(|found| found != NONE);
+        let allow_exit = found.is_some_and(|found| found == BEGUN_MAY_EXIT);
+        Ok((Self { allow_exit, waiting: Vec::new() }, failed))
+    }
+
     /// What holds for another unit on the medium.
     pub(super) fn kept(&self) -> Self {
         Self { allow_exit: self.allow_exit, waiting: Vec::new() }
@@ -67,7 +92,7 @@ impl DiskUnit {
     ) -> Result<Outcome, Outcome> {
         let wanted = u64::from(cdb.parameter_len);
         let work = match cdb.action {
-            SanitizeAction::ExitFailureMode => return self.exit_failure_mode(),
+            SanitizeAction::ExitFailureMode => return self.exit_failure_mode().await,
             SanitizeAction::BlockErase | SanitizeAction::CryptographicErase if !self.options.thin => {
                 return Err(Sense::invalid_field_in_cdb(1, Some(4)).into());
             }
@@ -83,17 +108,14 @@ impl DiskUnit {
                 Work::Overwrite { pattern, passes: overwrite.count, invert: overwrite.invert }
             }
         };
-        {
-            let mut state = self.state();
-            // Two at once: the check let both pass.
-            if self.flags() & flag::SANITIZING != 0 {
-                return Err(Sense::sanitize_in_progress(self.sanitize_progress()).into());
-            }
-            state.sanitizing.allow_exit = cdb.allow_unrestricted_exit;
-            self.sanitize_done.store(0, Ordering::Relaxed);
-            self.set_flag(flag::SANITIZING, true);
-            self.set_flag(flag::SANITIZE_FAILED, false);
+        self.exclude_sanitizes()?;
+        let record = if cdb.allow_unrestricted_exit { BEGUN_MAY_EXIT } else { BEGUN };
+        if let Err(sense) = self.keep_record(record).await {
+            self.set_flag(flag::SANITIZING, false);
+            return Err(Outcome { wanted_out: wanted, ..sense.into() });
         }
+        self.state().sanitizing.allow_exit = cdb.allow_unrestricted_exit;
+        self.set_flag(flag::SANITIZE_FAILED, false);
         let unit = self.clone();
         let all = Pooled::new(async move { unit.run_sanitize(work).await });
         if runtime::is_running() {
@@ -111,30 +133,58 @@ impl DiskUnit {
         Ok(Outcome::wrote(wanted))
     }
 
-    fn exit_failure_mode(&self) -> Result<Outcome, Outcome> {
-        let state = self.state();
+    /// Begins a sanitize, unless one runs: two may have passed the checks.
+    fn exclude_sanitizes(&self) -> Result<(), Sense> {
+        let _state = self.state();
+        if self.flags() & flag::SANITIZING != 0 {
+            return Err(Sense::sanitize_in_progress(self.sanitize_progress()));
+        }
+        self.sanitize_done.store(0, Ordering::Relaxed);
+        self.set_flag(flag::SANITIZING, true);
+        Ok(())
+    }
+
+    async fn exit_failure_mode(&self) -> Result<Outcome, Outcome> {
         if self.flags() & flag::SANITIZE_FAILED == 0 {
             return Ok(Outcome::GOOD);
         }
         // Only if the failed sanitize allowed it (AUSE).
-        if !state.sanitizing.allow_exit {
+        if !self.state().sanitizing.allow_exit {
             return Err(sanitize_failed().into());
         }
-        self.set_flag(flag::SANITIZE_FAILED, false);
+        // None may store its own record meanwhile.
+        self.exclude_sanitizes()?;
+        let kept = self.keep_record(NONE).await;
+        self.set_flag(flag::SANITIZE_FAILED, kept.is_err());
+        self.set_flag(flag::SANITIZING, false);
+        kept?;
         Ok(Outcome::GOOD)
     }
 
+    /// Stores the record.
+    async fn keep_record(&self, record: &[u8]) -> Result<(), Sense> {
+        let Some(persist) = &self.options.sanitize_record else { return Ok(()) };
+        persist.save(record.to_vec()).await.map_err(|error| {
+            tracing::error!(%error, "the record of a sanitize could not be kept");
+            match error.kind() {
+                io::ErrorKind::NotConnected => out_of_reach(),
+                _ => Sense::internal_target_failure(),
+            }
+        })
+    }
+
     async fn run_sanitize(self: Arc<Self>, work: Work) {
-        let result = self.wipe(work).await;
+        let wiped = self.wipe(work).await;
+        if let Err(error) = &wiped {
+            tracing::error!(%error, "a sanitize failed");
+        }
+        let failed = wiped.is_err() || self.keep_record(NONE).await.is_err();
         let waiting = {
             let mut state = self.state();
-            self.set_flag(flag::SANITIZE_FAILED, result.is_err());
+            self.set_flag(flag::SANITIZE_FAILED, failed);
             self.set_flag(flag::SANITIZING, false);
             std::mem::take(&mut state.sanitizing.waiting)
         };
-        if let Err(error) = result {
-            tracing::error!(%error, "a sanitize failed");
-        }
         waiting.into_iter().for_each(Waker::wake);
     }
 

@@ -1,8 +1,12 @@
 //! SANITIZE.
 
+use std::io;
+
+use runtime::Pooled;
 use scsi::AdditionalSense as A;
 
 use super::*;
+use crate::unit::{FilePersist, Persist};
 
 fn overwrite(count: u8, pattern: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut list = vec![count, 0];
@@ -112,4 +116,67 @@ fn a_write_that_was_let_in_before_it_began_does_not_write_behind_its_back() {
     assert_eq!(Initiator::end(late).outcome.status, Status::Good);
     assert_eq!(it.read(0, 1).good(), [9; 512]);
     assert_eq!(it.read(1, 1).good(), [0x55; 512]);
+}
+
+#[test]
+fn a_sanitize_that_a_crash_cut_off_has_failed_at_the_next_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || {
+        let record = Arc::new(FilePersist::new(directory.path().join("record"))) as Arc<dyn Persist>;
+        disk(DiskOptions { sanitize_record: Some(record), ..options() })
+    };
+    for may_exit in [false, true] {
+        let (mut cdb, list) = overwrite(1, &[0x55; 4]);
+        cdb[1] |= if may_exit { 0x20 } else { 0 };
+        {
+            let unit = open();
+            let it = Initiator::new(&unit, 1);
+            // It begins, and waits for this claim until all ends.
+            let _claim = block_on(unit.stripes.claim(0, 512));
+            assert!(poll_once(&mut it.start(&cdb, &list, 0)).is_pending());
+        }
+        // A start changes nothing.
+        for _ in 0..2 {
+            let it = Initiator::fresh(&open(), 1, false);
+            it.run(&[0; 6]).sense();
+            it.read(0, 1).fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+            it.run(&[0; 6]).fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+        }
+        let it = Initiator::new(&open(), 1);
+        let exit = it.run(&[0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0]);
+        match may_exit {
+            true => drop(exit.good()),
+            false => {
+                exit.fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+                it.run_out(&cdb, &list).good();
+            }
+        }
+        it.read(0, 1).good();
+        Initiator::new(&open(), 1).read(0, 1).good();
+    }
+}
+
+#[test]
+fn a_sanitize_whose_record_cannot_be_kept_does_not_begin() {
+    struct Broken(io::ErrorKind);
+    impl Persist for Broken {
+        fn save(&self, _: Vec<u8>) -> Pooled<io::Result<()>> {
+            let error = self.0.into();
+            Pooled::new(async { Err(error) })
+        }
+        fn load(&self, _: usize) -> io::Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+    }
+    for (error, key, code) in [
+        (io::ErrorKind::StorageFull, SenseKey::HardwareError, A::INTERNAL_TARGET_FAILURE),
+        (io::ErrorKind::NotConnected, SenseKey::NotReady, A::TARGET_PORT_IN_UNAVAILABLE_STATE),
+    ] {
+        let sanitize_record = Some(Arc::new(Broken(error)) as Arc<dyn Persist>);
+        let it = Initiator::new(&disk(DiskOptions { sanitize_record, ..options() }), 1);
+        it.write(0, &[1; 512]).good();
+        let (cdb, list) = overwrite(1, &[0x55; 4]);
+        it.run_out(&cdb, &list).fails(key, code);
+        assert_eq!(it.read(0, 1).good(), [1; 512]);
+    }
 }
