@@ -1,5 +1,5 @@
-//! What all connections of a store share: the export as it is served, and which cores have
-//! connections.
+//! What all connections of a store share: the export as it is served, which cores have connections,
+//! and which of these have unflushed changes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,17 +22,27 @@ pub(crate) struct Common {
     pub geometry: Geometry,
     /// As it was opened.
     pub flags: Flags,
-    pub changes: Unflushed,
     /// The connection by which the export was opened, until a core takes it.
     first: Mutex<Option<Idle>>,
     /// The cores that have connections.
-    owners: Mutex<Vec<Arc<Handle>>>,
+    owners: Mutex<Vec<Arc<Share>>>,
+}
+
+/// What other cores see of a link.
+///
+/// Only the end of the connection that made a change shows that the server may have lost it. Another
+/// one, made after the server has started anew, sees nothing, and its flush succeeds though the
+/// change is gone. So each link counts its own changes, and flushes them itself when another core
+/// asks.
+pub(crate) struct Share {
+    pub core: Handle,
+    pub changes: Unflushed,
 }
 
 /// Who carries out this core's operations.
 pub(crate) enum Owner {
     /// This core, by a connection that it has to make now.
-    Own(Arc<Handle>),
+    Own(Arc<Share>),
     /// Another one.
     Other(Handle),
 }
@@ -46,7 +56,6 @@ impl Common {
             remote: Remote::new(health, whole(export.size, geometry.block)),
             geometry,
             flags: export.flags,
-            changes: Unflushed::default(),
             first: Mutex::default(),
             owners: Mutex::default(),
         }
@@ -75,15 +84,21 @@ impl Common {
         let mut owners = unpoisoned(&self.owners);
         let most = if self.flags.multi_conn() { MAX_CONNECTIONS } else { 1 };
         if owners.len() < most {
-            let own = Arc::new(Handle::here());
+            let own = Arc::new(Share { core: Handle::here(), changes: Unflushed::default() });
             owners.push(own.clone());
             return Owner::Own(own);
         }
-        Owner::Other(*owners[core % owners.len()])
+        Owner::Other(owners[core % owners.len()].core)
+    }
+
+    /// The links other than `own` that have unflushed changes.
+    pub(crate) fn unflushed(&self, own: &Arc<Share>) -> Vec<Arc<Share>> {
+        let owners = unpoisoned(&self.owners);
+        owners.iter().filter(|share| !Arc::ptr_eq(share, own) && share.changes.is_any()).cloned().collect()
     }
 
     /// An owner has no connection any more.
-    pub(crate) fn disown(&self, owner: &Arc<Handle>) {
+    pub(crate) fn disown(&self, owner: &Arc<Share>) {
         unpoisoned(&self.owners).retain(|other| !Arc::ptr_eq(other, owner));
     }
 

@@ -21,9 +21,9 @@ use backing::health::problems::Kind;
 use backing::remote::before;
 use backing::{Extent, StoreError};
 use nbd::{Command, DISCONNECT, ErrorCode, Event, Export, Failure, Flags, Refused, Session, Violation};
-use runtime::{Bytes, Chain, Destination, Gather, Handle, Notify, Scatter, TcpStream, pool};
+use runtime::{Bytes, Chain, Destination, Gather, Notify, Scatter, TcpStream, pool};
 
-use crate::common::{BLOCK, Common};
+use crate::common::{BLOCK, Common, Share};
 use crate::dial::{DialError, Dialled, dial};
 use crate::request::{Answer, Effect, Entry, Lost, Place, Reply};
 
@@ -50,7 +50,7 @@ thread_local! {
 pub(crate) struct Link {
     pub common: Arc<Common>,
     /// Its entry of the store's owners.
-    owner: Arc<Handle>,
+    pub share: Arc<Share>,
     state: RefCell<State>,
     /// Places for further requests.
     spare: RefCell<Vec<Rc<Place>>>,
@@ -98,11 +98,11 @@ impl Link {
     }
 
     /// Starts to connect, on this core.
-    pub(crate) fn start(common: Arc<Common>, owner: Arc<Handle>) -> Rc<Self> {
+    pub(crate) fn start(common: Arc<Common>, share: Arc<Share>) -> Rc<Self> {
         let state = RefCell::new(State::Connecting { is_late: false });
         let link = Rc::new(Self {
             common,
-            owner,
+            share,
             state,
             spare: RefCell::default(),
             room: Notify::default(),
@@ -205,7 +205,7 @@ impl Link {
             Err(refused) => return Some(Err(refusal(refused))),
         };
         let effect = match command {
-            Command::Flush => Effect::Flush(self.common.changes.to_flush()),
+            Command::Flush => Effect::Flush(self.share.changes.to_flush()),
             _ if command.is_fua() || !command.changes() => Effect::None,
             // Without flushes there is no cache that a client could lose.
             _ if serving.session.export().flags.flush() => Effect::Cached,
@@ -424,8 +424,8 @@ impl Link {
                         (Err(Failure { code: ErrorCode::ShuttingDown, .. }), _) => serving.is_leaving = true,
                         (Err(failure), Effect::Flush(_)) => failed_flush = Some(failure.code.value() as i32),
                         // Here, not where it is waited for: the connection may have ended by then.
-                        (Ok(()), Effect::Cached) => self.common.changes.changed(),
-                        (Ok(()), Effect::Flush(changes)) => self.common.changes.has_flushed(changes),
+                        (Ok(()), Effect::Cached) => self.share.changes.changed(),
+                        (Ok(()), Effect::Flush(changes)) => self.share.changes.has_flushed(changes),
                         (_, Effect::None) | (Err(_), Effect::Cached) => {}
                     }
                     self.end(entry, Answer::Done(outcome));
@@ -476,7 +476,7 @@ impl Link {
             ?lost,
             "a connection has ended"
         );
-        if self.common.changes.lost() {
+        if self.share.changes.lost() {
             self.common.remote.flush_failed(libc::EIO).await;
         }
         for entry in serving.entries.into_iter().flatten() {
@@ -495,7 +495,7 @@ impl Link {
         if serving.session.outstanding() == 0 {
             // All that was to be sent was answered, so no send is in flight.
             let mut gather = serving.to_send;
-            if self.common.changes.is_any()
+            if self.share.changes.is_any()
                 && let Ok((_, header)) = serving.session.submit(Command::Flush)
             {
                 // The next client does not know of these changes. The server carries the flush out
@@ -515,7 +515,7 @@ struct OnEnd(Rc<Link>);
 impl Drop for OnEnd {
     fn drop(&mut self) {
         let Self(link) = self;
-        link.common.disown(&link.owner);
+        link.common.disown(&link.share);
         link.state.replace(State::Closed);
         link.room.notify();
         link.sending.notify();

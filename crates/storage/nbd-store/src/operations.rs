@@ -1,11 +1,13 @@
 //! A store's operations as requests to the server.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use backing::{Extent, StoreError};
 use nbd::Command;
 use runtime::Chain;
 
+use crate::common::Share;
 use crate::link::Link;
 use crate::request::zeros;
 
@@ -39,10 +41,11 @@ impl Link {
             self.ask(Command::Write { at, len, fua }, piece).await?;
             at += u64::from(len);
         }
-        if durable && !fua && offer.flags.flush() { self.sync().await } else { Ok(()) }
+        if durable && !fua && offer.flags.flush() { self.flush().await } else { Ok(()) }
     }
 
-    pub(crate) async fn sync(self: Rc<Self>) -> Result<(), StoreError> {
+    /// Flushes the server's cache, and vouches for the changes of this link.
+    async fn flush(self: Rc<Self>) -> Result<(), StoreError> {
         let offer = self.offer().await?;
         let refused = || self.common.remote.health().flush_refusal().map_or(Ok(()), Err);
         refused()?;
@@ -51,6 +54,25 @@ impl Link {
         }
         // The server may have been started anew meanwhile.
         refused()
+    }
+
+    /// [`Self::flush`] by all links that have unflushed changes, and by this one in any case: an
+    /// earlier daemon may have left some.
+    pub(crate) async fn sync(self: Rc<Self>) -> Result<(), StoreError> {
+        let common = &self.common;
+        let ask = |share: Arc<Share>| {
+            let common = common.clone();
+            // A link that has gone vouches for nothing.
+            let flush = async move || Link::of(&common).ok_or(StoreError::Unknown)?.flush().await;
+            share.core.call(flush)
+        };
+        // They begin at once.
+        let asked: Vec<_> = common.unflushed(&self.share).into_iter().map(ask).collect();
+        let own = self.clone().flush().await;
+        for flushed in asked {
+            flushed.await.unwrap_or(Err(StoreError::Unknown))?;
+        }
+        own
     }
 
     /// Not NBD_CMD_TRIM even where holes are allowed: afterwards the range may hold anything. And

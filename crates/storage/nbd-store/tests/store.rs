@@ -349,6 +349,28 @@ fn all_cores_use_one_connection_unless_the_server_allows_several() {
 }
 
 #[test]
+fn a_sync_has_each_connection_flush_its_own_changes() {
+    let server = Server::start(WRITE_COMMANDS | MULTI_CONN, true, |_| Act::Answer);
+    let store = Arc::new(open(&server));
+    let cores = Cores::start(2, Config::default()).unwrap();
+    let flushes = || server.count(|request| request.kind == cmd::FLUSH);
+    let writer = store.clone();
+    let write = cores.handles()[0].call(move || async move { writer.write(0, data(3, 512), false).await });
+    assert_eq!(run(write).unwrap(), Ok(()));
+    // A connection that is made now does not know whether the server is still the one that took it.
+    for expected in [2, 3] {
+        let syncer = store.clone();
+        let sync = cores.handles()[1].call(move || async move { syncer.sync().await });
+        assert_eq!(run(sync).unwrap(), Ok(()));
+        assert_eq!(flushes(), expected, "the first has nothing left to flush the second time");
+    }
+    drop(store);
+    cores.stop();
+    cores.join().unwrap();
+    server.wait_for_end();
+}
+
+#[test]
 fn an_export_that_is_not_used_is_let_go() {
     let server = Server::start(WRITE_COMMANDS, true, |_| Act::Answer);
     drop(open(&server));
