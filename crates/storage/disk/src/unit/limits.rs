@@ -17,7 +17,8 @@ pub(crate) const MAX_WRITE_SAME_BYTES: u64 = MAX_TRANSFER_BYTES;
 pub(crate) const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 /// Maximum total blocks of one UNMAP: MAXIMUM UNMAP LBA COUNT.
 pub(crate) const MAX_UNMAP_BLOCKS: u32 = 1 << 20;
-/// Maximum descriptors in one GET LBA STATUS response.
+/// Maximum descriptors in one GET LBA STATUS response, and maximum extents that its store is asked
+/// for.
 pub(crate) const MAX_LBA_STATUS: usize = 1024;
 /// Maximum bytes of a parameter list; no disk command needs more.
 pub const MAX_PARAMETER_LIST: usize = 64 << 10;

@@ -145,7 +145,7 @@ impl DiskUnit {
     }
 
     /// GET LBA STATUS (SBC-3 §5.4): runs of blocks in the same state, as many as fit the allocation
-    /// length.
+    /// length. A store may tell of a long run in many short pieces, so the last run may end early.
     pub(super) async fn get_lba_status(
         &self,
         mover: &mut dyn DataMover,
@@ -155,7 +155,11 @@ impl DiskUnit {
         let mut next = self.range(cdb.lba, 1)?.lba;
         let room = lba_status::fit(cdb.allocation).min(MAX_LBA_STATUS);
         let mut runs: Vec<LbaStatus> = Vec::new();
-        while next < capacity {
+        for _ in 0..MAX_LBA_STATUS {
+            if next >= capacity {
+                break;
+            }
+            self.pause(mover).await?;
             let (blocks, mapped) = self.extent(next, capacity - next).await?;
             let provisioning = if mapped { Provisioning::Mapped } else { Provisioning::Deallocated };
             let full = runs.len() == room;

@@ -1,5 +1,8 @@
 //! UNMAP, WRITE SAME, GET LBA STATUS.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use backing::{Extent, Geometry, Io};
 use scsi::AdditionalSense as A;
 use scsi::data::lba_status::{self, LbaStatus, Provisioning};
 use scsi::data::unmap::{UnmapRange, emit};
@@ -46,6 +49,53 @@ fn unmapped_blocks_read_as_zeros_and_are_reported_deallocated() {
     assert_eq!(status(&it, 0, 24), expected[..1]);
     assert_eq!(status(&it, 10, 40), [run(10, 6, false), run(16, 16, true)]);
     it.run(&cdb16(0x9e, 0x12, BLOCKS, 24)).refused(A::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
+}
+
+/// A store that tells of one block at a time, and counts how often it is asked.
+struct Terse(MemoryStore, AtomicU64);
+
+impl BlockStore for Terse {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+    fn thin(&self) -> bool {
+        true
+    }
+    fn read(&self, at: u64, len: usize) -> Io<Chain> {
+        self.0.read(at, len)
+    }
+    fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
+        self.0.write(at, data, durable)
+    }
+    fn sync(&self) -> Io<()> {
+        self.0.sync()
+    }
+    fn discard(&self, at: u64, len: u64) -> Io<()> {
+        self.0.discard(at, len)
+    }
+    fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
+        self.0.write_zeros(at, len, deallocate)
+    }
+    fn extent(&self, at: u64, _: u64) -> Io<Extent> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.extent(at, 512)
+    }
+}
+
+#[test]
+fn a_store_that_tells_of_little_at_a_time_is_not_asked_for_all() {
+    let memory = MemoryStore::new(BLOCKS * 512, true).unwrap();
+    let store = Arc::new(Terse(memory, AtomicU64::default()));
+    let it = Initiator::new(&disk_of(store.clone(), options()), 1);
+    assert_eq!(status(&it, 8, 1000), [run(8, 1024, false)]);
+    assert_eq!(store.1.load(Ordering::Relaxed), 1024);
+    assert_eq!(status(&it, BLOCKS - 2, 1000), [run(BLOCKS - 2, 2, false)]);
 }
 
 #[test]
