@@ -130,6 +130,17 @@ fn blocks_smaller_than_a_direct_mediums_sectors_are_refused() {
                 && bytes[512..1024] == [7; 512]
                 && bytes[1024..] == pattern(4096)[1024..]
         );
+        store.write_zeros(512, 512, false).await.unwrap();
+        store.discard(1024, 512).await.unwrap();
+        let bytes = store.read(0, 4096).await.unwrap().to_vec();
+        assert!(bytes[..512] == pattern(512) && bytes[512..1536] == [0; 1024]);
+        assert!(bytes[1536..] == pattern(4096)[1536..]);
+        store.write(4096, pattern(8192).into(), false).await.unwrap();
+        // Sectors, and parts of sectors at both ends.
+        store.discard(4608, 7168).await.unwrap();
+        let bytes = store.read(4096, 8192).await.unwrap().to_vec();
+        assert!(bytes[..512] == pattern(512) && bytes[512..7680] == [0; 7168]);
+        assert!(bytes[7680..] == pattern(8192)[7680..]);
     });
 }
 

@@ -224,8 +224,9 @@ impl Inner {
             // Also on a block device: it then guarantees zeros, which BLKDISCARD does not.
             let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             match self.fallocate(flags, at, len).await {
+                Ok(false) => {}
                 Err(StoreError::Unsupported) => self.no_punch.store(true, Ordering::Relaxed),
-                result => return result,
+                result => return result.map(drop),
             }
         }
         self.zero(at, len).await
@@ -235,8 +236,9 @@ impl Inner {
         if !self.no_zero_range.load(Ordering::Relaxed) {
             let flags = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
             match self.fallocate(flags, at, len).await {
+                Ok(false) => {}
                 Err(StoreError::Unsupported) => self.no_zero_range.store(true, Ordering::Relaxed),
-                result => return result,
+                result => return result.map(drop),
             }
         }
         let mut done = 0;
@@ -250,9 +252,11 @@ impl Inner {
         Ok(())
     }
 
-    async fn fallocate(&self, mode: i32, at: u64, len: u64) -> Result<(), StoreError> {
+    /// False if a device refuses the range: through the page cache a unit's blocks may be parts of
+    /// its sectors.
+    async fn fallocate(&self, mode: i32, at: u64, len: u64) -> Result<bool, StoreError> {
         if len == 0 {
-            return Ok(());
+            return Ok(true);
         }
         if let Some(mapped) = &self.mapped {
             mapped.forget(at, len);
@@ -263,7 +267,13 @@ impl Inner {
             mapped.forget(at, len);
         }
         self.group.wrote(1);
-        result.map_err(|error| self.write_fault(&error, at))
+        match result {
+            Ok(()) => Ok(true),
+            Err(error) if self.data.is_block_device() && error.raw_os_error() == Some(libc::EINVAL) => {
+                Ok(false)
+            }
+            Err(error) => Err(self.write_fault(&error, at)),
+        }
     }
 
     async fn copy_from(&self, from: &File, from_at: u64, at: u64, len: u64) -> Result<(), StoreError> {
