@@ -226,8 +226,10 @@ impl DiskUnit {
                 self.sanitize_done.store((done * 65536 / total).min(65535) as u32, Ordering::Relaxed);
                 self.pace(chunk.bytes).await;
             }
+            // The next pass must not replace this one in a cache.
+            self.store.sync().await?;
         }
-        self.store.sync().await
+        Ok(())
     }
 
     /// Lets other tasks run, and keeps to the configured rate.

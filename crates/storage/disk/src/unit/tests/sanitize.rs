@@ -1,10 +1,12 @@
 //! SANITIZE.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use runtime::Pooled;
 use scsi::AdditionalSense as A;
 
+use super::medium::Watched;
 use super::*;
 use crate::unit::{FilePersist, Persist};
 
@@ -29,6 +31,15 @@ fn overwrite_leaves_the_pattern_in_every_block() {
     it.run_out(&cdb, &list).good();
     let block: Vec<u8> = [!1, !2, !3].into_iter().cycle().take(512).collect();
     assert_eq!(it.read(BLOCKS as u32 - 2, 2).good(), block.repeat(2));
+}
+
+#[test]
+fn each_pass_of_an_overwrite_reaches_the_medium() {
+    let store = Watched::new();
+    let it = Initiator::new(&disk_of(store.clone(), options()), 1);
+    let (cdb, list) = overwrite(3, &[1]);
+    it.run_out(&cdb, &list).good();
+    assert_eq!(store.syncs.load(Ordering::Relaxed), 3);
 }
 
 #[test]
