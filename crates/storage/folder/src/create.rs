@@ -55,13 +55,15 @@ pub(crate) fn create(
         Wanted::File(file) => regular(base, caller, &directory, name, file)?,
         Wanted::Directory(set) => {
             let mode = mode_of(set, 0o755);
-            other(base, caller, &directory, name, set, Some(mode), || {
+            other(base, caller, &directory, name, (set, Some(mode)), AtFlags::REMOVEDIR, || {
                 rustix::fs::mkdirat(directory.path(), name, Mode::from_raw_mode(mode))
             })?
         }
-        Wanted::Symlink(path, set) => other(base, caller, &directory, name, set, None, || {
-            rustix::fs::symlinkat(path.as_slice(), directory.path(), name)
-        })?,
+        Wanted::Symlink(path, set) => {
+            other(base, caller, &directory, name, (set, None), AtFlags::empty(), || {
+                rustix::fs::symlinkat(path.as_slice(), directory.path(), name)
+            })?
+        }
         Wanted::Special(kind, device, set) => {
             let mode = mode_of(set, 0o644);
             let kind = match kind {
@@ -72,7 +74,7 @@ pub(crate) fn create(
                 _ => return Err(TreeError::BadKind),
             };
             let device = rustix::fs::makedev(device.major, device.minor);
-            other(base, caller, &directory, name, set, Some(mode), || {
+            other(base, caller, &directory, name, (set, Some(mode)), AtFlags::empty(), || {
                 rustix::fs::mknodat(directory.path(), name, kind, Mode::from_raw_mode(mode), device)
             })?
         }
@@ -120,15 +122,14 @@ fn regular(
         drop(acting);
         match opened {
             Ok(opened) => {
-                let (node, _) = locate::child(base, directory, name, false)?;
+                let undo = || rustix::fs::unlinkat(directory.path(), name, AtFlags::empty());
+                let node = found(base, directory, name, undo)?;
                 let own = Stat::of(opened.as_fd())?;
-                let there = node.stat()?;
-                if (own.device(), own.inode()) != (there.device(), there.inode()) {
-                    // Another process has replaced it already.
+                if own.is_gone() || !node.is(&own) {
+                    // Another process has removed or replaced it already.
                     continue;
                 }
                 node.keep_writer(File::from_fd(opened)?);
-                let undo = || rustix::fs::unlinkat(directory.path(), name, AtFlags::empty());
                 let stat = finish(base, caller, directory, &node, &set, Some(mode), undo)?;
                 return Ok((node, stat, true));
             }
@@ -157,22 +158,35 @@ fn regular(
     Err(TreeError::Delay)
 }
 
-/// Creates a file that is not a regular one.
+/// The file that was made by this name. If it cannot be opened, for want of a descriptor for
+/// example, it is removed again: the client's next try would find it.
+fn found(
+    base: &Base,
+    directory: &Node,
+    name: &[u8],
+    undo: impl FnOnce() -> rustix::io::Result<()>,
+) -> Result<Arc<Node>, TreeError> {
+    let found = locate::child(base, directory, name, false).inspect_err(|_| {
+        let _ = undo();
+    });
+    found.map(|(node, _)| node)
+}
+
+/// Creates a file that is not a regular one. It is removed with the flags `removal`.
 fn other(
     base: &Arc<Base>,
     caller: &Caller,
     directory: &Node,
     name: &[u8],
-    set: &SetAttributes,
-    mode: Option<u32>,
+    (set, mode): (&SetAttributes, Option<u32>),
+    removal: AtFlags,
     make: impl FnOnce() -> rustix::io::Result<()>,
 ) -> Result<(Arc<Node>, Stat, bool), TreeError> {
     let acting = base.permit.act(caller)?;
     make().map_err(failed)?;
     drop(acting);
-    let (node, _) = locate::child(base, directory, name, false)?;
-    let flags = if node.kind == Kind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-    let undo = || rustix::fs::unlinkat(directory.path(), name, flags);
+    let undo = || rustix::fs::unlinkat(directory.path(), name, removal);
+    let node = found(base, directory, name, undo)?;
     let stat = finish(base, caller, directory, &node, set, mode, undo)?;
     Ok((node, stat, true))
 }

@@ -14,6 +14,7 @@ use backing::health::{Kind, State};
 use folder::{Folder, Options};
 use runtime::Buf;
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tree::{Caller, New, NewFile, Stability, Tree, TreeError};
 
 /// Runs one of these tests again in another process.
@@ -95,6 +96,42 @@ fn an_ordinary_user_serves_everybody_as_itself() {
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = again_from(&program, "an_ordinary_user_serves_everybody_as_itself", directory.path());
     let output = command.uid(65534).gid(65534).output().unwrap();
+    assert!(passed(&output), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A client whose create has failed sends it again, and would find a file that it has not made.
+#[test]
+fn a_create_without_a_descriptor_to_spare_leaves_no_file() {
+    if let Some(directory) = given() {
+        let folder = Folder::open(&directory.join("tree"), &Options::new(directory.join("state"))).unwrap();
+        return run(async {
+            let root = folder.root();
+            make(&folder, &root, b"first").await;
+            let few = Rlimit { current: Some(100), ..getrlimit(Resource::Nofile) };
+            setrlimit(Resource::Nofile, few).unwrap();
+            let mut taken = Vec::new();
+            while let Ok(file) = fs::File::open("/dev/null") {
+                taken.push(file);
+            }
+            let set = with_mode(0o700);
+            let links = New::Symlink(b"to", set);
+            let file = New::File(NewFile::Guarded(set));
+            for (name, new) in [("directory", New::Directory(set)), ("link", links), ("file", file)] {
+                // A file is opened twice: once as it is made.
+                if name == "file" {
+                    taken.pop();
+                }
+                let failed = folder.create(&Caller::root(), &root, name.as_bytes(), new).await.err();
+                assert_eq!(failed, Some(TreeError::Delay));
+                assert!(directory.join("tree").join(name).symlink_metadata().is_err(), "{name}");
+            }
+            drop(taken);
+            make(&folder, &root, b"file").await;
+        });
+    }
+    let ground = Ground::new();
+    let test = "a_create_without_a_descriptor_to_spare_leaves_no_file";
+    let output = again(test, ground.directory.path()).output().unwrap();
     assert!(passed(&output), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
