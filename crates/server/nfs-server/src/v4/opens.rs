@@ -12,11 +12,13 @@ use tree::{Attributes, Created, New, NewFile, Permissions, SetAttributes, TreeEr
 use super::attributes::{WITH_EXCLUSIVE, to_set};
 use super::compound::{Compound, Done, Place, Results as Reply, checked, in_export, writable};
 use super::{convert, files, names};
+use crate::changing::Change;
 use crate::file::File;
 
 /// A file that is to be opened.
-struct Target {
+struct Target<'c> {
     file: File,
+    of: Attributes,
     /// The check of the caller's rights that is left.
     check: Check,
     directory: ChangeInfo,
@@ -24,9 +26,21 @@ struct Target {
     set: Bitmap,
     /// To be cut, or extended, as soon as it is open.
     size: Option<u64>,
+    /// It was made just now. Until it is open no client gets a delegation of it: a recall would
+    /// make this OPEN answer DELAY, and the client's next try would find the file there.
+    making: Option<Change<'c>>,
 }
 
-impl Target {
+impl Target<'_> {
+    /// A file that was there before.
+    ///
+    /// # Errors
+    /// Those of [`File::regular`].
+    async fn there(file: File, check: Check, directory: ChangeInfo) -> Result<Self, Status> {
+        let of = file.regular().await?;
+        Ok(Self { file, of, check, directory, set: Bitmap::EMPTY, size: None, making: None })
+    }
+
     /// The file, which was there before, is to have this size.
     ///
     /// # Errors
@@ -74,11 +88,10 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
         (_, None) => {
             let check = if matches!(right, Right::Reclaim { .. }) { Check::Data } else { Check::Mode };
             let file = c.file(Status::IsDir)?.clone();
-            Target { file, check, directory: ChangeInfo::default(), set: Bitmap::EMPTY, size: None }
+            Target::there(file, check, ChangeInfo::default()).await?
         }
     };
-    let file = target.file;
-    let of = file.regular().await?;
+    let (file, of) = (target.file, target.of);
     permitted(&file, &of, share.access, target.check).await?;
     let handle = c.model.handle(&file.export, &file.node);
     let request = OpenFile {
@@ -93,6 +106,7 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
     let size = target.size.filter(|size| *size != of.size || *size == 0);
     let resizing = size.map(|_| c.client.shared.state.changing.begin(file.export.id, &file.node));
     let opened = c.client.shared.state.open(c.session_client()?, &file, request)?;
+    drop(target.making);
     if let Some(size) = size {
         resize(c, &file, size, (&opened, share.access)).await?;
     }
@@ -163,18 +177,18 @@ async fn permitted(file: &File, of: &Attributes, access: ShareAccess, check: Che
 }
 
 /// The file of a name in the current directory.
-async fn existing(c: &Compound<'_>, name: &[u8]) -> Result<Target, Status> {
+async fn existing<'c>(c: &Compound<'c>, name: &[u8]) -> Result<Target<'c>, Status> {
     let found = names::find(c, c.current()?, name).await?;
     let file = in_export(&found, Status::IsDir)?.clone();
     let directory = match c.current()? {
         Place::File(directory) => convert::unchanged(directory.now().await?.change),
         Place::Above(_) => ChangeInfo::default(),
     };
-    Ok(Target { file, check: Check::Mode, directory, set: Bitmap::EMPTY, size: None })
+    Target::there(file, Check::Mode, directory).await
 }
 
 /// The file of a name in the current directory, which is made if need be.
-async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Target, Status> {
+async fn made<'c>(c: &Compound<'c>, name: &[u8], how: &CreateHow<'_>) -> Result<Target<'c>, Status> {
     let none = Fattr::EMPTY;
     let (given, verifier) = match how {
         CreateHow::Unchecked(given) | CreateHow::Guarded(given) => (given, None),
@@ -205,6 +219,7 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
     if !has_room && matches!(existing(c, name).await, Err(Status::NoEnt)) {
         return Err(Status::Delay);
     }
+    let making = c.client.shared.state.changing.begin_any();
     let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
     let Created { node, directory: changed, new, attributes: of } = match created {
         // Another client has made it meanwhile, and may have removed it again.
@@ -228,7 +243,9 @@ async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Targ
     if verifier.is_some() && (of.atime, of.mtime) != (of.ctime, of.ctime) {
         set = set.with(attribute::TIME_ACCESS).with(attribute::TIME_MODIFY);
     }
-    Ok(Target { file: directory.beside(node), check, directory: directory_change, set, size: None })
+    let making = new.then_some(making);
+    let file = directory.beside(node);
+    Ok(Target { file, of, check, directory: directory_change, set, size: None, making })
 }
 
 pub(super) fn close(c: &mut Compound<'_>, what: Close, to: &mut Reply<'_, '_>) -> Done {

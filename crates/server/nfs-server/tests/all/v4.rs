@@ -809,6 +809,29 @@ fn what_is_being_changed_is_not_delegated() {
     served.stop();
 }
 
+/// An OPEN that answers DELAY has made no file: the client's next try would find it there.
+#[test]
+fn what_is_being_made_is_not_delegated() {
+    let gate = Arc::new(Gate::default());
+    let gated = Gated { tree: support::memory(), gate: gate.clone() };
+    let served = support::serving(support::exporting(Arc::new(gated)));
+    let (mut reader, mut maker) = (served.v4("reader"), served.v4("maker"));
+    let root = maker.find("/data").unwrap();
+    let (file, made) = maker.make(&root, "file", b"owner");
+    maker.run(&[handle(&file), Arguments::Close(Close { seqid: 0, stateid: made })], &[]);
+    // The reader can be called.
+    delegated(&mut reader, &root, "file");
+    gate.close();
+    let how = Some(CreateHow::Guarded(Fattr::EMPTY));
+    maker.begin(&[handle(&root), open("new", b"owner", how)], &[]);
+    gate.reached();
+    let new = reader.find("/data/new").unwrap();
+    assert_eq!(delegation_of(&mut reader, &root, "new", &new), None);
+    gate.open();
+    assert_eq!(status(&maker.link.reply()), None);
+    served.stop();
+}
+
 #[test]
 fn version_3_keeps_out_of_what_is_denied() {
     let served = served();

@@ -1,4 +1,4 @@
-//! A tree whose changes wait at a gate.
+//! A tree whose changes wait at a gate. New files are there before they wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,6 +28,15 @@ impl Gate {
         self.closed.store(false, Ordering::SeqCst);
     }
 
+    /// Waits until the gate is open.
+    async fn passed(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while self.closed.load(Ordering::SeqCst) {
+            runtime::sleep(Duration::from_millis(1)).await;
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Blocks until a change waits.
     pub fn reached(&self) {
         while self.waiting.load(Ordering::SeqCst) == 0 {
@@ -47,11 +56,7 @@ impl Gated {
     fn later<T: Unpin + 'static>(&self, act: impl FnOnce(&MemoryTree) -> Answer<T> + 'static) -> Answer<T> {
         let (tree, gate) = (self.tree.clone(), self.gate.clone());
         Answer::running(async move {
-            gate.waiting.fetch_add(1, Ordering::SeqCst);
-            while gate.closed.load(Ordering::SeqCst) {
-                runtime::sleep(Duration::from_millis(1)).await;
-            }
-            gate.waiting.fetch_sub(1, Ordering::SeqCst);
+            gate.passed().await;
             act(&tree).await
         })
     }
@@ -114,7 +119,12 @@ impl Tree for Gated {
     }
 
     fn create(&self, caller: &Caller, directory: &NodeId, name: &[u8], new: New<'_>) -> Answer<Created> {
-        self.tree.create(caller, directory, name, new)
+        // The file is there, and its maker is told later.
+        let (made, gate) = (self.tree.create(caller, directory, name, new), self.gate.clone());
+        Answer::running(async move {
+            gate.passed().await;
+            made.await
+        })
     }
 
     fn remove(&self, caller: &Caller, directory: &NodeId, name: &[u8], kind: RemovedKind) -> Answer<Removed> {
