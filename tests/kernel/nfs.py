@@ -440,6 +440,7 @@ def serve(lab, exports, *ports, config=""):
     config += "".join(f"""[[export]]
 name = "{name}"
 path = "{path}"
+exclusive = true
 [[export.client]]
 network = "*"
 squash = "none"

@@ -102,7 +102,8 @@ def over_rdma(lab):
 def state(lab):
     """All that a client of 4.2 can hold and do, with its refusals, and the server's calls to it."""
     proc.need("tshark")
-    with share(lab, {"/d": folder(lab)}, port=2049) as server:
+    config = f'[[export]]\nname = "/d"\npath = "{folder(lab)}"\nexclusive = true\n'
+    with share(lab, {}, port=2049, config=config) as server:
         def traffic():
             one, other = (nfs.Session(server.host, server.port, 2) for _ in range(2))
             file, mine, _ = one.open("/d", "file")

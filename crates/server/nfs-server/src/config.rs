@@ -72,6 +72,9 @@ pub struct Export {
     pub name: String,
     /// The tree of files that it exports.
     pub tree: Arc<dyn Tree>,
+    /// Only the clients of this export change the tree. Else they get no delegations: another
+    /// change would not recall one, and its client would read old data for as long as it has it.
+    pub exclusive: bool,
     /// Rules of the clients that may mount it; the rule with the longest matching prefix counts.
     /// Empty: every client may, under [`ClientRule::default`].
     pub clients: Vec<ClientRule>,

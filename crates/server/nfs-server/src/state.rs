@@ -86,7 +86,7 @@ impl State {
     }
 
     /// OPEN of a file, whose handle is the request's. No delegation is given of one that is being
-    /// changed.
+    /// changed, or that others may change.
     ///
     /// # Errors
     /// Those of [`ServerState::open`].
@@ -99,7 +99,8 @@ impl State {
         self.with(|machine, now| {
             // A change that does not see this has marked its file before.
             self.held.store(true, Ordering::SeqCst);
-            let changing = self.changing.may_be(file.export.id, &file.node);
+            let is_exclusive = file.export.config.exclusive;
+            let changing = !is_exclusive || self.changing.may_be(file.export.id, &file.node);
             machine.open(now, client, OpenFile { changing, ..request })
         })
     }

@@ -28,6 +28,7 @@ impl Host {
         let export = Export {
             name: format!("/{EXPORT}"),
             tree: Arc::new(tree.map_err(|error| error.to_string())?),
+            exclusive: true,
             clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
         };
         let path = "/var/lib/stag/clients".into();

@@ -473,6 +473,10 @@ settings! {
         /// Answer before changes are on the medium, WRITE and COMMIT too. A crash of the machine
         /// then loses changes that clients were told are safe.
         "async" asynchronous: bool = false, yes_no().applies(Applies::NextStart);
+        /// Only the clients of this export change its files: no program of this machine does, and
+        /// no other export shows them. Clients of version 4 may then keep what they have read (read
+        /// delegations). Memory is always so.
+        "exclusive" exclusive: bool = false, yes_no();
     }
     parts {
         /// Who may mount it; empty for everybody.

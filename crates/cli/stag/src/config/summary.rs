@@ -69,7 +69,8 @@ fn write_exports(out: &mut String, config: &Config) -> std::fmt::Result {
     }
     for export in &config.exports {
         let how = if export.asynchronous { ", asynchronous" } else { "" };
-        writeln!(out, "\nexport {}: {}{how}", export.name, export.shown)?;
+        let whose = if export.exclusive { ", exclusive" } else { "" };
+        writeln!(out, "\nexport {}: {}{how}{whose}", export.name, export.shown)?;
         if export.clients.is_empty() {
             writeln!(out, "  open to everybody, root squashed")?;
         }

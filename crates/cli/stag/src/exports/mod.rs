@@ -210,7 +210,8 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
             limits: Some(client.limits.qos()).filter(QosLimits::any).map(Arc::new),
         };
         let clients = export.clients.iter().map(rule).collect();
-        Some(nfs_server::config::Export { name: export.name.clone(), tree, clients })
+        let exclusive = export.exclusive || matches!(export.shown, Shown::Memory(_));
+        Some(nfs_server::config::Export { name: export.name.clone(), tree, exclusive, clients })
     };
     Ok(NfsConfig {
         portals: config.nfs_portals(),

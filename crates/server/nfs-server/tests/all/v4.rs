@@ -292,10 +292,9 @@ fn exports(names: &[&str]) -> Served {
         let root = Root { mode: 0o777, uid: 0, gid: 0 };
         Arc::new(MemoryTree::new(Limits { bytes: 1 << 20, files: 100 }, root).expect("memory"))
     };
-    config.exports = names
-        .iter()
-        .map(|name| Export { name: (*name).into(), tree: tree(), clients: rules.clone() })
-        .collect();
+    let export =
+        |name: &&str| Export { name: (*name).into(), tree: tree(), exclusive: true, clients: rules.clone() };
+    config.exports = names.iter().map(export).collect();
     support::serving(config)
 }
 
@@ -806,6 +805,28 @@ fn what_is_being_changed_is_not_delegated() {
             }
         }
     }
+    served.stop();
+}
+
+/// A program of the host that changes a file recalls no delegation.
+#[test]
+fn only_files_of_exclusive_exports_are_delegated() {
+    let mut config = support::config();
+    let own = config.exports[0].clone();
+    let shared = Export { name: "/shared".into(), tree: support::memory(), exclusive: false, ..own };
+    config.exports.push(shared);
+    let served = support::serving(config);
+    let (mut reader, mut maker) = (served.v4("reader"), served.v4("maker"));
+    let mut made = |export| {
+        let root = maker.find(export).unwrap();
+        let (file, made) = maker.make(&root, "file", b"owner");
+        maker.run(&[handle(&file), Arguments::Close(Close { seqid: 0, stateid: made })], &[]);
+        (root, file)
+    };
+    let ((own, _), (shared, file)) = (made("/data"), made("/shared"));
+    // The reader can be called.
+    delegated(&mut reader, &own, "file");
+    assert_eq!(delegation_of(&mut reader, &shared, "file", &file), None);
     served.stop();
 }
 

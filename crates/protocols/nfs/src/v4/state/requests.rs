@@ -31,7 +31,8 @@ pub struct OpenFile<'a, F> {
     pub claim: Claim,
     /// Bits of [`flags::want`](crate::v4::flags::want).
     pub want: u32,
-    /// A change of the file is in progress that was admitted before: no delegation is given.
+    /// A change of the file is in progress that was admitted before, or may be made without
+    /// [`check_change`](super::ServerState::check_change): no delegation is given.
     pub changing: bool,
     /// The file was made for this open, after [`has_room`](super::ServerState::has_room): there is
     /// room for it, even if opens of other requests in progress have taken it meanwhile.

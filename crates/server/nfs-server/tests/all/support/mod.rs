@@ -49,6 +49,7 @@ pub fn exporting(tree: Arc<dyn tree::Tree>) -> NfsConfig {
     let export = Export {
         name: "/data".into(),
         tree,
+        exclusive: true,
         clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
     };
     NfsConfig {
