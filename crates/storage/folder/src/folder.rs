@@ -40,7 +40,7 @@ impl Folder {
 
     /// Whether files are known by the file system's own handles, which no move can make stale.
     pub fn has_handles(&self) -> bool {
-        matches!(self.0.locator.by, By::Handles)
+        matches!(self.0.locator.by, By::Handles(_))
     }
 
     /// The path by which it was opened.

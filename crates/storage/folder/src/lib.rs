@@ -37,6 +37,7 @@ mod extended;
 mod flush;
 mod folder;
 mod group;
+mod ids;
 mod listing;
 mod locate;
 mod locator;

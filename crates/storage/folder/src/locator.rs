@@ -19,6 +19,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tree::{NodeId, TreeError};
 
 use crate::failed;
+use crate::ids::Ids;
 use crate::seal::{self, Seal};
 use crate::stat::{Stat, nanoseconds};
 use crate::table::{Key, Table};
@@ -36,8 +37,8 @@ pub(crate) struct Locator {
 
 /// Identification of files.
 pub(crate) enum By {
-    /// Handles of the file system.
-    Handles,
+    /// Handles of the file system. Of one on this machine, ids that were made already.
+    Handles(Option<Box<Ids>>),
     /// Inode and birth.
     Table(Mutex<Table>),
 }
@@ -51,12 +52,16 @@ impl Locator {
         name: &CStr,
         stat: &Stat,
     ) -> Result<NodeId, TreeError> {
-        if let By::Table(_) = self.by {
-            return self.id_of_key(key_of(stat));
+        let By::Handles(ids) = &self.by else { return self.id_of_key(key_of(stat)) };
+        let ids = ids.as_deref().filter(|_| stat.device() == self.root.0);
+        let known = ids.zip(Ids::file(stat));
+        if let Some(id) = known.and_then(|(ids, file)| ids.get(file)) {
+            return Ok(id);
         }
         let handle = FileHandle::of(directory, name)?;
+        let inode = inode_of(&handle);
         // Another file may have the name since its attributes were read.
-        if !name.is_empty() && inode_of(&handle).is_some_and(|inode| inode != stat.inode()) {
+        if !name.is_empty() && inode.is_some_and(|inode| inode != stat.inode()) {
             return Err(TreeError::NoEntry);
         }
         let mut contents = [0; seal::MOST];
@@ -64,7 +69,12 @@ impl Locator {
         let kind = u8::try_from(handle.kind()).ok().filter(|kind| *kind != 0);
         contents[0] = kind.ok_or(TreeError::Unsupported)?;
         contents.get_mut(1..=bytes.len()).ok_or(TreeError::Unsupported)?.copy_from_slice(bytes);
-        self.seal.id(&contents[..1 + bytes.len()])
+        let id = self.seal.id(&contents[..1 + bytes.len()])?;
+        // Where a handle does not tell its inode, it may be that other file's.
+        if let Some((ids, file)) = known.filter(|_| name.is_empty() || inode.is_some()) {
+            ids.keep(file, id);
+        }
+        Ok(id)
     }
 
     /// The id of a file that is known by this key.
@@ -97,7 +107,7 @@ impl Locator {
             ((0, key), By::Table(_)) => {
                 Ok(Contents::Key(Key::from_bytes(key.try_into().map_err(|_| TreeError::Stale)?)))
             }
-            ((kind, bytes), By::Handles) if *kind != 0 => {
+            ((kind, bytes), By::Handles(_)) if *kind != 0 => {
                 FileHandle::new(i32::from(*kind), bytes).map(Contents::Handle).ok_or(TreeError::Stale)
             }
             _ => Err(TreeError::Stale),

@@ -19,6 +19,7 @@ use tree::{Caller, Time, TreeError, TreeLimits};
 use crate::base::Base;
 use crate::cache::Cache;
 use crate::durable::Durability;
+use crate::ids::Ids;
 use crate::locator::{By, Locator};
 use crate::names::Names;
 use crate::node::{Descriptors, Node};
@@ -124,23 +125,22 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     let held = hold(&state).map_err(of_state)?.ok_or_else(|| OpenError::InUse(path.to_owned()))?;
     let seal = Seal::load(&state.join("key")).map_err(of_state)?;
 
+    let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
+    let is_local = [EXT4, XFS, BTRFS, TMPFS, F2FS, BCACHEFS, OVERLAY].contains(&kind);
     let as_caller = !options.as_itself && can_act_as_others();
     let by = if as_caller && !is_confined() && has_handles(root.as_fd()) {
-        By::Handles
+        By::Handles(is_local.then(Box::<Ids>::default))
     } else {
         By::Table(Mutex::new(Table::load(&state.join("places"), seal).map_err(of_state)?))
     };
-    let by_handle = matches!(by, By::Handles);
+    let by_handle = matches!(by, By::Handles(_));
     let locator = Locator { seal, by, root: (stat.device(), stat.inode()) };
     let id = locator.id(root.as_fd(), c"", &stat).map_err(|error| of_folder(as_io(error)))?;
     let root_path =
         rustix::fs::openat(&root, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| of_folder(errno.into()))?;
 
-    let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
-    let local = [EXT4, XFS, BTRFS, TMPFS, F2FS, BCACHEFS, OVERLAY];
     let own = (!as_caller).then(own_user).transpose().map_err(of_folder)?;
-    let is_local = local.contains(&kind);
     let permit = Permit {
         // Without its capabilities the super-user has fewer permissions than the mode check
         // assumes.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Duration;
 
 use crate::common;
 use crate::common::{
@@ -257,6 +258,31 @@ fn ids_stay_good_over_a_restart_and_a_rename_by_somebody_else() {
             fs::write(ground.path("moved/b"), b"new").unwrap();
             assert_eq!(folder.attributes(&file).await, Err(TreeError::Stale));
             assert_ne!(find(&folder, &deep, b"b").await.unwrap().node, file);
+        });
+    });
+}
+
+/// Ids of files that are old enough are kept, for the next listing.
+#[test]
+fn listings_show_a_new_file_by_a_new_id() {
+    both_ways(|ground, as_itself| {
+        fs::write(ground.path("a"), b"old").unwrap();
+        std::thread::sleep(Duration::from_millis(1100));
+        let folder = ground.open_as(as_itself);
+        let root = folder.root();
+        run(async {
+            let listed = async || list(&folder, &root, ROOM).await[0].node.unwrap().0;
+            let old = listed().await;
+            assert_eq!(listed().await, old);
+            assert_eq!(find(&folder, &root, b"a").await.unwrap().node, old);
+            // The file system may use the inode's number again.
+            fs::remove_file(ground.path("a")).unwrap();
+            fs::write(ground.path("a"), b"new").unwrap();
+            let new = listed().await;
+            assert_ne!(new, old);
+            assert_eq!(find(&folder, &root, b"a").await.unwrap().node, new);
+            assert_eq!(read(&folder, &new, 0, 9).await.0, b"new");
+            assert_eq!(folder.attributes(&old).await, Err(TreeError::Stale));
         });
     });
 }
