@@ -13,6 +13,7 @@ use server_core::{ConnectionId, Core};
 
 use crate::back_channel::{BackChannel, PATIENCE};
 use crate::caller::{Identities, Identity};
+use crate::config::NfsLimits;
 use crate::file::File;
 use crate::model::Edition;
 use crate::pace::Pace;
@@ -74,11 +75,22 @@ impl Client {
 
     /// The configuration in force.
     pub(crate) fn model(&self) -> Arc<Edition> {
+        self.look();
+        self.model.borrow().clone()
+    }
+
+    /// The bounds in force.
+    pub(crate) fn limits(&self) -> NfsLimits {
+        self.look();
+        self.model.borrow().limits
+    }
+
+    /// Looks whether the configuration has changed.
+    fn look(&self) {
         let mut known = self.model.borrow_mut();
         if known.generation != self.shared.served.generation() {
             *known = self.shared.model();
         }
-        known.clone()
     }
 
     /// The caller's identity: with the groups that it claims, or with those that the machine knows.

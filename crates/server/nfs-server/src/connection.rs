@@ -161,7 +161,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        let limits = self.client.model().limits;
+        let limits = self.client.limits();
         self.calls.get() < limits.calls
             && self.outbox.borrow().len() + self.sending.get() < limits.send_high_water
     }

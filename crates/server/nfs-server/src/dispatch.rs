@@ -114,7 +114,7 @@ async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<
     }
     let reply = counted(client, procedure, version3::execute(client, &call, arguments, data).await);
     let kept = (once == version3::Once::Ever).then(|| reply.bytes());
-    replies.end(key, kept, client.model().limits.replies);
+    replies.end(key, kept, client.limits().replies);
     Ok(Some(reply))
 }
 

@@ -157,7 +157,7 @@ impl OverRdma {
     /// called at the first message, which has to be there by `deadline`.
     pub(crate) async fn serve(self: Rc<Self>, deadline: Instant, begun: impl FnOnce()) -> End {
         let Some(pair) = self.pair() else { return End::Asked };
-        let high_water = self.client.model().limits.send_high_water;
+        let high_water = self.client.limits().send_high_water;
         let mut begun = Some(begun);
         let end = loop {
             let stop = self.changed.until(|| self.stops().then_some(()));
