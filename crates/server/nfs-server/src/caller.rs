@@ -90,9 +90,8 @@ impl Identity {
         let (anonymous_uid, anonymous_gid) = rule.anonymous;
         let anonymous = || Caller { uid: anonymous_uid, gid: anonymous_gid, groups: Arc::from([]) };
         let Self::Unix { uid, gid, groups } = self else { return anonymous() };
-        let caller = Caller { uid: *uid, gid: *gid, groups: groups.clone() };
         match rule.squash {
-            Squash::None => caller,
+            Squash::None => Caller { uid: *uid, gid: *gid, groups: groups.clone() },
             Squash::All => anonymous(),
             Squash::Root => Caller {
                 uid: if *uid == 0 { anonymous_uid } else { *uid },

@@ -103,9 +103,9 @@ pub(super) fn may<'c>(
 }
 
 pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_>) -> Done {
-    let file = c.file(Status::IsDir)?.clone();
-    c.client.admit(&file, false, what.count.min(MOST_DATA).into()).await;
-    may(c, &file, what.stateid, ShareAccess::Read)?;
+    let file = c.file(Status::IsDir)?;
+    c.client.admit(file, false, what.count.min(MOST_DATA).into()).await;
+    may(c, file, what.stateid, ShareAccess::Read)?;
     let len = what.count.min(MOST_DATA) as usize;
     let read = file.done(file.tree().read(&file.caller, &file.node, what.offset, len).await)?;
     let length = read.data.len() as u32;
