@@ -123,14 +123,14 @@ fn regular(
         match opened {
             Ok(opened) => {
                 let undo = || rustix::fs::unlinkat(directory.path(), name, AtFlags::empty());
-                let node = found(base, directory, name, undo)?;
+                let (node, _) = found(base, directory, name, undo)?;
                 let own = Stat::of(opened.as_fd())?;
                 if own.is_gone() || !node.is(&own) {
                     // Another process has removed or replaced it already.
                     continue;
                 }
                 node.keep_writer(File::from_fd(opened)?);
-                let stat = finish(base, caller, directory, &node, &set, Some(mode), undo)?;
+                let stat = finish(base, caller, directory, (&node, own), &set, Some(mode), undo)?;
                 return Ok((node, stat, true));
             }
             Err(Errno::EXIST) => {}
@@ -165,11 +165,10 @@ fn found(
     directory: &Node,
     name: &[u8],
     undo: impl FnOnce() -> rustix::io::Result<()>,
-) -> Result<Arc<Node>, TreeError> {
-    let found = locate::child(base, directory, name, false).inspect_err(|_| {
+) -> Result<(Arc<Node>, Stat), TreeError> {
+    locate::child(base, directory, name, false).inspect_err(|_| {
         let _ = undo();
-    });
-    found.map(|(node, _)| node)
+    })
 }
 
 /// Creates a file that is not a regular one. It is removed with the flags `removal`.
@@ -186,24 +185,23 @@ fn other(
     make().map_err(failed)?;
     drop(acting);
     let undo = || rustix::fs::unlinkat(directory.path(), name, removal);
-    let node = found(base, directory, name, undo)?;
-    let stat = finish(base, caller, directory, &node, set, mode, undo)?;
+    let (node, stat) = found(base, directory, name, undo)?;
+    let stat = finish(base, caller, directory, (&node, stat), set, mode, undo)?;
     Ok((node, stat, true))
 }
 
-/// Gives a new file its attributes, or removes it again.
+/// Gives a new file its attributes, which are those of `stat` yet, or removes it again.
 fn finish(
     base: &Arc<Base>,
     caller: &Caller,
     directory: &Node,
-    node: &Arc<Node>,
+    (node, stat): (&Arc<Node>, Stat),
     set: &SetAttributes,
     mode: Option<u32>,
     undo: impl FnOnce() -> rustix::io::Result<()>,
 ) -> Result<Stat, TreeError> {
     let try_it = || {
         let failures = base.durability.failures();
-        let stat = node.stat()?;
         let mut attributes = base.shown(node, &stat);
         let set = wishes_of(base, caller, &attributes, set);
         if !set.is_empty() {
