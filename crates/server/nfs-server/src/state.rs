@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nfs::v4::state::{Callback, Effect, Limits, OpenFile, Opened, ServerState};
+use nfs::v4::state::{Callback, Claim, Effect, Limits, OpenFile, Opened, ServerState};
 use nfs::v4::{Channel, ClientId, ShareAccess, Stateid, Status};
 
 use crate::changing::Changing;
@@ -26,8 +26,10 @@ pub(crate) struct State {
     /// `lease_time`, seconds.
     pub lease_s: u32,
     pub ledger: Ledger,
-    /// Clients hold something of some file.
+    /// Clients hold something of some file, or may reclaim it.
     held: AtomicBool,
+    /// Files were changed while their delegations could be reclaimed.
+    changed: AtomicBool,
     /// Files that are being changed.
     pub changing: Changing,
     /// Has a client called.
@@ -45,13 +47,16 @@ impl State {
         call: impl Fn(Callback<Bytes>) + Send + Sync + 'static,
     ) -> Self {
         let (ledger, kept) = Ledger::open(records);
+        // A predecessor does not tell.
+        let changed = AtomicBool::new(carried.is_some());
         let (machine, shown) = carried.unwrap_or_else(|| {
             let (start, seed) = (u32::from_be_bytes(drawn()), u64::from_be_bytes(drawn()));
             (ServerState::new(Duration::ZERO, start, seed, limits, kept), Duration::ZERO)
         });
         Self {
             lease_s: machine.lease().as_secs() as u32,
-            held: AtomicBool::new(machine.holds_files()),
+            held: AtomicBool::new(is_held(&machine)),
+            changed,
             changing: Changing::default(),
             machine: Mutex::new(machine),
             begin: runtime::clock(),
@@ -67,7 +72,7 @@ impl State {
         // Read under the lock, so that it does not go back.
         let now = self.shown + runtime::clock().saturating_duration_since(self.begin);
         let result = act(&mut machine, now);
-        self.held.store(machine.holds_files(), Ordering::Release);
+        self.held.store(is_held(&machine), Ordering::Release);
         let mut calls = Vec::new();
         for effect in machine.take_effects() {
             match effect {
@@ -80,13 +85,14 @@ impl State {
         result
     }
 
-    /// Clients hold something of some file.
+    /// Clients hold something of some file, or may reclaim it.
     pub(crate) fn holds_files(&self) -> bool {
         self.held.load(Ordering::SeqCst)
     }
 
     /// OPEN of a file, whose handle is the request's. No delegation is given of one that is being
-    /// changed, or that others may change.
+    /// changed, or that others may change. One that is reclaimed is recalled, too, if any file was
+    /// changed meanwhile.
     ///
     /// # Errors
     /// Those of [`ServerState::open`].
@@ -100,7 +106,10 @@ impl State {
             // A change that does not see this has marked its file before.
             self.held.store(true, Ordering::SeqCst);
             let is_exclusive = file.export.config.exclusive;
-            let changing = !is_exclusive || self.changing.may_be(file.export.id, &file.node);
+            let reclaims = matches!(request.claim, Claim::Reclaim { .. });
+            let changing = !is_exclusive
+                || reclaims && self.changed.load(Ordering::SeqCst)
+                || self.changing.may_be(file.export.id, &file.node);
             machine.open(now, client, OpenFile { changing, ..request })
         })
     }
@@ -120,7 +129,17 @@ impl State {
             return Ok(());
         }
         let file = file();
-        self.with(|machine, now| machine.check_change(now, client, &file))
+        self.with(|machine, now| {
+            self.note_change(machine);
+            machine.check_change(now, client, &file)
+        })
+    }
+
+    /// Notes that a file is changed, whose delegations may be reclaimed later.
+    fn note_change(&self, machine: &Machine) {
+        if machine.in_grace() {
+            self.changed.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Whether version 3 may read or write the data of a file. `file` as for [`Self::may_change`].
@@ -132,12 +151,21 @@ impl State {
             return Ok(());
         }
         let file = file();
-        self.with(|machine, now| match machine.check_io(now, None, &file, Stateid::ANONYMOUS, access) {
-            // Version 3 does not wait for those that may reclaim.
-            Err(Status::Grace) => Ok(()),
-            other => other,
+        self.with(|machine, now| {
+            if access.writes() {
+                self.note_change(machine);
+            }
+            match machine.check_io(now, None, &file, Stateid::ANONYMOUS, access) {
+                // Version 3 does not wait for those that may reclaim.
+                Err(Status::Grace) => Ok(()),
+                other => other,
+            }
         })
     }
+}
+
+fn is_held(machine: &Machine) -> bool {
+    machine.holds_files() || machine.in_grace()
 }
 
 /// Limits of the state, with this lease.

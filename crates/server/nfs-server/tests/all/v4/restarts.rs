@@ -5,7 +5,7 @@ use crate::support;
 use crate::support::v4::*;
 use crate::support::{Served, served};
 use nfs::v3;
-use nfs::v4::{Arguments, LockType, Outcome, Results, Status};
+use nfs::v4::{Arguments, Claim, Delegation, DelegationType, LockType, Open, Outcome, Results, Status};
 
 /// The server's successor, with the same trees and records.
 fn restarted(served: Served) -> Served {
@@ -50,6 +50,46 @@ fn what_a_client_had_open_is_reclaimed_after_a_restart() {
     assert_eq!(status(&reply), Some(Status::Denied), "it was reclaimed");
     served.stop();
     std::fs::remove_file(folder).expect("the records were kept");
+}
+
+/// RFC 8881 §10.2.1: a client that gets a delegation again trusts what it has read before.
+#[test]
+fn a_delegation_reclaimed_after_a_change_is_to_be_returned() {
+    let folder = std::env::temp_dir().join(format!("nfs-changed-{}", std::process::id()));
+    let mut config = support::config();
+    config.clients = Some(folder.clone());
+    for changes in [false, true] {
+        let served = support::serving(config.clone());
+        let mut a = served.v4("a");
+        let root = a.find("/data").unwrap();
+        let (file, _) = a.make(&root, "file", b"owner");
+        let served = restarted(served);
+        let mut a = served.v4_again("a");
+        // Once it has answered a call it can be called.
+        while a.link.calls.is_empty() {
+            assert_eq!(status(&a.run(&[Arguments::PutRootFh(())], &[])), None);
+        }
+        assert_eq!(status(&a.run(&[Arguments::PutRootFh(())], &[])), None);
+        if changes {
+            let mut third = served.connect();
+            let object = support::handle(&file);
+            let how =
+                v3::Write { file: object, offset: 0, count: 4, stable: v3::Stable::FileSync, length: 4 };
+            let reply = third.call(&v3::Arguments::Write(how), b"data");
+            assert!(support::results(&reply).starts_with(&[0; 4]));
+        }
+        let Arguments::Open(how) = reclaim(b"reader") else { panic!() };
+        let claim = Claim::Previous(DelegationType::Read);
+        let again = Arguments::Open(Open { share_access: 1, claim, ..how });
+        let reply = a.run(&[handle(&file), again], &[]);
+        let Some(Results::Open(Outcome::Ok(opened))) = answers(&reply).pop() else {
+            panic!("{:?}", status(&reply))
+        };
+        let Delegation::Read(of) = &opened.delegation else { panic!("{:?}", opened.delegation) };
+        assert_eq!(of.recall, changes);
+        served.stop();
+        std::fs::remove_file(&folder).expect("the records were kept");
+    }
 }
 
 /// Without room for the records clients are served, and the records are written as soon as there is
