@@ -175,7 +175,11 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         let done = match (&arguments, std::mem::take(&mut first)) {
             (Arguments::Sequence(what), true) => match begin(&c, what, len, count, body) {
                 Err(status) => Err(status.into()),
-                Ok(Begun::Again(kept)) => return Ok(Reply::with(accepted.xid, |to| to.raw(&kept))),
+                Ok(Begun::Again(kept)) => {
+                    // The first reply may wait for the same records.
+                    client.shared.state.ledger.settle().await;
+                    return Ok(Reply::with(accepted.xid, |to| to.raw(&kept)));
+                }
                 Ok(Begun::Uncached(answer)) => {
                     reply.push(&Results::Sequence(Outcome::Ok(answer)));
                     match operations.head() {
