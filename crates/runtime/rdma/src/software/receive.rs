@@ -169,7 +169,11 @@ impl Receiver {
             let stopped = self.advance(&mut pair.inner.borrow_mut(), bytes, &mut done);
             match stopped {
                 Stop::More => return Ok(()),
-                Stop::Buffer(len) => wait_for_buffer(len).await?,
+                Stop::Buffer(len) => {
+                    // The answers so far may hold the memory that is missing.
+                    pair.kick();
+                    wait_for_buffer(len).await?;
+                }
                 Stop::Violation(error) => return Err(pair.violation(error)),
                 Stop::Over(error) => return Err(error),
             }

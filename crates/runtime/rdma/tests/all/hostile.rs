@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use rdma::{
     Completion, Crc, Error, Flags, Listener, Options, Protocol, QueuePair, Rights, Side, accept, sniff,
 };
-use runtime::{Chain, ListenOptions, TcpListener};
+use runtime::{Chain, ListenOptions, TcpListener, pool};
 
 /// A request of revision 2 without CRC or markers, IRD and ORD 16.
 const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x04\x00\x10\x00\x10";
@@ -232,6 +232,38 @@ fn a_violation_right_after_a_read_gets_its_own_terminate() {
     let (end, answer) = behind_a_read(untagged(7, true, 2, 1, 0, &[0x11, 0x01, 0, 0]));
     assert!(matches!(end, Error::Terminated { side: Side::Remote, reason, .. } if reason.code == 1), "{end}");
     assert!(answer.is_empty(), "{answer:?}");
+}
+
+/// The answers may hold the memory that is missing.
+#[test]
+fn reads_are_answered_while_received_data_waits_for_memory() {
+    run(async {
+        let options = Options { receive_size: 64 << 10, ..options() };
+        let (pair, mut peer) = raw(&options).await;
+        let stag = pair.expose_source(chain(&[5; 5000])).expect("an STag");
+        // Another user takes the rest of the pool, and at least one block that the message fits in.
+        let mut held = vec![pool::alloc(64 << 10).expect("a buffer")];
+        pool::set_limit(pool::stats().mapped);
+        held.extend(std::iter::from_fn(|| pool::alloc(1 << 20)));
+        held.extend(std::iter::from_fn(|| pool::alloc(64 << 10)));
+        // A read, and the beginning of a message, arrive with one receive.
+        let message = untagged(3, true, 0, 1, 0, &[7; 60_000]);
+        let (beginning, end) = message.split_at(100);
+        peer.write_all(&[&read_request(1, stag.0, 0, 5000)[..], beginning].concat()).expect("sent");
+        let served = pair.clone();
+        let serving = runtime::spawn(async move { support::received(&served).await });
+        let expected = tagged(2, true, 0x77, 0, &[5; 5000]);
+        let mut answer = vec![0; expected.len()];
+        let hearing = move || {
+            peer.read_exact(&mut answer).expect("an answer");
+            (peer, answer)
+        };
+        let (mut peer, answer) = runtime::blocking(hearing).await;
+        assert!(answer == expected);
+        drop(held);
+        peer.write_all(end).expect("sent");
+        assert!(serving.await.expect("no panic") == [7u8; 60_000]);
+    });
 }
 
 #[test]
