@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use iwarp::rdmap::Terminate;
 use iwarp::stream::{Event, Place, Step};
-use runtime::{BufMut, Bytes, Chain, Destination, Scatter, pool};
+use runtime::{BufMut, Bytes, Chain, Destination, JoinHandle, Scatter, pool};
 
 use super::arriving::{Arriving, Taken};
 use super::memory::{Exposed, Loan, copy_in, find};
@@ -507,8 +507,19 @@ fn part(chain: &Chain, mut at: usize, mut len: usize) -> Chain {
 async fn wait_for_buffer(len: usize) -> Result<(), Error> {
     // The block is not kept: the next attempt takes it from the pool. Other users of the pool
     // usually return some soon.
-    match runtime::timeout(PATIENCE, pool::alloc_wait(len)).await {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Error::NoBuffers),
+    let wait = async move { runtime::timeout(PATIENCE, pool::alloc_wait(len)).await.is_ok() };
+    let mut waiting = Waiting(runtime::spawn(wait));
+    let came = (&mut waiting.0).await.unwrap_or(false);
+    // If the queue pair was not polled for long, some may have come since.
+    if came || pool::alloc(len).is_some() { Ok(()) } else { Err(Error::NoBuffers) }
+}
+
+/// The task that waits for memory. A queue pair may not be polled meanwhile, and the pool serves
+/// its waiters in order: without a task, all later waiters of this core would wait for the poll.
+struct Waiting(JoinHandle<bool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

@@ -344,3 +344,32 @@ fn a_connection_that_gets_no_buffer_in_time_is_ended() {
         assert_eq!((reason.layer, reason.error_type, reason.code), (0, 0, 0));
     });
 }
+
+/// The pool serves its waiters in order, and a user with too much to send polls no queue pair.
+#[test]
+fn a_queue_pair_that_is_not_polled_keeps_no_memory_from_others() {
+    run(async {
+        let (idle, idle_peer) = ready(&options()).await;
+        let (busy, busy_peer) = ready(&options()).await;
+        let sources = [idle_peer, busy_peer].map(|peer| {
+            let stag = peer.expose_source(chain(&[1; 1 << 20])).expect("an STag");
+            drop(runtime::spawn(async move { rest(&peer).await }));
+            Remote { stag, offset: 0 }
+        });
+        // Another user takes the rest of the pool, and at least what both need.
+        let mut held: Vec<_> = (0..2).map(|_| pool::alloc(1 << 20).expect("a buffer")).collect();
+        pool::set_limit(pool::stats().mapped);
+        held.extend(std::iter::from_fn(|| pool::alloc(1 << 20)));
+        held.extend(std::iter::from_fn(|| pool::alloc(64 << 10)));
+        for (pair, source) in [&idle, &busy].into_iter().zip(sources) {
+            pair.post_read(source, 1 << 20, 1);
+            let waited = runtime::timeout(Duration::from_millis(100), pair.next()).await;
+            assert!(waited.is_err(), "{waited:?}");
+        }
+        drop(held);
+        for pair in [&busy, &idle] {
+            let read = pair.next().await;
+            assert!(matches!(read, Ok(Completion::Read { data, .. }) if data.len() == 1 << 20));
+        }
+    });
+}
