@@ -1,10 +1,11 @@
 //! Plays a hostile peer through an RDMA device of this machine: it tries to access memory beyond
-//! what was exposed to it, and checks that every attempt fails:
+//! what was exposed to it, and to keep a connection from closing. It checks that every attempt
+//! fails:
 //!
 //!     verbs-attack ADDRESS[:PORT]
 //!
 //! Each attack uses its own connection to a listener in the same process. Exits with 0 if no byte
-//! outside exposed memory was read or written, otherwise with the error.
+//! outside exposed memory was read or written and the connection closed, otherwise with the error.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -41,8 +42,17 @@ fn stolen() -> Outcome<Chain> {
 
 /// Both ends of a new connection.
 async fn pair(listener: &mut Listener, address: SocketAddr) -> Outcome<(QueuePair, QueuePair)> {
+    pair_with(listener, address, 4).await
+}
+
+/// Like [`pair`]; the attacker posts this number of receives.
+async fn pair_with(
+    listener: &mut Listener,
+    address: SocketAddr,
+    first_receives: u32,
+) -> Outcome<(QueuePair, QueuePair)> {
     let options = Options { receives: 4, receive_size: 4096, ..Options::default() };
-    let theirs = options.clone();
+    let theirs = Options { first_receives, ..options.clone() };
     let attacker = runtime::spawn(async move { verbs::connect(address, &[], &theirs).await });
     let victim = listener.accept().await.map_err(said)?.accept(&[], &options).await.map_err(said)?;
     let (attacker, _) = attacker.await.map_err(|_| "the attacker panicked")?.map_err(said)?;
@@ -100,7 +110,19 @@ fn untouched(victim: &QueuePair, stag: u32, from: usize) -> Outcome<()> {
     Ok(())
 }
 
+/// A peer without receives lets no Send complete. The connection closes all the same.
+async fn held_open(listener: &mut Listener, address: SocketAddr) -> Outcome<()> {
+    let (victim, _attacker) = pair_with(listener, address, 0).await?;
+    victim.post_send(b"bye", Chain::new(), None, false, Some(1)).map_err(said)?;
+    victim.disconnect();
+    while victim.next().await.is_ok() {}
+    Ok(())
+}
+
 async fn attack(name: &str, listener: &mut Listener, address: SocketAddr) -> Outcome<()> {
+    if name == "a closing connection held open" {
+        return held_open(listener, address).await;
+    }
     let (victim, attacker) = pair(listener, address).await?;
     // Without windows a slot's length is a power of two, and it is open for reads and writes. Only
     // this peer uses its bytes.
@@ -164,7 +186,7 @@ async fn attack(name: &str, listener: &mut Listener, address: SocketAddr) -> Out
     untouched(&victim, exposed.stag, 0)
 }
 
-const ATTACKS: [&str; 7] = [
+const ATTACKS: [&str; 8] = [
     "what was exposed may be written",
     "a write past the end",
     "a write before the start",
@@ -172,6 +194,7 @@ const ATTACKS: [&str; 7] = [
     "a write to what was taken back",
     "another connection's key",
     "a key that was never given",
+    "a closing connection held open",
 ];
 
 async fn run(address: SocketAddr) -> Outcome<()> {

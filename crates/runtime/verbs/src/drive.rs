@@ -28,6 +28,9 @@ const BATCH: usize = 16;
 const RECEIVE: u64 = 1 << 63;
 /// Poll for work that is expected sooner than this; a sleep and a wake-up cost as much.
 const WORTH_POLLING: Duration = Duration::from_micros(20);
+/// How long a closing connection waits for the completion of its posts, which a peer without
+/// receives holds up, and for the peer to close too.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why a connection ended.
 #[derive(Clone, Debug)]
@@ -95,6 +98,8 @@ pub(crate) struct State {
     idle_since: Option<Instant>,
     usual_wait: Duration,
     closing: Closing,
+    /// When a closing connection ends in any case.
+    closed_at: Option<runtime::Sleep>,
     pub(crate) end: Option<End>,
     pub(crate) endpoint: Endpoint,
     // Reused for each post.
@@ -144,6 +149,7 @@ impl State {
             idle_since: None,
             usual_wait: Duration::MAX,
             closing: Closing::No,
+            closed_at: None,
             end: None,
             endpoint,
             wrs: Vec::new(),
@@ -202,6 +208,7 @@ impl State {
     pub(crate) fn close(&mut self) {
         if self.closing == Closing::No {
             self.closing = Closing::Wanted;
+            self.closed_at = Some(runtime::sleep(CLOSING));
         }
         self.wake_driver();
     }
@@ -248,6 +255,10 @@ impl State {
             self.tell();
             if self.end.is_some() {
                 return Poll::Ready(());
+            }
+            if self.closed_at.as_mut().is_some_and(|time| Pin::new(time).poll(cx).is_ready()) {
+                self.disconnected();
+                continue;
             }
             match self.reap() {
                 Ok(true) => {
@@ -522,6 +533,7 @@ impl State {
         self.reading = Chain::new();
         self.memory = None;
         self.receive_memory = None;
+        self.closed_at = None;
         self.queued = 0;
     }
 
@@ -543,8 +555,8 @@ impl State {
         Ok(true)
     }
 
-    /// Handles a disconnect by the peer or by both sides. Messages that arrived before are still
-    /// returned.
+    /// Handles a disconnect by the peer or by both sides, or the end of the wait for one. Messages
+    /// that arrived before are still returned.
     fn disconnected(&mut self) {
         if self.closing != Closing::Asked {
             self.closing = Closing::Asked;

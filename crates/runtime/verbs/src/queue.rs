@@ -221,7 +221,8 @@ impl QueuePair {
         })
     }
 
-    /// Ends the connection once everything posted is complete. [`Self::next`] reports the end.
+    /// Ends the connection once everything posted is complete and the peer has closed too, after 5 s
+    /// in any case. [`Self::next`] reports the end.
     pub fn disconnect(&self) {
         self.state.borrow_mut().close();
     }
