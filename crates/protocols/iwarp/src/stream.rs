@@ -330,6 +330,11 @@ impl Stream {
         self.framing.is_checked()
     }
 
+    /// Whether the payload that [`Self::step`] named is in the last segment of its message.
+    pub fn is_last(&self) -> bool {
+        self.inbound.is_last()
+    }
+
     /// Length in bytes of the whole FPDUs at the start of `bytes`, which begins with an FPDU.
     pub fn whole_fpdus(bytes: &[u8]) -> usize {
         framing::whole_fpdus(bytes)

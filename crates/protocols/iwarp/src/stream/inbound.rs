@@ -137,6 +137,10 @@ impl Inbound {
         self.receives
     }
 
+    pub(super) fn is_last(&self) -> bool {
+        self.segment.last
+    }
+
     pub(super) fn culprit(&self) -> Option<&Culprit> {
         self.culprit.as_ref()
     }

@@ -19,7 +19,8 @@ const DIRECT: usize = 16 << 10;
 /// Length in bytes from which a piece counts as long: one receive brings so few of them that
 /// copying costs more than a receive of their own.
 pub(super) const LONG: usize = 32 << 10;
-/// Bytes to receive after a directly placed piece: its CRC, and the data up to the next long piece.
+/// Bytes to receive after a message's last directly placed piece: its CRC, and the data up to the
+/// next long piece.
 pub(super) const TAIL: usize = 512;
 /// Bytes to receive at once while pieces are long, so that the pieces can be received straight into
 /// their place.
@@ -318,14 +319,20 @@ impl Receiver {
         let len = rest.min(buffer.len() - at);
         let mut scatter = self.scatter.take().unwrap_or_default();
         scatter.push(Destination::Pool { buf: buffer, at, len });
-        let ends = pair.inner.borrow().ends_read(offset + rest as u64);
-        let tail = match target {
-            // The following data is received many FPDUs at a time.
-            Target::ReadArriving if pair.crc && pair.inner.borrow().data_sink().is_some() => {
-                pair.inner.borrow().stream.to_end()
+        let tail = {
+            let inner = pair.inner.borrow();
+            match target {
+                // The following data is received many FPDUs at a time.
+                Target::ReadArriving if pair.crc && inner.data_sink().is_some() => inner.stream.to_end(),
+                Target::Read(_) | Target::ReadArriving if inner.ends_read(offset + rest as u64) => {
+                    TAIL + self.first
+                }
+                // The next segment is received from its first byte on: aligned, and not copied.
+                Target::Exposed(_) | Target::Read(_) | Target::ReadArriving if !inner.stream.is_last() => {
+                    inner.stream.to_next_tagged()
+                }
+                _ => TAIL,
             }
-            Target::Read(_) | Target::ReadArriving if ends => TAIL + self.first,
-            _ => TAIL,
         };
         if let Some(tail) = (len == rest).then(|| pool::alloc(tail)).flatten() {
             scatter.push(tail);

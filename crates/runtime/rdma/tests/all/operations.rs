@@ -332,7 +332,8 @@ fn large_data_is_not_copied_by_who_receives_it() {
         let counters = a.counters();
         let all = 20 << 20;
         assert_eq!(counters.copied_in + counters.in_place + counters.by_reference, all + 20 * 5);
-        assert!(counters.copied_in < all / 50, "{counters:?}");
+        // The first segment of each write is short. Of the others no byte is copied.
+        assert!(counters.copied_in < all / 128, "{counters:?}");
         assert_eq!(b.counters().copied_out, 0, "{:?}", b.counters());
         // And in the other direction, by a read.
         let source = b.expose_source(chain(&bytes)).expect("an STag");
