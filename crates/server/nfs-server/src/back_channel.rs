@@ -20,7 +20,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls of one connection that wait for their answers at most. A client that makes and ends
 /// sessions without an end, and answers nothing, is not called beyond it.
-const MOST: usize = 4096;
+pub(crate) const MOST: usize = 4096;
 
 /// A call to a client, as the state knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,11 @@ impl BackChannel {
     /// The connection is over. The state sends its calls again over another one.
     pub(crate) fn end(&self) {
         self.waiting.borrow_mut().clear();
+    }
+
+    /// Whether the call with this XID waits for its answer.
+    pub(crate) fn waits_for(&self, xid: u32) -> bool {
+        self.waiting.borrow().contains_key(&xid)
     }
 
     /// Waits no longer for the answer to a call. `None`: it was answered.

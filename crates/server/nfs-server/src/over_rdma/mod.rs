@@ -28,6 +28,7 @@ use runtime::{Buf, Chain, Notify, Pooled};
 use server_core::{ConnectionId, Core};
 use smallvec::SmallVec;
 
+use crate::back_channel;
 use crate::client::Client;
 use crate::connection::{Connected, KEEPALIVE, either};
 use crate::dispatch;
@@ -80,8 +81,8 @@ pub(crate) struct OverRdma {
 #[derive(Default)]
 struct Back {
     credits: Credits,
-    /// Those that wait for a credit. The slots of sessions bound them.
-    waiting: VecDeque<Vec<u8>>,
+    /// Those that wait for a credit, by XID: [`back_channel::MOST`] at most.
+    waiting: VecDeque<(u32, Vec<u8>)>,
 }
 
 /// The life of a connection.
@@ -239,8 +240,9 @@ impl OverRdma {
         };
         let at = from.position();
         let Some(lists) = header.lists() else {
-            // An RDMA_ERROR for a message that the server never sent.
+            // An RDMA_ERROR: the answer to a call of the server's, if to anything.
             pair.post_receives(1);
+            self.credited(pair, header.credits);
             return Ok(());
         };
         let sent = from.remaining();
@@ -256,8 +258,7 @@ impl OverRdma {
         if let Body::Message(_) = header.body
             && Direction::of(sent) == Some(Direction::Reply)
         {
-            self.back.borrow_mut().credits.replied(header.credits);
-            self.call_what_waits(pair);
+            self.credited(pair, header.credits);
         } else {
             self.made.set(self.made.get() + 1);
             if self.calls.get() >= self.credits as usize {
@@ -374,14 +375,23 @@ impl OverRdma {
         pair.post_send(&message, rest, Flags { invalidate, solicited: false }, None);
     }
 
-    /// Calls the client as often as it has granted.
+    /// A call to the client was answered, and so many credits are granted.
+    fn credited(&self, pair: &QueuePair, granted: u32) {
+        self.back.borrow_mut().credits.replied(granted);
+        self.call_what_waits(pair);
+    }
+
+    /// Calls the client as often as it has granted. A call whose answer nobody awaits any more is
+    /// dropped.
     fn call_what_waits(&self, pair: &QueuePair) {
         let mut back = self.back.borrow_mut();
         while back.credits.available() > 0
-            && let Some(message) = back.waiting.pop_front()
+            && let Some((xid, message)) = back.waiting.pop_front()
         {
-            back.credits.called();
-            pair.post_send(&message, Chain::new(), Flags::default(), None);
+            if self.client.back.waits_for(xid) {
+                back.credits.called();
+                pair.post_send(&message, Chain::new(), Flags::default(), None);
+            }
         }
     }
 }
@@ -412,7 +422,12 @@ impl Connected for OverRdma {
         message.extend_from_slice(&record[MARK_LEN..]);
         // Without chunks a longer one cannot be sent: it will not be answered.
         if message.len() <= self.inline {
-            self.back.borrow_mut().waiting.push_back(message);
+            let mut back = self.back.borrow_mut();
+            if back.waiting.len() >= back_channel::MOST {
+                back.waiting.retain(|(xid, _)| self.client.back.waits_for(*xid));
+            }
+            back.waiting.push_back((xid, message));
+            drop(back);
             self.call_what_waits(&pair);
         }
     }

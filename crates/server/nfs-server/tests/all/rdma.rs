@@ -10,8 +10,9 @@ use nfs::v3::{
 };
 use rdma::Stag;
 use rpc::message::Versions;
+use rpc::xdr::List;
 use rpcrdma::reply::written;
-use rpcrdma::{Body, Failure, PrivateData, ReadSegment, Segment, WriteChunk};
+use rpcrdma::{Body, Direction, Failure, PrivateData, ReadSegment, Segment, WriteChunk};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -437,6 +438,57 @@ fn the_data_of_each_read_goes_to_its_own_chunk() {
         assert!(message.rpc().ends_with(&data[9000..9100]));
         for (sink, expected) in sinks.iter().zip(expected) {
             assert!(client.take(*sink).starts_with(expected));
+        }
+    });
+    served.stop();
+}
+
+/// RFC 8166 §4.5: an RDMA_ERROR is the answer to a call, too, and grants credits.
+#[test]
+fn a_client_that_answers_calls_with_errors_is_called_again() {
+    use nfs::v4::{Arguments, CreateSession, Outcome, Results, Sequence, flags};
+
+    /// Sends a COMPOUND. Returns its reply, and if it causes a call of the server's, its XID.
+    async fn compound(client: &mut RdmaClient, one: Arguments<'_>, calls: bool) -> (Message, Option<u32>) {
+        client.xid += 1;
+        let body = v4::body(1, &[one], &[]);
+        let call = support::call(client.xid, nfs::v4::PROGRAM, nfs::v4::VERSION, nfs::v4::COMPOUND, &body);
+        client.send(client.xid, &Chunks::default(), &call);
+        let (mut reply, mut called) = (None, None);
+        while reply.is_none() || calls && called.is_none() {
+            let message = client.receive().await.expect("a message");
+            match Direction::of(message.rpc()) {
+                Some(Direction::Call) => called = Some(message.header().xid),
+                _ => reply = Some(message),
+            }
+        }
+        (reply.expect("it came"), called)
+    }
+
+    let served = served();
+    run(async {
+        let mut client = RdmaClient::connect(served.address()).await;
+        let (reply, _) = compound(&mut client, v4::exchange("client", 1), false).await;
+        let Results::ExchangeId(Outcome::Ok(exchanged)) = &v4::answers(reply.rpc())[0] else { panic!() };
+        let (id, sequence) = (exchanged.client, exchanged.sequence);
+        for number in 0..3 {
+            let create = Arguments::CreateSession(CreateSession {
+                client: id,
+                sequence: sequence + number,
+                flags: flags::create_session::CONN_BACK_CHAN,
+                fore: v4::FORE,
+                back: v4::FORE,
+                program: 0x4000_0000,
+                security: List::EMPTY,
+            });
+            let (reply, _) = compound(&mut client, create, false).await;
+            let Results::CreateSession(Outcome::Ok(created)) = &v4::answers(reply.rpc())[0] else { panic!() };
+            // The server finds out whether the client can be called in this session.
+            let (session, cache) = (created.session, false);
+            let first = Sequence { session, sequence: 1, slot: 0, highest_slot: 0, cache };
+            let (_, called) = compound(&mut client, Arguments::Sequence(first), true).await;
+            // ERR_CHUNK, with one credit.
+            client.send_raw(&words(&[called.expect("it came"), 1, 1, 4, 2]));
         }
     });
     served.stop();
