@@ -14,6 +14,8 @@ use crate::records::{PATIENCE, Record};
 
 /// The longest RDMA Read, in bytes. Those of one call go side by side.
 const LONGEST_READ: u32 = 512 << 10;
+/// Data shorter than this, in bytes, may lie in receive buffers that are far longer.
+const SHORT: usize = 64 << 10;
 
 /// The RDMA Reads of one connection.
 #[derive(Default)]
@@ -106,9 +108,12 @@ impl Fetches {
             broken!("RDMA Read {id} is complete and was not posted");
             return;
         };
-        fetch.parts.borrow_mut()[part] = Some(data);
         fetch.missing.set(fetch.missing.get() - 1);
-        if fetch.missing.get() == 0 {
+        let waits = fetch.missing.get() > 0;
+        // A part that waits for others, perhaps for long, keeps no receive buffer meanwhile.
+        let data = if waits && data.len() < SHORT { chain(data.to_vec()) } else { data };
+        fetch.parts.borrow_mut()[part] = Some(data);
+        if !waits {
             fetch.news.notify();
         }
     }
@@ -126,4 +131,34 @@ fn chain(part: impl Into<Buf>) -> Chain {
     let mut chain = Chain::new();
     chain.push(part);
     chain
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::pool;
+
+    use super::*;
+
+    /// A client could hold the core's pool by the first parts of calls, a few bytes each.
+    #[test]
+    fn a_part_that_waits_for_others_keeps_no_receive_buffer() {
+        const BUFFER: usize = 64 << 10;
+        let fetches = Fetches::default();
+        let fetch = Rc::new(Fetch {
+            parts: RefCell::new(vec![None, None]),
+            missing: Cell::new(2),
+            lost: Cell::new(false),
+            news: Notify::default(),
+        });
+        let before = pool::stats().in_use;
+        for (part, held) in [0, BUFFER].into_iter().enumerate() {
+            fetches.reads.borrow_mut().insert(part as u64, (fetch.clone(), part));
+            let mut received = pool::alloc(BUFFER).unwrap();
+            received.fill(part as u8);
+            fetches.fetched(part as u64, chain(received.freeze().slice(100..110)));
+            assert_eq!(pool::stats().in_use - before, held);
+        }
+        let parts: Vec<_> = fetch.parts.take().into_iter().flatten().map(|part| part.to_vec()).collect();
+        assert_eq!(parts, [[0u8; 10], [1; 10]]);
+    }
 }
