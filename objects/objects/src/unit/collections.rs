@@ -82,7 +82,7 @@ async fn create(
             unit.check_objects(partition, 1)?;
             change.push(Step::CreateCollection(id, kind));
             change.push(Step::SetTimes { id, times: task.creation_times(partition)? });
-            unit.security_creation(id, change)
+            unit.security_creation(id, ObjectType::Collection, change)
         },
     )
     .await

@@ -50,7 +50,7 @@ pub(super) async fn copy(
             change.push(Step::SetTimes { id, times: task.creation_times(partition)? });
             // A quota of the source's is not one of the partition's that the copy is in.
             unit.inherit_length(id, change)?;
-            unit.security_creation(id, change)
+            unit.security_creation(id, ObjectType::User, change)
         },
     )
     .await

@@ -128,7 +128,7 @@ pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Res
             change.push(Step::CreatePartition(id.partition));
             change.push(Step::SetTimes { id, times: task.creation_times(0)? });
             unit.inherit_quotas(id.partition, change)?;
-            unit.security_creation(id, change)
+            unit.security_creation(id, ObjectType::Partition, change)
         },
     )
     .await

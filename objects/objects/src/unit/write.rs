@@ -203,6 +203,6 @@ impl super::OsdUnit {
         change.push(Step::CreateUser(id));
         change.push(Step::SetTimes { id, times: task.creation_times(id.partition)? });
         self.inherit_length(id, change)?;
-        self.security_creation(id, change)
+        self.security_creation(id, ObjectType::User, change)
     }
 }

@@ -640,13 +640,21 @@ impl OsdUnit {
         security::mac(Algorithm::HmacSha256, &self.security.boot, &parts).bytes().to_vec()
     }
 
-    /// Adds what security keeps of an object that is created.
-    pub(super) fn security_creation(&self, id: Id, change: &mut Change) -> Result<(), Failure> {
-        let (from, inherited, to) = if id.is_partition() {
-            (Id::ROOT, root_security::PARTITION_DEFAULT_METHOD, partition_security::DEFAULT_METHOD)
-        } else {
-            let partition = Id::partition(id.partition);
-            (partition, partition_security::OBJECT_POLICY_TAG, user_security::POLICY_TAG)
+    /// Adds what security keeps of an object of type `of_type` that is created.
+    pub(super) fn security_creation(
+        &self,
+        id: Id,
+        of_type: ObjectType,
+        change: &mut Change,
+    ) -> Result<(), Failure> {
+        let partition = Id::partition(id.partition);
+        let object_tag = partition_security::OBJECT_POLICY_TAG;
+        let (from, inherited, to) = match of_type {
+            ObjectType::Root | ObjectType::Partition => {
+                (Id::ROOT, root_security::PARTITION_DEFAULT_METHOD, partition_security::DEFAULT_METHOD)
+            }
+            ObjectType::Collection => (partition, object_tag, collection_security::POLICY_TAG),
+            ObjectType::User => (partition, object_tag, user_security::POLICY_TAG),
         };
         let mut value = Vec::new();
         if self.store.attribute(from, inherited.page.0, inherited.number, &mut value)? {

@@ -178,6 +178,9 @@ fn pages_of_security_and_collections_have_their_values_at_fixed_places() {
         // The value that a new object gets is in its page too.
         it.create(O + 9).good();
         assert_eq!(get(Id::new(P, O + 9), user_security::PAGE).good().data[8..], *b"new!");
+        it.ask(Osd::CreateCollection { partition: P, requested: O + 10 }).send().good();
+        let page = get(Id::new(P, O + 10), collection_security::PAGE).good().data;
+        assert_eq!(page, b"\x60\0\0\x05\0\0\0\x04new!");
         use osd::attributes::numbers::collections;
         assert_eq!(get(ID, collections::PAGE).good().data, b"\0\0\0\x04\0\0\0\0");
         let pointer = |number| AttributeId::new(collections::PAGE, number);
