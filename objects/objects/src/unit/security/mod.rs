@@ -24,6 +24,7 @@ use osd::attributes::numbers::{
 };
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{Needs, ObjectRange};
+use osd::continuation::CopySource;
 use osd::security::nonce::{MAX_LIMIT, Window};
 use osd::security::{Algorithm, Direction, Key, Method, NonceError, Nonces, Sealer, credential};
 use osd::sense::{Descriptor, code, function};
@@ -277,10 +278,7 @@ impl OsdUnit {
             }
             _ => touched.push(command.id().partition),
         }
-        touched.extend(task.descriptors.iter().filter_map(|descriptor| match descriptor {
-            osd::continuation::Descriptor::CopySource(source) => Some(source.id.partition),
-            _ => None,
-        }));
+        touched.extend(copy_sources(task).map(|source| source.id.partition));
         let mut demanded = Method::NoSec;
         for partition in touched {
             demanded = demanded.max(self.default_method(partition)?);
@@ -475,7 +473,7 @@ impl OsdUnit {
         if capability.boot_epoch != 0 && capability.boot_epoch != self.security.epoch {
             return Err(capability_field(64));
         }
-        let Needs { permissions, id, object_type: kind } = cdb.command.needs();
+        let Needs { mut permissions, id, object_type: kind } = cdb.command.needs();
         if capability.partition != id.partition {
             return Err(capability_field(partition_at));
         }
@@ -511,18 +509,11 @@ impl OsdUnit {
         if capability.object != id.object && (capability.object != 0 || partition_itself) {
             return Err(capability_field(object_at));
         }
-        // Objects that a command reads or fills besides its own: only a capability for every object
-        // of the partition permits that.
-        let others = match cdb.command {
-            Command::CopyUserObjects { .. } => true,
-            Command::CreateUserTrackingCollection { source, .. } => source != 0,
-            Command::Query { matches, .. } => matches != 0 && matches != id.object,
-            _ => false,
-        };
-        let elsewhere = task.descriptors.iter().any(|descriptor| {
-            matches!(descriptor, osd::continuation::Descriptor::CopySource(source) if source.id.partition != id.partition)
-        });
-        if others && (capability.object != 0 || elsewhere) {
+        // Only a capability for every object of the partition permits to read or fill others.
+        let others = others(task);
+        let elsewhere = others.iter().any(|(other, _)| other.partition != id.partition);
+        let any = !others.is_empty() || matches!(cdb.command, Command::CopyUserObjects { .. });
+        if any && (capability.object != 0 || elsewhere) {
             return Err(capability_field(object_at));
         }
         if capability.created != 0 {
@@ -535,10 +526,26 @@ impl OsdUnit {
                 return Err(capability_field(42));
             }
         }
-        if capability.policy_tag != 0
-            && self.policy_tag(id, kind, info.is_some())? != Some(u64::from(capability.policy_tag))
-        {
-            return Err(capability_field(tag_at));
+        if capability.policy_tag != 0 {
+            let wanted = Some(u64::from(capability.policy_tag));
+            let mut is_wanted = self.policy_tag(id, kind, info.is_some())? == wanted;
+            for (other, kind) in others {
+                is_wanted &= self.policy_tag(other, Some(kind), true)? == wanted;
+            }
+            if !is_wanted {
+                return Err(capability_field(tag_at));
+            }
+        }
+        // A copy of attributes gets and sets them. With the policy access tag it sets security,
+        // unless the partition has a tag for new objects, which takes its place.
+        for source in copy_sources(task).filter(|source| source.attributes) {
+            permissions |= Permissions::GET_ATTR | Permissions::SET_ATTR;
+            let partition = Id::partition(id.partition);
+            if self.stored_number(source.id, user_security::POLICY_TAG)?.is_some()
+                && self.stored_number(partition, partition_security::OBJECT_POLICY_TAG)?.is_none()
+            {
+                permissions |= Permissions::POL_SEC;
+            }
         }
         if !capability.permissions.contains(permissions) {
             return Err(capability_field(49));
@@ -627,7 +634,11 @@ impl OsdUnit {
             _ => &[],
         });
         let asked = asked.map(|criterion| criterion.attribute);
-        match got.into_iter().chain(set).chain(asked).find(|wanted| of_object(&wanted) && !allowed(*wanted)) {
+        // A copy of attributes is of all of them.
+        let copied = copy_sources(task).filter(|source| source.attributes);
+        let copied = copied.map(|_| AttributeId::new(Page::ALL, AttributeId::ALL));
+        let mut used = got.into_iter().chain(set).chain(asked).chain(copied);
+        match used.find(|wanted| of_object(&wanted) && !allowed(*wanted)) {
             Some(wanted) => Err(capability_field(56).about(wanted)),
             None => Ok(()),
         }
@@ -679,6 +690,26 @@ fn is_security(page: Page) -> bool {
 /// and the lists that capabilities name.
 fn decides_access(page: Page) -> bool {
     is_security(page) || page == attributes_access::PAGE
+}
+
+/// The sources of a COPY USER OBJECTS.
+fn copy_sources<'t>(task: &'t Task<'_>) -> impl Iterator<Item = &'t CopySource> {
+    task.descriptors.iter().filter_map(|descriptor| match descriptor {
+        osd::continuation::Descriptor::CopySource(source) => Some(source),
+        _ => None,
+    })
+}
+
+/// Objects that a command reads or fills besides its own, and their types.
+fn others(task: &Task<'_>) -> SmallVec<[(Id, ObjectType); 1]> {
+    let id = task.cdb.command.id();
+    let collection = match task.cdb.command {
+        Command::CreateUserTrackingCollection { source, .. } => source,
+        Command::Query { matches, .. } if matches != id.object => matches,
+        _ => 0,
+    };
+    let collection = (collection != 0).then(|| (Id::new(id.partition, collection), ObjectType::Collection));
+    copy_sources(task).map(|source| (source.id, ObjectType::User)).chain(collection).collect()
 }
 
 /// Whether a command touches data within `allowed` only. One that touches data at a place that is

@@ -1,8 +1,8 @@
 //! The reach of a permission: over partitions, time, attributes and bytes.
 
 use osd::attributes::numbers::{
-    attributes_access, partition_information, partition_security, root_security, user_information,
-    user_security,
+    attributes_access, collection_security, partition_information, partition_security, root_security,
+    user_information, user_security,
 };
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{KeyToSet, List};
@@ -350,6 +350,83 @@ fn a_range_keeps_a_capability_from_cutting_an_object_off_and_from_copying_it() {
     let copy =
         client.ask(Osd::CopyUserObjects { partition: P, requested: 0, method: 0 }).descriptor(source());
     sealed(&client, copy, &part).bad_field(168);
+}
+
+fn copy(client: &Client, attributes: bool) -> Ask<'_> {
+    let source = CopySource { id: ID, attributes, freeze: false, time: 0 };
+    let copy = client.ask(Osd::CopyUserObjects { partition: P, requested: 0, method: 0 });
+    copy.descriptor(Descriptor::CopySource(source))
+}
+
+/// A credential for every object of a type in [`P`], as `narrow` leaves it.
+fn every(
+    manager: &Manager,
+    client: &Client,
+    kind: ObjectType,
+    narrow: impl FnOnce(&mut Capability),
+) -> Credential {
+    let mut capability = manager.capability(client, kind, Id::partition(P), Method::CmdRsp);
+    narrow(&mut capability);
+    manager.sign(client, capability, &manager.working[1])
+}
+
+#[test]
+fn a_copy_of_attributes_takes_the_permissions_to_get_and_to_set_them() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let with = |permissions| every(&manager, &client, ObjectType::User, |c| c.permissions = permissions);
+    let plain = Permissions::CREATE | Permissions::READ | Permissions::WRITE;
+    sealed(&client, copy(&client, false), &with(plain)).good();
+    for too_few in [plain, plain | Permissions::GET_ATTR, plain | Permissions::SET_ATTR] {
+        sealed(&client, copy(&client, true), &with(too_few)).bad_field(129);
+    }
+    let attributes = plain | Permissions::GET_ATTR | Permissions::SET_ATTR;
+    sealed(&client, copy(&client, true), &with(attributes)).good();
+    // A tag that comes along decides about access.
+    let all = manager.grant(&client, Method::CmdRsp, |_| {});
+    set(&client, ID, user_security::POLICY_TAG, &[0, 0, 0, 7], &all).good();
+    sealed(&client, copy(&client, true), &with(attributes)).bad_field(129);
+    sealed(&client, copy(&client, true), &with(attributes | Permissions::POL_SEC)).good();
+    // The one that the partition has for new objects takes its place.
+    let whole = partition(&manager, &client, |_| {});
+    set(&client, Id::partition(P), partition_security::OBJECT_POLICY_TAG, &[0, 0, 0, 8], &whole).good();
+    sealed(&client, copy(&client, true), &with(attributes)).good();
+    // Of a capability for some attributes, none are copied.
+    let list = |number| AttributeId::new(attributes_access::PAGE, number);
+    let one = [user_information::NAME.page.0.to_be_bytes(), [0xFF; 4]].concat();
+    set(&client, Id::partition(P), list(5), &one, &whole).good();
+    set(&client, Id::partition(P), list(6), &[0xFF; 8], &whole).good();
+    let limited = |list| every(&manager, &client, ObjectType::User, |c| c.allowed_attributes = list);
+    sealed(&client, copy(&client, false), &limited(5)).good();
+    sealed(&client, copy(&client, true), &limited(5)).bad_field(136);
+    sealed(&client, copy(&client, true), &limited(6)).good();
+}
+
+#[test]
+fn a_tag_is_that_of_all_objects_which_a_command_reads_or_fills() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let collection = Id::new(P, O + 5);
+    let all = |kind| every(&manager, &client, kind, |_| {});
+    let create = Osd::CreateCollection { partition: P, requested: collection.object };
+    sealed(&client, client.ask(create), &all(ObjectType::Collection)).good();
+    let tag = client.ask(Osd::SetAttributes(Id::partition(P)));
+    let tag = tag.set(partition_security::POLICY_TAG, &[0, 0, 0, 5]);
+    sealed(&client, tag, &partition(&manager, &client, |_| {})).good();
+    let tagged = |kind| every(&manager, &client, kind, |c| c.policy_tag = 5);
+    let source = collection.object;
+    let track = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source };
+    let query = Osd::Query { id: Id::new(P, 0), immediate: false, allocation: 64, matches: source };
+    let query =
+        || client.ask(query).descriptor(Descriptor::Query(Query { all: false, criteria: Vec::new() }));
+    sealed(&client, copy(&client, false), &tagged(ObjectType::User)).bad_field(140);
+    sealed(&client, client.ask(track), &tagged(ObjectType::Collection)).bad_field(140);
+    sealed(&client, query(), &tagged(ObjectType::Collection)).bad_field(140);
+    let all_users = all(ObjectType::User);
+    set(&client, ID, user_security::POLICY_TAG, &[0, 0, 0, 5], &all_users).good();
+    let of_collection = collection_security::POLICY_TAG;
+    set(&client, collection, of_collection, &[0, 0, 0, 5], &all(ObjectType::Collection)).good();
+    sealed(&client, copy(&client, false), &tagged(ObjectType::User)).good();
+    sealed(&client, client.ask(track), &tagged(ObjectType::Collection)).good();
+    sealed(&client, query(), &tagged(ObjectType::Collection)).good();
 }
 
 #[test]
