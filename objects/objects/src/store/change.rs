@@ -87,6 +87,13 @@ pub enum Step {
         /// Value: up to [`super::MAX_VALUE`] bytes.
         value: Value,
     },
+    /// Changes nothing; [`super::Error::NotFound`] unless the object of any kind was created at that
+    /// time: another may have got its id.
+    Expect {
+        id: Id,
+        /// [`super::Times::created`], in milliseconds since 1970.
+        created: u64,
+    },
     /// Sets times of an object of any kind.
     SetTimes {
         id: Id,

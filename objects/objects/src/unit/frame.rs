@@ -141,7 +141,8 @@ impl<'a> Task<'a> {
 
     /// A command that takes `total` bytes of data, in pieces of [`CHUNK_BYTES`] at most: the last
     /// piece and the attributes that it sets are one change. `isolate` runs when the first piece is
-    /// there; `steps` says what each piece changes.
+    /// there; `steps` says what each piece changes. All pieces go to one object: while the initiator
+    /// is waited for, another may get its id.
     pub async fn stream(
         &mut self,
         id: Id,
@@ -149,7 +150,9 @@ impl<'a> Task<'a> {
         isolate: impl AsyncFnOnce(&mut Self) -> Result<(), Failure>,
         mut steps: impl FnMut(&mut Self, Piece, &mut Change) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        let creates = self.cdb.command.effect() == Effect::Creates;
         let mut isolate = Some(isolate);
+        let mut created = None;
         let mut offset = 0;
         loop {
             let len = (total - offset).min(CHUNK_BYTES);
@@ -166,7 +169,13 @@ impl<'a> Task<'a> {
                 None => self.take_turn().await?,
             }
             self.quota_turn(id.partition).await?;
+            if offset == 0 && !is_last && !creates {
+                created = Some(self.unit.user_object(id)?.times.created);
+            }
             let mut change = Change::new();
+            if let Some(created) = created {
+                change.push(Step::Expect { id, created });
+            }
             steps(self, Piece { offset, len, data, is_last }, &mut change)?;
             offset += len;
             let applied = match is_last {
@@ -176,7 +185,10 @@ impl<'a> Task<'a> {
             if let Some(at) = applied.appended.first() {
                 self.current.appended_at = *at;
             }
-            self.created |= self.cdb.command.effect() == Effect::Creates;
+            if creates {
+                self.created = true;
+                created = Some(self.now);
+            }
             if is_last {
                 break;
             }

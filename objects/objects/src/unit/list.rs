@@ -88,6 +88,7 @@ impl Lists {
                 | Step::Clear { .. }
                 | Step::SetLength { .. }
                 | Step::SetAttribute { .. }
+                | Step::Expect { .. }
                 | Step::SetTimes { .. }
                 | Step::Detach { .. } => {}
             }

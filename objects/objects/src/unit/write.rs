@@ -57,10 +57,6 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
     task.stream(id, total, isolate, |task, piece, change| {
         let Piece { offset, len, mut data, .. } = piece;
         let create_now = create && offset == 0;
-        // While its data was waited for another object may have got its id.
-        if create && !create_now && !task.has_made(id) {
-            return Err(Failure::cdb(field::OBJECT));
-        }
         check(task, id, segments, offset, offset + len, create_now)?;
         if create_now {
             task.unit.add_creation(task, id, change)?;

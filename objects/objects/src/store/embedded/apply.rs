@@ -93,6 +93,7 @@ impl Inner {
                 | Step::Clear { id, .. }
                 | Step::SetLength { id, .. }
                 | Step::SetAttribute { id, .. }
+                | Step::Expect { id, .. }
                 | Step::SetTimes { id, .. } => needed.object(*id),
                 Step::Copy { from, to, .. } => {
                     needed.object(*from);
@@ -192,6 +193,11 @@ impl Txn {
                     self.changing(*id)?;
                 }
                 self.set_attribute(*id, *page, *number, value)?;
+            }
+            Step::Expect { id, created } => {
+                if self.existing(*id)?.record.times.created != *created {
+                    return Err(Error::NotFound(*id));
+                }
             }
             Step::SetTimes { id, times } => {
                 let work = self.existing(*id)?;

@@ -284,6 +284,7 @@ pub fn step((kind, which, a, b): Raw) -> Step {
             let value = Value::from_elem(b as u8, len);
             Step::SetAttribute { id, page: a % 3, number: b % 4, value }
         }
+        18 if a % 4 == 0 => Step::Expect { id, created: u64::from(b % 4 == 0) },
         18 => {
             Step::SetTimes { id, times: TimesUpdate { data_modified: Some(a.into()), ..Default::default() } }
         }

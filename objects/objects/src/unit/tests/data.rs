@@ -243,6 +243,23 @@ fn a_write_whose_data_does_not_come_writes_nothing() {
 }
 
 #[test]
+fn a_long_write_puts_nothing_into_an_object_that_got_its_id_meanwhile() {
+    let len = 2_000_000;
+    for command in [Osd::Write(ID, range(0, len)), Osd::Append { id: ID, len }] {
+        let it = Client::ready();
+        let mut writing = it.ask(command).data(&vec![1; 2_000_000]).set(FREE, b"old").begin(0, 1, 1);
+        assert!(poll(&mut writing).is_pending());
+        assert!(it.length() > 0, "the first piece is there");
+        it.tick(1);
+        it.ask(Osd::Remove(ID)).send().good();
+        it.create(O).good();
+        assert_eq!(block_on(writing).1.status, Status::CheckCondition);
+        assert_eq!(it.length(), 0);
+        assert!(it.get(ID, FREE).good().value().is_empty());
+    }
+}
+
+#[test]
 fn create_and_write_is_undone_when_an_attribute_cannot_be_set_or_got() {
     for it in Client::each_form() {
         for len in [10, 1_500_000] {

@@ -136,6 +136,11 @@ impl State {
                     attributes.insert((page, number), value);
                 }
             }
+            Step::Expect { id, created } => {
+                if self.described(id)?.1.created != created {
+                    return Err(Error::NotFound(id));
+                }
+            }
             Step::SetTimes { id, times } => self.set_times(id, times)?,
             Step::Join { object, collection, number } => {
                 let id = Id::new(object.partition, collection);
