@@ -67,6 +67,8 @@ struct Search {
     query: Query,
     /// The collection that matches are put into, and whether they name it.
     matches: Option<(Id, CollectionType)>,
+    /// When that was created: once the command has ended, another may get its id.
+    created: u64,
     /// Collections that an object may name.
     most: u64,
     tracking: Tracking,
@@ -181,8 +183,9 @@ impl Search {
         self.apply(ended).await
     }
 
-    async fn apply(&self, change: Change) -> Result<(), Error> {
-        if !change.is_empty() {
+    async fn apply(&self, mut change: Change) -> Result<(), Error> {
+        if let Some((id, _)) = self.matches.filter(|_| !change.is_empty()) {
+            change.steps.insert(0, Step::Expect { id, created: self.created });
             self.unit.apply(change, Commit::Relaxed).await?;
         }
         Ok(())
@@ -297,6 +300,7 @@ pub(super) async fn query(
         (List::Members(id), unit.collection(id)?.members)
     };
     let mut tracking = Tracking::none();
+    let mut created = 0;
     let matches = match matches {
         0 if immediate => return Err(Failure::cdb_bit(11, 7)),
         0 => None,
@@ -305,6 +309,7 @@ pub(super) async fn query(
             let collection = Id::new(id.partition, matches);
             let info = unit.collection(collection).map_err(|_| Failure::cdb(MATCHES_FIELD))?;
             tracking = Tracking::new(collection, &info, action(task), total);
+            created = info.times.created;
             match info.kind {
                 Kind::Collection(kind) if kind != CollectionType::SPONTANEOUS => Some((collection, kind)),
                 _ => return Err(Failure::cdb(MATCHES_FIELD)),
@@ -319,6 +324,7 @@ pub(super) async fn query(
             walk: Walk::new(what, 0),
             query,
             matches,
+            created,
             most: u64::MAX,
             tracking,
             found: Packed::default(),

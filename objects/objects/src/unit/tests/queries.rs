@@ -5,7 +5,7 @@ use osd::continuation::{CopySource, Criterion, Query};
 use osd::data::query_ids;
 
 use super::*;
-use crate::store::{Change, Commit, Io, ObjectStore, Step};
+use crate::store::{Change, CollectionType, Commit, Io, ObjectStore, Step, TimesUpdate};
 
 const C: u64 = O + 0x1000;
 
@@ -130,6 +130,32 @@ fn a_query_goes_on_behind_its_command_and_the_tracking_page_tells_when_it_is_don
     assert_eq!(it.get(id, tracking::MEMBERS).good().number(), 1000);
     assert_eq!(it.get(id, tracking::PROCESSED).good().number(), 1000);
     assert_eq!(it.get(id, tracking::ACTIVE_COMMAND).good().value(), [0, 0]);
+}
+
+/// Makes another collection of the matches' id when the first match has been found.
+fn remake(store: &Oracle, change: &Change) -> bool {
+    let joins = change.steps.iter().any(|step| matches!(step, Step::Join { .. }));
+    if joins {
+        let id = Id::new(P, C);
+        let mut other = Change::of(Step::RemoveCollection { id, members: true });
+        other.push(Step::CreateCollection(id, CollectionType::LINKED));
+        let times = TimesUpdate { created: Some(1), ..TimesUpdate::default() };
+        other.push(Step::SetTimes { id, times });
+        assert!(matches!(store.apply(other, Commit::Relaxed), Io::Ready(Some(Ok(_)))));
+    }
+    joins
+}
+
+#[test]
+fn a_query_puts_nothing_into_a_collection_that_got_the_id_meanwhile() {
+    let clock = Arc::new(TestClock::default());
+    let store = Oracle::new(CAPACITY);
+    let it = Client::on(&store, options(&clock), clock);
+    it.make();
+    it.ask(Osd::CreateCollection { partition: P, requested: C }).send().good();
+    store.meddle(remake);
+    it.ask(in_partition(100, C, false)).descriptor(looking_for(true, vec![])).send().bad_field(24);
+    assert_eq!(it.unit.store().object(Id::new(P, C)).unwrap().members, 0);
 }
 
 /// Removes an object when the first has been found that is going to be a member.
