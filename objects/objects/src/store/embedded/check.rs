@@ -49,11 +49,13 @@ struct Check<'a> {
     open: u64,
     /// The only home that is looked at.
     home: Option<u64>,
+    /// Homes of removed partitions, which are being emptied: parts of them are gone already.
+    dying: BTreeSet<u64>,
 }
 
 impl Check<'_> {
     fn skips(&self, home: u64) -> bool {
-        self.home.is_some_and(|only| only != home)
+        self.home.is_some_and(|only| only != home) || self.dying.contains(&home)
     }
 
     fn wrong(&mut self, what: impl FnOnce() -> String, put: impl IntoIterator<Item = (Key, Val)>) {
@@ -319,9 +321,15 @@ impl Inner {
 
     /// Examines everything, or the contents of one home.
     fn examine(&self, home: Option<u64>) -> Result<Examined, Error> {
-        let report = CheckReport::default();
-        let mut check =
-            Check { inner: self, report, puts: BTreeMap::new(), seen: HashMap::new(), open: 0, home };
+        let mut check = Check {
+            inner: self,
+            report: CheckReport::default(),
+            puts: BTreeMap::new(),
+            seen: HashMap::new(),
+            open: 0,
+            home,
+            dying: unpoisoned(self.dying.lock()).iter().copied().collect(),
+        };
         check.look()?;
         check.conclude()?;
         let Check { mut report, puts, open, .. } = check;

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Waker};
 use crate::store::embedded::journal::{self, Log, Turn};
 use crate::store::embedded::record::{ROOT, USER, key};
 use crate::store::embedded::testing::{Disk, P, Rig, apply, describe, now, object, sound};
-use crate::store::{BLOCK, Change, Commit, Duplicate, Error, FIRST_ID, Id, ObjectStore, Step};
+use crate::store::{
+    BLOCK, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, ObjectStore, Step,
+};
 
 fn write(n: u64, at: u64, bytes: Vec<u8>) -> Step {
     Step::Write { id: object(n), at, data: bytes.into() }
@@ -83,6 +85,23 @@ fn what_a_repair_gives_up_is_zeros_before_it_is_used_again() {
     }
     let found = now(store.read(object(3), 0, 1 << 20)).unwrap().to_vec();
     assert!(found.iter().all(|b| *b < 2), "bytes of the object that was lost");
+    sound(&store);
+}
+
+#[test]
+fn a_check_passes_over_a_removed_partition_that_is_half_emptied() {
+    let (_, store) = Rig::begun(16);
+    let mut change = Change::of(Step::CreateCollection(object(1000), CollectionType::LINKED));
+    for n in 0..600 {
+        change.push(Step::CreateUser(object(n)));
+    }
+    change.push(Step::Join { object: object(0), collection: object(1000).object, number: 1 });
+    apply(&store, change).unwrap();
+    apply(&store, Step::RemovePartition { id: P, contents: true }).unwrap();
+    // The objects go first: of a membership, both halves are left.
+    assert!(now(store.inner.empty_some()).unwrap());
+    sound(&store);
+    while now(store.inner.empty_some()).unwrap() {}
     sound(&store);
 }
 
