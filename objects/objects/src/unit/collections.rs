@@ -10,7 +10,7 @@ use super::frame::Plan;
 use super::scan::{BATCH, Walk};
 use super::task::{Task, Touch};
 use super::tracking::Tracking;
-use crate::store::{Change, CollectionType, Error, List, Step};
+use crate::store::{Change, CollectionType, Commit, Error, List, Step};
 
 /// The number of memberships that are not shown in the Collections page.
 pub(super) const UNNAMED: u32 = 0;
@@ -155,7 +155,38 @@ pub(super) async fn remove_collection(task: &mut Task<'_>, id: Id, force: bool) 
         _ => Ok(()),
     };
     task.remove(id, check, async |task| {
-        task.apply(Change::of(Step::RemoveCollection { id, members: force })).await.map(drop)
+        let removal = || Change::of(Step::RemoveCollection { id, members: force });
+        match task.unit.apply(removal(), task.commit()).await {
+            // They are too many for one change.
+            Err(Error::BadChange) if force => {
+                part_with_members(task, id).await?;
+                task.apply(removal()).await.map(drop)
+            }
+            removed => Ok(removed.map(drop)?),
+        }
     })
     .await
+}
+
+/// Has the members of a collection leave it, in pieces.
+async fn part_with_members(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    let unit = task.unit;
+    let mut walk = Walk::new(List::Members(id), 0);
+    let mut members = Vec::new();
+    loop {
+        walk.next(&*unit.store, BATCH, &mut members)?;
+        if members.is_empty() {
+            return Ok(());
+        }
+        let leave = |object: &u64| {
+            let object = Id::new(id.partition, *object);
+            Step::Leave { object, collection: id.object }
+        };
+        match unit.apply(Change { steps: members.iter().map(leave).collect() }, Commit::Relaxed).await {
+            // Some have gone since they were listed: the others go with the collection.
+            Ok(_) | Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        task.transfer.pause().await?;
+    }
 }

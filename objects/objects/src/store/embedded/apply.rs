@@ -305,7 +305,10 @@ impl Txn {
         }
         let (home, spilled) = (work.home, work.record.spilled);
         let (from, to) = (key(MEMBER, home, id.object, 0), key(MEMBER, home, id.object, u64::MAX));
-        let found = self.keys(from, to)?;
+        let found = match self.keys(from, to) {
+            Err(Error::BadChange) if !members => return Err(Error::NotEmpty(id)),
+            found => found?,
+        };
         if !members && !found.is_empty() {
             return Err(Error::NotEmpty(id));
         }

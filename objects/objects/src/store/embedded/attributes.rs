@@ -62,13 +62,19 @@ impl Txn {
         Ok(())
     }
 
-    /// Copies the keys of attributes that a record does not hold.
+    /// Copies the keys of attributes that a record does not hold. [`Error::BadChange`] if they are
+    /// longer than the journal could hold.
     pub(crate) fn copy_attributes(&mut self, owner: (u64, u64), to_owner: (u64, u64)) -> Result<(), Error> {
         let (from, to) = attribute_keys(owner, 0, u32::MAX);
+        let mut len = 0;
         for key in self.keys(from, to)? {
             let [_, _, number] = record::numbers(&key);
             let copy = record::key(record::ATTRIBUTE, to_owner.0, to_owner.1, number);
             let value = self.get(&key, |bytes| record::moved(&key, &copy, bytes))?;
+            len += value.as_ref().map_or(0, Vec::len) as u64;
+            if len > self.inner.journal.segment {
+                return Err(Error::BadChange);
+            }
             self.put(copy, value);
         }
         Ok(())

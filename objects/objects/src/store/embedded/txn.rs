@@ -152,11 +152,16 @@ impl Txn {
         }
     }
 
-    /// The keys between two, both included, as this change sees them.
+    /// The keys between two, both included, as this change sees them. [`Error::BadChange`] if there
+    /// are more than the journal could hold a change of.
     pub fn keys(&self, from: Key, to: Key) -> Result<Vec<Key>, Error> {
+        let most = self.inner.journal.segment / (from.len() as u64 + 1);
         let mut keys = std::collections::BTreeSet::new();
         let mut next = Some(from);
         while let Some(from) = next {
+            if keys.len() as u64 > most {
+                return Err(Error::BadChange);
+            }
             next = self.inner.layers.scan(from, to, super::recover::SCANNED, |key, _| {
                 keys.insert(*key);
                 true

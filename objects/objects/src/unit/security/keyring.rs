@@ -13,7 +13,7 @@ use osd::security::{Algorithm, KeyPair, keys, mac};
 
 use super::super::OsdUnit;
 use super::super::failure::Failure;
-use crate::store::{Attributes, Change, Step, TimesUpdate};
+use crate::store::{Attributes, Change, Error, MAX_STEPS, Step, TimesUpdate};
 
 /// The page of keys: of the range that is reserved, so that neither lists nor commands of clients
 /// reach it.
@@ -26,6 +26,10 @@ const ROOT: u32 = 2;
 const PARTITION: u32 = 3;
 /// Working key 0 of a partition; the others follow.
 const WORKING: u32 = 0x100;
+
+/// Bytes of the security attributes that a partition keeps when its content is replaced, at most of
+/// each page.
+const MOST_KEPT: usize = 32 << 20;
 
 const MARK: usize = 8;
 /// Distinguishes a key from its successor.
@@ -122,9 +126,9 @@ impl OsdUnit {
             // A key that cannot be read is not the same as one that was never set.
             Ok(true) => match Kept::from_bytes(&value) {
                 Some(kept) => Ok(Some(kept)),
-                None => Err(crate::store::Error::Damaged(id).into()),
+                None => Err(Error::Damaged(id).into()),
             },
-            Ok(false) | Err(crate::store::Error::NotFound(_)) => Ok(None),
+            Ok(false) | Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -148,12 +152,16 @@ impl OsdUnit {
         let id = Id::partition(partition);
         for page in [partition_security::PAGE.0, attributes_access::PAGE.0, PAGE] {
             let kept = |of: u64| -> Result<BTreeMap<u32, Vec<u8>>, Failure> {
-                let mut kept = BTreeMap::new();
+                let (mut kept, mut len) = (BTreeMap::new(), 0);
                 self.store.attributes(Id::partition(of), Attributes::Page(page), &mut |attribute| {
+                    len += attribute.value.len();
                     kept.insert(attribute.number, attribute.value.to_vec());
-                    true
+                    kept.len() <= MAX_STEPS && len <= MOST_KEPT
                 })?;
-                Ok(kept)
+                match kept.len() <= MAX_STEPS && len <= MOST_KEPT {
+                    true => Ok(kept),
+                    false => Err(Error::BadChange.into()),
+                }
             };
             let present = kept(partition)?;
             for number in kept(content)?.keys().filter(|number| !present.contains_key(number)) {

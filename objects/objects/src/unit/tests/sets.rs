@@ -89,6 +89,26 @@ fn collections_are_created_and_removed_with_their_attributes() {
 }
 
 #[test]
+fn a_collection_of_more_members_than_one_change_can_hold_is_removed() {
+    let rig = crate::store::embedded::testing::Rig::new(100, 256 << 10);
+    let clock = Arc::new(TestClock::default());
+    let unit = OsdUnit::new(Arc::new(rig.open()), options(&clock)).unwrap();
+    let it = Client::to(&unit, 1, clock);
+    it.make();
+    it.ask(Osd::CreateCollection { partition: P, requested: C }).send().good();
+    for _ in 0..10 {
+        let create = Osd::Create { partition: P, requested: 0, count: 300 };
+        it.ask(create).set(pointer(1), &C.to_be_bytes()).send().good();
+    }
+    assert_eq!(it.members(SET), 3000);
+    let remove = |force| it.ask(Osd::RemoveCollection { id: SET, force }).send();
+    remove(false).fails(SenseKey::IllegalRequest, (0x2C, 0x0A));
+    remove(true).good();
+    it.get(SET, collection_information::NAME).bad_field(24);
+    assert_eq!(it.unit.store().partition(P).unwrap().objects, 3001);
+}
+
+#[test]
 fn a_collection_is_flushed_in_every_scope_with_what_the_same_command_sets() {
     for it in Client::each_form() {
         it.ask(Osd::CreateCollection { partition: P, requested: C }).send().good();
