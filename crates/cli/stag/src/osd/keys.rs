@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
 
+use backing::durable;
 use iscsi_client::objects::{Attribute, Authority, ObjectError, Objects, Operation};
 use osd::attributes::numbers::{partition_security, root_information, root_security};
 use osd::cdb::{KeyToSet, SetKey, SetMasterKey};
@@ -55,23 +54,14 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Writes the file anew beside the old one, and puts it in its place: a key that was agreed on
-    /// must not be lost.
+    /// Replaces the file, durably: a key that was agreed on must not be lost.
     fn write(&self, path: &Path) -> Result<(), OsdError> {
         let mut text =
             format!("# Keys of an object-based storage device: a secret.\nsystem {}\n", hex(&self.system));
         for (name, pair) in &self.keys {
             let _ = writeln!(text, "{name} {}", hex(&pair.to_bytes()));
         }
-        let new = path.with_extension("new");
-        let written = || -> std::io::Result<()> {
-            let mut options = std::fs::OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, path)
-        };
-        written().map_err(OsdError::io(path))
+        durable::replace(path, text.as_bytes()).map_err(OsdError::io(path))
     }
 
     fn key(&self, name: &str) -> Result<&KeyPair, OsdError> {
@@ -156,8 +146,14 @@ async fn manage(device: &Objects, args: &Keys) -> Result<(), OsdError> {
     let path = &args.keys;
     let mut ring = if path.exists() { Ring::read(path)? } else { first(device, args).await? };
     let partition = args.url.partition.unwrap_or(0);
-    if !ring.keys.contains_key(&partition_name(partition)) {
-        set_key(device, args, &mut ring, KeyToSet::Partition, partition).await?;
+    // A run that was cut off may have left the master key alone.
+    if !ring.keys.contains_key("root") {
+        set_key(device, args, &mut ring, KeyToSet::Root, 0).await?;
+    }
+    for partition in [0, partition] {
+        if !ring.keys.contains_key(&partition_name(partition)) {
+            set_key(device, args, &mut ring, KeyToSet::Partition, partition).await?;
+        }
     }
     if args.renew || !ring.keys.contains_key(&working_name(partition)) {
         set_key(device, args, &mut ring, KeyToSet::Working, partition).await?;
@@ -185,7 +181,7 @@ async fn run(
     Ok(device.run(operation).await.map_err(OsdError::at(&args.url))?.data.to_vec())
 }
 
-/// The master key of a device that has none, and the root key below it.
+/// The master key of a device that has none.
 async fn first(device: &Objects, args: &Keys) -> Result<Ring, OsdError> {
     let at = || OsdError::at(&args.url);
     let asked = Operation::new(Command::GetAttributes(Id::ROOT)).get([root_information::SYSTEM_ID]);
@@ -207,12 +203,10 @@ async fn first(device: &Objects, args: &Keys) -> Result<Ring, OsdError> {
         .ok_or_else(|| OsdError::wrong("the device's public value is none", "do not trust this device"))?;
     let master = dh::master(ALGORITHM, None, &shared);
     let proof = dh::confirmation(ALGORITHM, &master.authentication, &key_id);
-    let mut ring = Ring { system, keys: BTreeMap::from([("master".to_owned(), master)]) };
+    let ring = Ring { system, keys: BTreeMap::from([("master".to_owned(), master)]) };
     // Before the device changes to it: afterwards there is no other way in.
     ring.write(&args.keys)?;
     device.run(step(1, proof.bytes().to_vec(), 0)).await.map_err(at())?;
-    set_key(device, args, &mut ring, KeyToSet::Root, 0).await?;
-    set_key(device, args, &mut ring, KeyToSet::Partition, 0).await?;
     Ok(ring)
 }
 
@@ -315,6 +309,9 @@ mod tests {
         ring.write(&path).unwrap();
         let found = Ring::read(&path).unwrap();
         assert_eq!((found.system, &found.keys), (ring.system, &ring.keys));
+        // A file of that name that is in the way is not written to.
+        std::fs::write(dir.path().join("keys.new"), "").unwrap();
+        ring.write(&path).unwrap();
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "master 00\n").unwrap();

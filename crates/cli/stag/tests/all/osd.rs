@@ -428,6 +428,20 @@ fn a_device_that_demands_proof_serves_those_with_credentials_alone() {
     }
 }
 
+#[test]
+fn keys_that_were_cut_off_behind_the_master_key_are_made_by_the_next_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve("osd:mem:1G");
+    let keys = path(dir.path(), "keys");
+    done(&["osd", "keys", server.iscsi(0), "--keys", &keys]);
+    let whole = fs::read_to_string(&keys).unwrap();
+    let first = |line: &&str| ["#", "system ", "master "].iter().any(|begin| line.starts_with(begin));
+    let begun: String = whole.lines().filter(first).map(|line| format!("{line}\n")).collect();
+    fs::write(&keys, begun).unwrap();
+    done(&["osd", "keys", server.iscsi(0), "--keys", &keys, "--demand", "cmdrsp"]);
+    assert_eq!(fs::read_to_string(&keys).unwrap().lines().count(), whole.lines().count());
+}
+
 /// The library, over one transport.
 async fn library(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     use iscsi_client::objects::{Attribute, New, Objects, Operation, Query, Range, Why};
