@@ -6,7 +6,7 @@ use osd::Id;
 use osd::cdb::ObjectRange;
 use runtime::Bytes;
 
-use super::failure::Failure;
+use super::failure::{Failure, field};
 use super::limits::CHUNK_BYTES;
 use super::segments::Segments;
 use super::task::{Task, Touch};
@@ -24,7 +24,7 @@ pub(super) async fn read(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Res
             return Err(Failure::cdb(task.start_field()));
         }
         let mut moved = 0;
-        let mut sending = Sending::default();
+        let mut sending = Sending { stalled: false, hold: None, created: info.times.created };
         for segment in segments.iter() {
             let there = info.length.saturating_sub(segment.start).min(segment.len);
             let put = sending.put_range(task, id, segment.start, there).await?;
@@ -43,13 +43,14 @@ pub(super) async fn read(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Res
 }
 
 /// The initiator's pace in taking a READ's data.
-#[derive(Default)]
 struct Sending {
     /// It does not: it must not keep the store's memory for as long as it likes, so it gets copies
     /// from now on.
     stalled: bool,
     /// Space freed while it is being sent is not reused yet, as long as the initiator keeps up.
     hold: Option<Hold>,
+    /// When the object was created.
+    created: u64,
 }
 
 impl Sending {
@@ -64,7 +65,7 @@ impl Sending {
                 return Ok(len);
             }
             if task.transfer.in_at() > 0 {
-                self.ready(task).await?;
+                self.ready(task, id).await?;
             }
             let step = (len - done).min(CHUNK_BYTES);
             let hold = self.hold.take().unwrap_or_else(|| task.unit.store.hold());
@@ -92,13 +93,16 @@ impl Sending {
     }
 
     /// Waits until the connection takes more; if that is not at once, the command keeps neither
-    /// space nor partitions from others meanwhile.
-    async fn ready(&mut self, task: &mut Task<'_>) -> Result<(), Failure> {
+    /// space nor partitions from others meanwhile, and goes on with no other object that has got
+    /// the id.
+    async fn ready(&mut self, task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
         if task.transfer.is_ready().await? {
             return Ok(());
         }
         self.stalled = true;
         self.hold = None;
-        task.wait().await
+        task.wait().await?;
+        let is_same = task.unit.user_object(id)?.times.created == self.created;
+        if is_same { Ok(()) } else { Err(Failure::cdb(field::OBJECT)) }
     }
 }

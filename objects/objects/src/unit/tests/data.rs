@@ -260,6 +260,21 @@ fn a_long_write_puts_nothing_into_an_object_that_got_its_id_meanwhile() {
 }
 
 #[test]
+fn a_read_that_waits_puts_nothing_of_an_object_that_got_the_id_meanwhile() {
+    let it = Client::ready();
+    it.write(0, &vec![7; 3 << 20]).good();
+    let (cdb, out, _) = it.ask(Osd::Read(ID, range(0, 3 << 20))).build();
+    let ran = it.raw_stalled(&cdb, &out, || {
+        it.tick(1);
+        it.ask(Osd::Remove(ID)).send().good();
+        it.create(O).good();
+        it.write(0, &vec![8; 3 << 20]).good();
+    });
+    ran.bad_field(24);
+    assert!(!ran.data.is_empty() && ran.data.iter().all(|byte| *byte == 7));
+}
+
+#[test]
 fn create_and_write_is_undone_when_an_attribute_cannot_be_set_or_got() {
     for it in Client::each_form() {
         for len in [10, 1_500_000] {
