@@ -10,7 +10,7 @@ use osd::sense::function;
 use osd::{Id, ObjectType};
 
 use super::attributes::{Effects, Request};
-use super::failure::{Failure, field};
+use super::failure::{Failure, field, undoes};
 use super::frame::Plan;
 use super::members::get_of_many;
 use super::scan::Walk;
@@ -45,6 +45,7 @@ pub(super) async fn create(
     unit.check_objects(partition, count)?;
     let mut done = Vec::new();
     let mut result = create_all(task, partition, first..=last.object, &mut done).await;
+    let mut undone = result.is_err();
     if result.is_ok() {
         task.created = true;
         task.complete();
@@ -52,8 +53,9 @@ pub(super) async fn create(
             1 => task.get(last).await,
             _ => get_all(task, partition, first, last).await,
         };
+        undone = undoes(&result);
     }
-    if result.is_err() {
+    if undone {
         done.retain(|object| task.has_made(Id::new(partition, *object)));
         for ids in done.chunks(MAX_STEPS) {
             let steps = ids.iter().map(|object| Step::RemoveUser(Id::new(partition, *object)));

@@ -31,6 +31,12 @@ pub(super) enum Failure {
     Status(Status),
 }
 
+/// Whether a creation that is whole goes, because the command then ended with `result`. It stays
+/// where the initiator is lost: it is told nothing, and others may have written there by now.
+pub(super) fn undoes(result: &Result<(), Failure>) -> bool {
+    !matches!(result, Ok(()) | Err(Failure::Lost))
+}
+
 impl From<Lost> for Failure {
     fn from(_: Lost) -> Self {
         Self::Lost

@@ -18,7 +18,7 @@ use runtime::Chain;
 use smallvec::{SmallVec, smallvec};
 
 use super::attributes::Request;
-use super::failure::Failure;
+use super::failure::{Failure, undoes};
 use super::limits::CHUNK_BYTES;
 use super::subject::Subject;
 use super::task::{Task, Touch};
@@ -126,11 +126,13 @@ impl<'a> Task<'a> {
     /// [`Self::mutate`] from the change on, which ended with `result`: a creation that fails leaves
     /// nothing.
     pub async fn finish(&mut self, plan: Plan, mut result: Result<(), Failure>) -> Result<(), Failure> {
+        let mut undone = result.is_err();
         if result.is_ok() {
             self.complete();
             result = self.get(plan.id).await;
+            undone = undoes(&result);
         }
-        if result.is_err()
+        if undone
             && let Some(step) = plan.undo
             && self.has_made(plan.id)
         {

@@ -7,7 +7,7 @@
 use osd::cdb::{Isolation, ObjectRange};
 use osd::{Id, ObjectType};
 
-use super::failure::{Failure, field};
+use super::failure::{Failure, field, undoes};
 use super::frame::{Piece, Plan};
 use super::limits::CHUNK_BYTES;
 use super::segments::Segments;
@@ -32,10 +32,12 @@ pub(super) async fn create_and_write(
     let id = task.unit.new_id(partition, requested)?;
     task.current.id = id;
     let mut result = put(task, id, &segments, true).await;
+    let mut undone = result.is_err();
     if result.is_ok() {
         result = task.get(id).await;
+        undone = undoes(&result);
     }
-    if result.is_err() && task.created {
+    if undone && task.created {
         task.created = false;
         if task.has_made(id) {
             task.undo(Change::of(Step::RemoveUser(id))).await;

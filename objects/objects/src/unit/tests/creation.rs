@@ -167,6 +167,28 @@ fn the_highest_id_is_given_to_nothing() {
 }
 
 #[test]
+fn a_creation_that_is_whole_stays_when_its_initiator_is_lost() {
+    let it = Client::ready();
+    let create = Osd::Create { partition: P, requested: O + 7, count: 1 };
+    let write = Osd::CreateAndWrite { partition: P, requested: O + 8, range: range(0, 0) };
+    let clone = Osd::CreateClone { requested: P + 7, source: P, method: 0 };
+    for command in [create, write, clone] {
+        let of_type = command.object_type().unwrap();
+        let long = [1, 2].map(|number| AttributeId::new(Page::of(of_type, 0x1_0000), number));
+        let ask = it.ask(command).get(&long);
+        let (cdb, out, _) = long.into_iter().fold(ask, |ask, of| ask.set(of, &[7; 60_000])).build();
+        // It is lost while it takes its list.
+        let mover = TestMover { room: 1 << 20, ..TestMover::aborted_after(1, &out) };
+        let (data, outcome) = Client::end(it.execute(&cdb, out.len() as u64, 1 << 20, mover));
+        assert_eq!(outcome, Outcome::GOOD);
+        assert!(!data.is_empty() && data.len() < 120_000, "{}", data.len());
+    }
+    it.get(Id::new(P, O + 7), info::ID).good();
+    it.get(Id::new(P, O + 8), info::ID).good();
+    it.get(Id::new(P + 7, O), info::ID).good();
+}
+
+#[test]
 fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhile() {
     let it = Client::ready();
     let id = Id::new(P, O + 7);
