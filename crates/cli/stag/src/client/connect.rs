@@ -202,7 +202,7 @@ pub enum Opened {
     File(OpenFile),
 }
 
-/// Opens the unit or file of `remote`. If it is an NFS directory, creates the file `name` in it.
+/// Opens the unit or file of `remote`. If it is an NFS directory, opens the file `name` in it.
 pub async fn open_remote(
     remote: &Remote,
     args: &Connect,

@@ -115,8 +115,7 @@ impl Flow {
 }
 
 impl OpenFile {
-    /// Connects, and opens the file of `url`. If that is a directory, creates `name` in it or
-    /// truncates the file of that name.
+    /// Connects, and opens the file of `url`. If that is a directory, opens the file `name` in it.
     pub async fn open(url: &Url, args: &Connect, intent: Intent, name: Option<&[u8]>) -> Result<Self, Error> {
         let client = connect(url, args).await?;
         let opened = Self::with(&client, url, intent, name).await;
@@ -130,17 +129,18 @@ impl OpenFile {
     }
 
     async fn with(client: &Client, url: &Url, intent: Intent, name: Option<&[u8]>) -> Result<Self, Error> {
-        let found = match client.find(url, true).await {
-            Err(Error::Status(Status::NoEnt)) if intent != Intent::Read => None,
-            found => Some(found?),
-        };
-        match (found, name) {
-            (Some((directory, of)), Some(name)) if of.kind == FileType::Directory => {
-                Self::create(client, &directory, name, MODE, url.join(name).to_string()).await
-            }
-            (Some((_, of)), _) if of.kind == FileType::Directory => Err(Error::Status(Status::IsDir)),
-            (Some((_, of)), _) if of.kind != FileType::Regular => Err(Error::Status(Status::Inval)),
-            (Some((handle, of)), _) => {
+        let inside;
+        let (mut url, mut found) = (url, Self::find(client, url, intent).await?);
+        if let (Some((_, of)), Some(name)) = (&found, name)
+            && of.kind == FileType::Directory
+        {
+            inside = url.join(name);
+            (url, found) = (&inside, Self::find(client, &inside, intent).await?);
+        }
+        match found {
+            Some((_, of)) if of.kind == FileType::Directory => Err(Error::Status(Status::IsDir)),
+            Some((_, of)) if of.kind != FileType::Regular => Err(Error::Status(Status::Inval)),
+            Some((handle, of)) => {
                 if intent == Intent::Replace {
                     let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
                     client.set_attributes(&handle, &set).await?;
@@ -149,10 +149,18 @@ impl OpenFile {
                 let bytes = if intent == Intent::Replace { 0 } else { of.size };
                 Ok(Self::new(client, file, bytes, intent == Intent::Replace, url.to_string()))
             }
-            (None, _) => {
+            None => {
                 let (directory, name) = parent(client, url).await?;
                 Self::create(client, &directory, &name, MODE, url.to_string()).await
             }
+        }
+    }
+
+    /// The file of `url`; `None` if there is none, and `intent` creates it.
+    async fn find(client: &Client, url: &Url, intent: Intent) -> Result<Option<(Handle, Attributes)>, Error> {
+        match client.find(url, true).await {
+            Err(Error::Status(Status::NoEnt)) if intent != Intent::Read => Ok(None),
+            found => found.map(Some),
         }
     }
 

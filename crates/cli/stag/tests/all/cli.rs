@@ -62,6 +62,35 @@ fn a_sparse_file_stays_sparse_on_a_thin_unit_and_on_its_way_back() {
 }
 
 #[test]
+fn a_file_in_a_directory_of_nfs_is_compared_and_written_in_part_by_the_directorys_url() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, missing) = (path(dir.path(), "file"), path(dir.path(), "missing"));
+    let (old, mut new) = (noise(1_000_000), noise(1_000_000));
+    new[600_000] ^= 1;
+    fs::write(&file, &new).unwrap();
+    fs::write(&missing, b"x").unwrap();
+    let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
+    let export = server.urls[0].as_str();
+    let there = format!("{export}/file");
+    let written = stag_with(&["write", &there], &old);
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    let differs = fails(&["cp", "--check", &file, export], 1);
+    assert!(differs.contains("in 1 of 1000000 bytes, the first at byte 600000"), "{differs}");
+    assert!(done(&["cat", &there]) == old, "a comparison writes nothing");
+    assert!(!stag(&["cp", "--check", &missing, export]).status.success());
+    assert!(!stag(&["cat", &format!("{export}/missing")]).status.success(), "it creates nothing");
+    done(&["cp", "--differing", &file, export]);
+    assert!(done(&["cat", &there]) == new);
+    // A write replaces the beginning, and leaves the rest.
+    fs::write(&file, b"new").unwrap();
+    done(&["write", export, "-i", &file]);
+    new[..3].copy_from_slice(b"new");
+    assert!(done(&["cat", &there]) == new);
+    done(&["cp", &file, export]);
+    assert!(done(&["cat", &there]) == b"new", "a copy replaces all of it");
+}
+
+#[test]
 fn ls_and_info_tell_of_units_as_they_were_served() {
     let units =
         ["--listen", "127.0.0.1:0", "mem:8M,serial=S1", "mem:16M,bs=4096,ro,vendor=ACME,product=Deep"];
