@@ -198,7 +198,8 @@ pub async fn copy<D: Disk>(
     let skip_holes = plan.sparse && plan.work == Work::Copy && !sink.is_stream();
     let there = sink.bytes()?;
     let room = sink.room().map(|room| room.saturating_sub(plan.to_at));
-    let mut claims = Claims { at: 0, length, room, skip_holes, done: false };
+    let block = sink.block_bytes();
+    let mut claims = Claims { at: 0, length, room, block, skip_holes, done: false };
     let (source, sink) = (Rc::new(source), Rc::new(sink));
     let mut copied = Copied::default();
     let mut under_way = VecDeque::new();
@@ -290,6 +291,8 @@ struct Claims {
     at: u64,
     length: Option<u64>,
     room: Option<u64>,
+    /// Bytes of a block of the sink.
+    block: u64,
     skip_holes: bool,
     done: bool,
 }
@@ -318,7 +321,11 @@ impl Claims {
             }
         } else if self.skip_holes {
             // A hole is one piece, up to a bound that keeps the progress bar moving.
-            let known = source.hole(plan.from_at + self.at, left.min(HOLE)).await?;
+            let mut known = source.hole(plan.from_at + self.at, left.min(HOLE)).await?;
+            if known < left {
+                // The next piece would write the rest of the block, side by side with this one.
+                known = known.saturating_sub((plan.to_at + self.at + known) % self.block);
+            }
             hole = known > 0;
             len = if hole { known } else { len };
         }

@@ -192,6 +192,32 @@ fn zeros_become_unmapped_blocks_and_holes() {
 }
 
 #[test]
+fn pieces_share_no_block_of_the_sink_wherever_holes_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sparse");
+    let mut file = std::fs::File::create(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    for at in [65_536, 524_288] {
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.write_all(&noise(8192)).unwrap();
+    }
+    let plan = Plan { to_at: 512, ..plan() };
+    run(async {
+        let source: Source<Memory> = open_input(&path).unwrap();
+        let length = Some(1 << 20);
+        let mut claims = Claims { at: 0, length, room: None, block: 4096, skip_holes: true, done: false };
+        let (mut holes, mut end) = (0, 0);
+        while let Some(piece) = claims.next(&source, &plan).await.unwrap() {
+            assert_eq!(piece.at, end);
+            end += piece.len;
+            holes += u64::from(piece.hole);
+            assert!(end == 1 << 20 || (plan.to_at + end) % 4096 == 0, "a piece ends at {end}");
+        }
+        assert!(end == 1 << 20 && holes >= 2, "{holes} holes, to byte {end}");
+    });
+}
+
+#[test]
 fn zeros_are_written_to_thick_units_and_without_sparseness() {
     for (thin, sparse) in [(false, true), (true, false)] {
         let to = Rc::new(Memory { thin, ..Memory::new(vec![0xff; 65_536], 512) });
