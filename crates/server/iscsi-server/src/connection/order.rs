@@ -110,20 +110,23 @@ impl Order {
         admitted
     }
 
-    /// A command of `lun` has ended. Returns the next one that may run, if any; call it until there
-    /// is none. `at_work` tells whether commands older than the given one are still running.
+    /// A task that this admitted has ended, or is not at work any more. [`Self::next`] tells what may
+    /// run now.
+    pub(crate) fn end(&mut self, task: TaskKey) {
+        if let Some(gate) = self.gates.iter_mut().find(|gate| gate.at_work == Some(task)) {
+            gate.at_work = None;
+        }
+    }
+
+    /// The next command of `lun` that may run, if any; call it until there is none. `at_work` tells
+    /// whether commands older than the given one are still running.
     pub(crate) fn next(
         &mut self,
         lun: Lun,
-        ended: TaskKey,
         at_work: impl Fn(&ScsiCommand, &Self) -> bool,
     ) -> Option<Admitted> {
         let at = self.gates.iter().position(|gate| gate.lun == lun)?;
-        let gate = &mut self.gates[at];
-        if gate.at_work == Some(ended) {
-            gate.at_work = None;
-        }
-        if gate.at_work.is_some() {
+        if self.gates[at].at_work.is_some() {
             return None;
         }
         let Some(command) = self.gates[at].waiting.front() else {
@@ -173,8 +176,10 @@ mod tests {
         Admitted::new(scsi, Rc::new(LocalView::new(Arc::default(), Rc::default())))
     }
 
+    /// What runs next after `ended`.
     fn next(order: &mut Order, ended: u32, at_work: bool) -> Option<TaskKey> {
-        order.next(Lun::ZERO, key(ended), |_, _| at_work).map(|command| command.scsi.task)
+        order.end(key(ended));
+        order.next(Lun::ZERO, |_, _| at_work).map(|command| command.scsi.task)
     }
 
     fn key(task: u32) -> TaskKey {

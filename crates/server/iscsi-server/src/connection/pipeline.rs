@@ -9,11 +9,11 @@
 //! `iscsi::target`, which bounds the number of waiting commands. A command that leaves a stage
 //! continues with the next one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use iscsi::pdu::{Lun, RESERVED_TAG, TaskAttribute};
+use iscsi::pdu::{Lun, TaskAttribute};
 use iscsi::sn;
 use iscsi::target::{ScsiCommand, TaskKey};
 use server_core::gate::{Gate, Passage};
@@ -34,6 +34,8 @@ pub(super) enum Stage {
 #[derive(Default)]
 pub(super) struct Pipeline {
     pub order: RefCell<Order>,
+    /// [`Connection::go_on_in_order`] runs.
+    going_on: Cell<bool>,
     gate: Gate<Admitted>,
     /// Reads, in order of arrival.
     room: RefCell<VecDeque<Admitted>>,
@@ -43,11 +45,15 @@ impl Pipeline {
     /// Forgets a waiting command. False if it does not wait here.
     pub(super) fn remove(&self, key: TaskKey) -> bool {
         let mut room = self.room.borrow_mut();
-        if let Some(at) = room.iter().position(|command| command.scsi.task == key) {
-            room.remove(at);
+        let at = room.iter().position(|command| command.scsi.task == key);
+        let in_room = at.and_then(|at| room.remove(at)).is_some();
+        let mut order = self.order.borrow_mut();
+        if in_room || self.gate.remove(|command| command.scsi.task == key) {
+            // It had passed its order: the commands behind it wait no longer.
+            order.end(key);
             return true;
         }
-        self.order.borrow_mut().remove(key) || self.gate.remove(|command| command.scsi.task == key)
+        order.remove(key)
     }
 
     /// Keeps those of the waiting commands that `stays` returns, and no order among those of a LUN
@@ -112,7 +118,7 @@ impl Connection {
             // Such an initiator wants each read as of its turn, not as of its arrival.
             self.inner.borrow_mut().outbox.stop_lending();
         }
-        let older = self.has_older(&command.scsi, &self.pipeline.order.borrow());
+        let older = !plain && self.has_older(&command.scsi, &self.pipeline.order.borrow());
         let next = self.pipeline.order.borrow_mut().admit(command, || older);
         if let Some(command) = next {
             self.pass(command, Stage::Limits);
@@ -161,16 +167,30 @@ impl Connection {
     #[inline]
     pub(super) fn order_moved(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
         if !self.pipeline.order.borrow().is_empty() {
-            self.go_on_in_order(lun, ended);
+            self.pipeline.order.borrow_mut().end(ended);
+            self.go_on_in_order(lun);
         }
     }
 
     #[cold]
-    fn go_on_in_order(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
-        while !self.pipeline.order.borrow().is_empty() {
+    fn go_on_in_order(self: &Rc<Self>, lun: Lun) {
+        /// Ends with the call, by a panic of a unit too.
+        struct GoingOn<'a>(&'a Cell<bool>);
+        impl Drop for GoingOn<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        // A command that ends at once comes here again. The outer call takes the next one: the stack
+        // must not grow with the number of commands that wait.
+        if self.pipeline.going_on.replace(true) {
+            return;
+        }
+        let _going_on = GoingOn(&self.pipeline.going_on);
+        loop {
             let next = {
                 let mut order = self.pipeline.order.borrow_mut();
-                order.next(lun, ended, |command, order| self.has_older(command, order))
+                order.next(lun, |command, order| self.has_older(command, order))
             };
             let Some(command) = next else { return };
             self.go_on(command, Stage::Limits);
@@ -194,7 +214,7 @@ impl Connection {
             order.luns()
         };
         for lun in luns {
-            self.go_on_in_order(lun, TaskKey::from_tag(RESERVED_TAG));
+            self.go_on_in_order(lun);
         }
     }
 

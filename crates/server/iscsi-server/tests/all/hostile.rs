@@ -122,6 +122,38 @@ fn ordered_commands_wait_for_older_writes_and_younger_ones_for_them() {
 }
 
 #[test]
+fn thousands_of_commands_behind_an_ordered_one_end_one_after_the_other() {
+    const BEHIND: usize = 4000;
+    let server = server(|config| config.limits.queue_depth = 16_384);
+    let mut client = Client::login(address(&server), Client::config(1));
+    client.settle(0);
+    let mut write = client.command(0, &write10(0, 1));
+    write.flags = write.flags & !7 | TaskAttribute::Ordered.code();
+    write.set_write(true);
+    write.edtl.set(512);
+    client.send(write.into(), &[]);
+    let r2t = client.receive().expect("an R2T");
+    let mut bytes = Vec::new();
+    let behind: Vec<u32> = (0..BEHIND)
+        .map(|_| {
+            let ready = client.command(0, &[0; 6]);
+            bytes.extend(client.bytes(ready.into(), &[]));
+            ready.itt.get()
+        })
+        .collect();
+    client.stream.write_all(&bytes).expect("the target reads");
+    let mut data = DataOut::new(write.itt.get(), r2t.bhs.as_ready_to_transfer().ttt.get(), write.lun, 0, 0);
+    data.set_final(true);
+    client.send(data.into(), &[0x77; 512]);
+    assert_eq!(status(&client.receive().expect("the write's answer")).0, 0);
+    for itt in behind {
+        let answer = client.receive().expect("an answer");
+        assert_eq!((answer.bhs.itt(), status(&answer).0), (itt, 0));
+    }
+    stop(server);
+}
+
+#[test]
 fn what_is_sent_after_a_reset_is_not_swallowed_by_it() {
     let server = server(|_| ());
     let mut client = Client::login(address(&server), Client::config(1));

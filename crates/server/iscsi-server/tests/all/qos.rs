@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, PATIENCE, address, read10, server};
-use iscsi::pdu::{Opcode, ScsiCommand, TaskManagementFunction, TaskManagementRequest, TaskManagementResult};
+use iscsi::pdu::{
+    Opcode, ScsiCommand, TaskAttribute, TaskManagementFunction, TaskManagementRequest, TaskManagementResult,
+};
 use iscsi_server::config::{Acl, Limiter, QosLimits, Rates};
 
 fn iops(rate: u64) -> QosLimits {
@@ -31,6 +33,17 @@ fn send_read(client: &mut Client, lun: u16) -> ScsiCommand {
     let command = read_of(client, lun);
     client.send(command.into(), &[]);
     command
+}
+
+/// Sends ABORT TASK for `task`.
+fn send_abort(client: &mut Client, task: &ScsiCommand) {
+    let itt = client.tag();
+    let mut abort = TaskManagementRequest::new(itt, TaskManagementFunction::AbortTask, task.lun);
+    abort.as_bhs_mut().set_immediate(true);
+    abort.referenced_task_tag.set(task.itt.get());
+    abort.ref_cmd_sn.set(task.cmd_sn.get());
+    abort.cmd_sn.set(client.cmd_sn);
+    client.send(abort.into(), &[]);
 }
 
 /// The tag of the next command that ends.
@@ -112,17 +125,30 @@ fn a_command_that_waits_is_aborted_at_once_and_gives_its_turn_away() {
     let first = send_read(&mut client, 0);
     assert_eq!(next_end(&mut client), first.itt.get());
     let waiting = send_read(&mut client, 0);
-    let itt = client.tag();
-    let mut abort = TaskManagementRequest::new(itt, TaskManagementFunction::AbortTask, waiting.lun);
-    abort.as_bhs_mut().set_immediate(true);
-    abort.referenced_task_tag.set(waiting.itt.get());
-    abort.ref_cmd_sn.set(waiting.cmd_sn.get());
-    abort.cmd_sn.set(client.cmd_sn);
-    client.send(abort.into(), &[]);
+    send_abort(&mut client, &waiting);
     let answer = client.receive().expect("an answer");
     assert_eq!(answer.bhs.opcode(), Some(Opcode::TaskManagementResponse), "{}", answer.bhs);
     let result = answer.bhs.as_task_management_response().result();
     assert_eq!(result, Some(TaskManagementResult::FunctionComplete));
+    stop(server);
+}
+
+#[test]
+fn commands_behind_an_ordered_one_run_when_it_is_aborted_while_it_waits_for_a_limit() {
+    let (server, limiter) = limited(QosLimits::default());
+    let mut client = settled(&server, 1);
+    turn_a_minute(&server, &limiter);
+    let first = send_read(&mut client, 0);
+    assert_eq!(next_end(&mut client), first.itt.get());
+    let mut ordered = read_of(&mut client, 0);
+    ordered.flags = ordered.flags & !7 | TaskAttribute::Ordered.code();
+    client.send(ordered.into(), &[]);
+    let ready = client.command(0, &[0; 6]);
+    client.send(ready.into(), &[]);
+    send_abort(&mut client, &ordered);
+    let mut opcodes: Vec<_> = (0..2).map(|_| client.receive().expect("an answer").bhs.opcode()).collect();
+    opcodes.sort_unstable_by_key(|opcode| opcode.map(|opcode| opcode as u8));
+    assert_eq!(opcodes, [Some(Opcode::ScsiResponse), Some(Opcode::TaskManagementResponse)]);
     stop(server);
 }
 
