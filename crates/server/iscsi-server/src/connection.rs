@@ -304,6 +304,7 @@ impl Connection {
             state.take_released()
         };
         self.tell_released(&released);
+        self.look_at_fences();
         end
     }
 
@@ -397,11 +398,12 @@ impl Connection {
                 break;
             }
         }
+        self.look_at_fences();
         self.kick();
         Ok(())
     }
 
-    /// Has the session's other connections deliver the commands that this one has released for
+    /// Has the session's other connections go on with the commands that this one has released for
     /// them. Waits until all that is ready on this core now has run, so that they are told once.
     fn tell_released(self: &Rc<Self>, released: &[Cid]) {
         let others = released.iter().filter(|cid| **cid != self.cid);

@@ -30,7 +30,8 @@ pub(crate) trait Resident {
     fn look_again(self: Rc<Self>);
     /// Limits have changed: commands that wait are charged anew.
     fn limits_changed(self: Rc<Self>);
-    /// Delivers the commands that it held.
+    /// Delivers the commands that it held, and resumes those that waited for an ORDERED command of
+    /// another connection.
     fn deliver_held(self: Rc<Self>);
     /// Sends an Async Message.
     fn announce(&self, event: AsyncEvent, parameters: [u16; 3]);
@@ -159,7 +160,8 @@ impl Remote {
         self.ask(|connection| async move { connection.count(&victims) }).await.unwrap_or(0)
     }
 
-    /// Has the connection deliver the commands that it held.
+    /// Has the connection deliver the commands that it held, and resume those that waited for an
+    /// ORDERED command of another one.
     pub(crate) fn deliver_held(&self) {
         self.tell(|connection| connection.deliver_held());
     }

@@ -22,7 +22,8 @@ use super::tasks::{Task, TaskKey, TaskTable};
 use super::transfers::Transfers;
 use super::window::{Admission, Cid};
 use crate::pdu::{
-    AsyncEvent, Bhs, LogoutResult, Lun, PduRef, RESERVED_TAG, RejectReason, TaskManagementResult,
+    AsyncEvent, Bhs, LogoutResult, Lun, PduRef, RESERVED_TAG, RejectReason, TaskAttribute,
+    TaskManagementResult,
 };
 
 /// One connection in full-feature phase. `P` is the driver's payload buffer.
@@ -138,7 +139,9 @@ impl<P: Payload> Connection<P> {
             let work = requests.interpret(view, request, data, to);
             return self.deliver(work, true, sink);
         }
-        match to.numbering.order.receive(cmd_sn) {
+        let ordered = matches!(view, PduRef::ScsiCommand(command)
+            if command.attribute() == Some(TaskAttribute::Ordered));
+        match to.numbering.order.receive(cmd_sn, ordered.then(|| bhs.lun())) {
             Admission::Deliver => {
                 if let PduRef::ScsiCommand(command) = view
                     && !requests.is_discovery()
@@ -208,13 +211,13 @@ impl<P: Payload> Connection<P> {
             }
             Work::Reject(reason, bhs) => {
                 if !immediate {
-                    self.numbering.give_place();
+                    self.numbering.refuse(&bhs);
                 }
                 self.reject(reason, &bhs, sink).map(|()| None)
             }
             Work::Late(bhs) => {
                 if !immediate {
-                    self.numbering.give_place();
+                    self.numbering.refuse(&bhs);
                 }
                 if !self.numbering.order.is_leaving() {
                     // The logout has failed while this request waited for its turn.

@@ -51,11 +51,22 @@ impl<P: Payload> Numbering<P> {
 
     /// Updates the counts at a task's end: its immediate count, or its place in the window.
     #[inline]
-    pub fn end_count(&mut self, immediate: bool) {
+    pub fn end_count(&mut self, immediate: bool, cmd_sn: u32) {
         match immediate {
             true => self.order.end_immediate(),
-            false => self.give_place(),
+            false => {
+                self.order.lift(cmd_sn);
+                self.give_place();
+            }
         }
+    }
+
+    /// Returns the place in the window of a numbered PDU that is refused.
+    pub fn refuse(&mut self, bhs: &Bhs) {
+        if let Some(cmd_sn) = bhs.cmd_sn() {
+            self.order.lift(cmd_sn);
+        }
+        self.give_place();
     }
 
     /// Returns the place in the window of a numbered PDU other than a SCSI command.

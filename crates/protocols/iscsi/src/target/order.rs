@@ -70,10 +70,16 @@ impl<P> Order<P> {
         self.window.numbers()
     }
 
-    /// Checks the number of a request that has one.
+    /// Checks the number of a request that has one. `fence`: the LUN of an ORDERED command.
     #[inline]
-    pub fn receive(&mut self, cmd_sn: u32) -> Admission {
-        self.window.receive(cmd_sn, self.cid)
+    pub fn receive(&mut self, cmd_sn: u32, fence: Option<Lun>) -> Admission {
+        self.window.receive(cmd_sn, self.cid, fence)
+    }
+
+    /// The command with this number has ended: later ones need not wait for it.
+    #[inline]
+    pub fn lift(&self, cmd_sn: u32) {
+        self.window.lift(cmd_sn);
     }
 
     /// Gives a place in the window back: a numbered request has ended.

@@ -4,13 +4,17 @@
 //! One atomic word contains ExpCmdSN and the room up to MaxCmdSN. A command in order takes its
 //! number, and an ended command returns its place, with one atomic operation each. A command ahead
 //! of its turn sets a mark in the word. Until all gaps are filled, arrivals use a mutex; command
-//! ends never do.
+//! ends do not.
+//!
+//! An ORDERED command sets a fence with its number: later commands of its unit wait on all
+//! connections until it has ended. While there are fences, the ends of commands use the mutex.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::window::{Admission, Cid};
+use crate::pdu::Lun;
 use crate::sn;
 
 /// Set while numbers have arrived ahead of their turn: arrivals use the mutex.
@@ -55,6 +59,12 @@ pub struct SharedWindow {
     word: AtomicU64,
     /// Whether `released` is not empty.
     news: AtomicBool,
+    /// Whether an ORDERED command has ever arrived.
+    ordered: AtomicBool,
+    /// Whether `fences` is not empty.
+    fenced: AtomicBool,
+    /// Whether `unfenced` is not empty.
+    lifted: AtomicBool,
     ahead: Mutex<Ahead>,
 }
 
@@ -63,6 +73,12 @@ struct Ahead {
     /// Numbers that arrived ahead of their turn, each with its connection; `None` if skipped.
     early: BTreeMap<u32, Option<Cid>>,
     released: Vec<Cid>,
+    /// ORDERED commands that have arrived and not ended: their numbers and LUNs.
+    fences: Vec<(u32, Lun)>,
+    /// Connections with commands that wait for one of them.
+    waiting: Vec<Cid>,
+    /// Those of them that have to look again: a fence is gone.
+    unfenced: Vec<Cid>,
 }
 
 impl SharedWindow {
@@ -70,7 +86,8 @@ impl SharedWindow {
     pub fn new(first: u32, depth: u32) -> Self {
         let depth = depth.clamp(1, (1 << 31) - 1);
         let word = AtomicU64::new(u64::from(depth) << 32 | u64::from(first));
-        Self { word, news: AtomicBool::new(false), ahead: Mutex::default() }
+        let no = || AtomicBool::new(false);
+        Self { word, news: no(), ordered: no(), fenced: no(), lifted: no(), ahead: Mutex::default() }
     }
 
     #[inline]
@@ -85,26 +102,34 @@ impl SharedWindow {
         (word.exp(), word.max())
     }
 
-    /// Handles the arrival of a non-immediate command numbered `cmd_sn` on connection `cid`.
+    /// Handles the arrival of a non-immediate command numbered `cmd_sn` on connection `cid`. An
+    /// ORDERED command comes with its LUN, which it [fences](Self::is_fenced) until
+    /// [`Self::lift`].
     #[inline]
-    pub fn receive(&self, cmd_sn: u32, cid: Cid) -> Admission {
+    pub fn receive(&self, cmd_sn: u32, cid: Cid, fence: Option<Lun>) -> Admission {
         let mut word = self.word();
-        while !word.has_gaps() && cmd_sn == word.exp() && word.room() > 0 {
+        while fence.is_none() && !word.has_gaps() && cmd_sn == word.exp() && word.room() > 0 {
             match self.word.compare_exchange_weak(word.0, word.taken().0, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return Admission::Deliver,
                 Err(now) => word = Word(now),
             }
         }
-        self.receive_ahead(cmd_sn, cid)
+        self.receive_ahead(cmd_sn, cid, fence)
     }
 
     #[cold]
-    fn receive_ahead(&self, cmd_sn: u32, cid: Cid) -> Admission {
+    fn receive_ahead(&self, cmd_sn: u32, cid: Cid, fence: Option<Lun>) -> Admission {
         self.with_gaps(|this, ahead| {
             let word = this.word();
             if !word.admits(cmd_sn) || ahead.early.contains_key(&cmd_sn) {
                 return Admission::Ignore;
+            }
+            if let Some(lun) = fence {
+                // Before its number is taken: no later command has its turn without seeing this.
+                ahead.fences.push((cmd_sn, lun));
+                this.ordered.store(true, Ordering::Release);
+                this.fenced.store(true, Ordering::Release);
             }
             if cmd_sn == word.exp() {
                 this.advance(ahead);
@@ -141,6 +166,70 @@ impl SharedWindow {
             Some(place) => *place = None,
             None => self.complete(),
         }
+        self.lift_fence(&mut ahead, cmd_sn);
+    }
+
+    /// Whether an ORDERED command has ever arrived.
+    #[inline]
+    pub fn has_ordered(&self) -> bool {
+        self.ordered.load(Ordering::Acquire)
+    }
+
+    /// Whether there are fences.
+    #[inline]
+    fn has_fences(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
+    /// Whether an earlier ORDERED command of `lun` has not ended, on whatever connection. If so,
+    /// [`Self::take_unfenced`] names connection `cid` when one of them has.
+    #[inline]
+    pub fn is_fenced(&self, cmd_sn: u32, lun: Lun, cid: Cid) -> bool {
+        self.has_fences() && self.waits_for_fence(cmd_sn, lun, cid)
+    }
+
+    #[cold]
+    fn waits_for_fence(&self, cmd_sn: u32, lun: Lun, cid: Cid) -> bool {
+        let mut ahead = self.ahead();
+        let fenced = ahead.fences.iter().any(|(number, of)| *of == lun && sn::lt(*number, cmd_sn));
+        if fenced && !ahead.waiting.contains(&cid) {
+            ahead.waiting.push(cid);
+        }
+        fenced
+    }
+
+    /// The command with this number has ended: lifts its fence, if it has one.
+    #[inline]
+    pub fn lift(&self, cmd_sn: u32) {
+        if self.has_fences() {
+            self.lift_fence(&mut self.ahead(), cmd_sn);
+        }
+    }
+
+    #[cold]
+    fn lift_fence(&self, ahead: &mut Ahead, cmd_sn: u32) {
+        let Some(at) = ahead.fences.iter().position(|(number, _)| *number == cmd_sn) else { return };
+        ahead.fences.swap_remove(at);
+        for cid in std::mem::take(&mut ahead.waiting) {
+            if !ahead.unfenced.contains(&cid) {
+                ahead.unfenced.push(cid);
+            }
+        }
+        self.lifted.store(!ahead.unfenced.is_empty(), Ordering::Release);
+        self.fenced.store(!ahead.fences.is_empty(), Ordering::Release);
+    }
+
+    /// Whether [`Self::take_unfenced`] would return a connection.
+    #[inline]
+    pub fn has_unfenced(&self) -> bool {
+        self.lifted.load(Ordering::Acquire)
+    }
+
+    /// Takes the connections that were fenced, and have to look again.
+    pub fn take_unfenced(&self) -> Vec<Cid> {
+        let mut ahead = self.ahead();
+        self.lifted.store(false, Ordering::Release);
+        std::mem::take(&mut ahead.unfenced)
     }
 
     /// Moves a held command to connection `cid`.
@@ -258,7 +347,7 @@ mod tests {
                 match random(&mut state) % 8 {
                     0..4 => {
                         let admission = plain.receive(near, cid);
-                        assert_eq!(shared.receive(near, cid), admission);
+                        assert_eq!(shared.receive(near, cid, None), admission);
                         match admission {
                             Admission::Deliver => running += 1,
                             Admission::Hold => _ = held.insert(near),
@@ -293,6 +382,33 @@ mod tests {
     }
 
     #[test]
+    fn later_commands_of_a_unit_are_fenced_until_the_ordered_one_has_ended() {
+        let window = SharedWindow::new(u32::MAX, 8);
+        let (lun, other) = (Lun::ZERO, Lun::new(1).expect("a small number"));
+        assert_eq!(window.receive(1, 2, Some(lun)), Admission::Hold);
+        assert_eq!(window.receive(u32::MAX, 1, None), Admission::Deliver);
+        assert_eq!(window.receive(0, 1, None), Admission::Deliver);
+        assert_eq!(window.take_released(), [2]);
+        assert!(!window.is_fenced(0, lun, 1) && !window.is_fenced(1, lun, 2), "an older one, and itself");
+        assert!(!window.is_fenced(2, other, 1));
+        assert!(window.is_fenced(2, lun, 1) && window.is_fenced(3, lun, 1));
+        window.lift(0);
+        assert!(window.is_fenced(2, lun, 3) && !window.has_unfenced());
+        window.lift(1);
+        assert!(window.has_unfenced() && !window.has_fences());
+        assert_eq!(window.take_unfenced(), [1, 3]);
+        assert!(!window.has_unfenced() && !window.is_fenced(2, lun, 1));
+        // One that is given up before its turn.
+        assert_eq!(window.receive(3, 1, Some(lun)), Admission::Hold);
+        assert!(window.is_fenced(4, lun, 2));
+        window.give_up(3);
+        assert_eq!((window.has_fences(), window.take_unfenced()), (false, vec![2]));
+        // One that does not count.
+        assert_eq!(window.receive(3, 1, Some(lun)), Admission::Ignore);
+        assert!(!window.has_fences());
+    }
+
+    #[test]
     fn concurrent_cores_deliver_each_number_once_and_in_order() {
         const COUNT: u32 = 20_000;
         const DEPTH: u32 = 16;
@@ -319,7 +435,7 @@ mod tests {
                             mine = Some(cmd_sn);
                             std::thread::yield_now();
                         } else if !done {
-                            match window.receive(cmd_sn, cid) {
+                            match window.receive(cmd_sn, cid, None) {
                                 Admission::Deliver => deliver(cmd_sn),
                                 Admission::Hold => held.push(cmd_sn),
                                 Admission::Ignore => panic!("{cmd_sn} is within the window and new"),

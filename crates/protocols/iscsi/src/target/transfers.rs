@@ -98,13 +98,14 @@ impl<P: Payload> Transfers<P> {
             return;
         };
         let residual = Residuals::of(task, completion).main;
-        let (itt, immediate, next_data_sn) = (task.itt, task.immediate, task.next_data_sn());
+        let (itt, next_data_sn) = (task.itt, task.next_data_sn());
+        let (immediate, cmd_sn) = (task.immediate, task.cmd_sn);
         let (mut sent, mut data_sn) = (task.sent, task.data_sn);
         let tail = task.tail.take();
         self.tasks.close(key);
         // The task's place in the window is freed before its status is sent, so that the status
         // advances MaxCmdSN.
-        numbering.end_count(immediate);
+        numbering.end_count(immediate, cmd_sn);
         let numbers = numbering.numbers();
         let stat_sn = numbering.output.next_stat_sn();
         let Some(mut data) = tail else {
@@ -503,7 +504,7 @@ impl<P: Payload> Transfers<P> {
     /// Removes a task with its tags and counts.
     pub fn forget(&mut self, key: TaskKey, numbering: &mut Numbering<P>) -> Option<Task<P>> {
         let task = self.tasks.remove(key)?;
-        numbering.end_count(task.immediate);
+        numbering.end_count(task.immediate, task.cmd_sn);
         Some(task)
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::shared_window::SharedWindow;
+use crate::pdu::Lun;
 use crate::sn;
 
 /// A connection of a session: its CID (RFC 7143 §11.12.7).
@@ -155,12 +156,21 @@ impl Window {
         }
     }
 
-    /// [`CommandWindow::receive`].
+    /// [`SharedWindow::receive`]. The driver of a session's only connection keeps the order of its
+    /// commands itself.
     #[inline]
-    pub fn receive(&mut self, cmd_sn: u32, cid: Cid) -> Admission {
+    pub fn receive(&mut self, cmd_sn: u32, cid: Cid, fence: Option<Lun>) -> Admission {
         match self {
             Self::Own(window) => window.receive(cmd_sn, cid),
-            Self::Shared(window) => window.receive(cmd_sn, cid),
+            Self::Shared(window) => window.receive(cmd_sn, cid, fence),
+        }
+    }
+
+    /// [`SharedWindow::lift`].
+    #[inline]
+    pub fn lift(&self, cmd_sn: u32) {
+        if let Self::Shared(window) = self {
+            window.lift(cmd_sn);
         }
     }
 

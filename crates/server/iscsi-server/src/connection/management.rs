@@ -26,8 +26,8 @@ const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long it waits for acknowledgements after that. A connection that gives none is then dropped.
 const ACKNOWLEDGEMENT: Duration = Duration::from_secs(4);
 /// The first and the longest pause between two looks whether they have come: no event reports that.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
-const LONGEST_LOOK: Duration = Duration::from_millis(32);
+pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
+pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(32);
 
 /// Does what `request` asks. Returns its result when it has been done; `None` if it gets no
 /// response, since its session has ended.

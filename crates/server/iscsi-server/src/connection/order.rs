@@ -2,8 +2,9 @@
 //! ones wait for them.
 //!
 //! Nothing is kept for units whose commands are all SIMPLE: those commands only check an empty
-//! list. The order is kept among the commands of one connection; commands of other initiators have
-//! no observable order.
+//! list. [`Order`] is that of one connection. Where a session may have several, an ORDERED command
+//! also waits for older ones of the others ([`Order::ask`]), and younger ones of the others for it
+//! ([`iscsi::target::SharedWindow::is_fenced`]). Commands of other sessions have no order.
 
 use std::collections::VecDeque;
 
@@ -19,9 +20,11 @@ pub(crate) struct Order {
     /// Running tasks of units that their LUNs do not name any more, with the units' addresses. They
     /// are not in the task sets that those LUNs name now.
     left: Vec<(TaskKey, usize)>,
+    /// Waiting ORDERED commands, while other connections of the session may have older ones.
+    asking: Vec<TaskKey>,
 }
 
-/// A unit with an ORDERED command running or waiting.
+/// A unit with an ORDERED command running or waiting, here or on another connection.
 struct Gate {
     lun: Lun,
     /// The running ORDERED command.
@@ -80,9 +83,25 @@ impl Order {
         self.gates.iter().map(|gate| gate.lun).collect()
     }
 
-    /// Returns `command` if it may run now, and keeps it otherwise. `older` tells whether older
-    /// commands of its unit are running; it is called only if that matters.
-    pub(crate) fn admit(&mut self, command: Admitted, older: impl FnOnce() -> bool) -> Option<Admitted> {
+    /// The ORDERED command `task` waits until [`Self::told`], if it is not admitted before.
+    pub(crate) fn ask(&mut self, task: TaskKey) {
+        self.asking.push(task);
+    }
+
+    /// No other connection has commands older than `task`.
+    pub(crate) fn told(&mut self, task: TaskKey) {
+        self.asking.retain(|asking| *asking != task);
+    }
+
+    /// Whether other connections may have commands older than `task`.
+    pub(crate) fn is_asking(&self, task: TaskKey) -> bool {
+        self.asking.contains(&task)
+    }
+
+    /// Returns `command` if it may run now, and keeps it otherwise. `fenced`: it is younger than an
+    /// ORDERED command of another connection. `older`: it is ORDERED, and older commands of its
+    /// unit may be running.
+    pub(crate) fn admit(&mut self, command: Admitted, fenced: bool, older: bool) -> Option<Admitted> {
         let scsi = &command.scsi;
         if has(scsi, TaskAttribute::HeadOfQueue) {
             return Some(command);
@@ -91,12 +110,11 @@ impl Order {
             gate.waiting.push_back(command);
             return None;
         }
-        if !has(scsi, TaskAttribute::Ordered) {
+        if !fenced && !has(scsi, TaskAttribute::Ordered) {
             return Some(command);
         }
         let mut gate = Gate { lun: scsi.lun, at_work: None, waiting: VecDeque::new() };
-        let waits = older();
-        let admitted = match waits {
+        let admitted = match fenced || older {
             true => {
                 gate.waiting.push_back(command);
                 None
@@ -118,13 +136,9 @@ impl Order {
         }
     }
 
-    /// The next command of `lun` that may run, if any; call it until there is none. `at_work` tells
-    /// whether commands older than the given one are still running.
-    pub(crate) fn next(
-        &mut self,
-        lun: Lun,
-        at_work: impl Fn(&ScsiCommand, &Self) -> bool,
-    ) -> Option<Admitted> {
+    /// The next command of `lun` that may run, if any; call it until there is none. `waits` tells
+    /// whether the given one has to wait for commands that are not kept here.
+    pub(crate) fn next(&mut self, lun: Lun, waits: impl Fn(&ScsiCommand, &Self) -> bool) -> Option<Admitted> {
         let at = self.gates.iter().position(|gate| gate.lun == lun)?;
         if self.gates[at].at_work.is_some() {
             return None;
@@ -134,7 +148,7 @@ impl Order {
             return None;
         };
         let ordered = has(&command.scsi, TaskAttribute::Ordered).then_some(command.scsi.task);
-        if ordered.is_some() && at_work(&command.scsi, self) {
+        if waits(&command.scsi, self) {
             return None;
         }
         let gate = &mut self.gates[at];
@@ -189,11 +203,11 @@ mod tests {
     #[test]
     fn an_ordered_command_waits_for_older_ones_and_younger_ones_wait_for_it() {
         let mut order = Order::default();
-        assert!(order.admit(command(1, TaskAttribute::Simple), || true).is_some());
+        assert!(order.admit(command(1, TaskAttribute::Simple), false, false).is_some());
         assert!(order.is_empty());
-        assert!(order.admit(command(2, TaskAttribute::Ordered), || true).is_none());
-        assert!(order.admit(command(3, TaskAttribute::Simple), || true).is_none());
-        assert!(order.admit(command(4, TaskAttribute::HeadOfQueue), || true).is_some());
+        assert!(order.admit(command(2, TaskAttribute::Ordered), false, true).is_none());
+        assert!(order.admit(command(3, TaskAttribute::Simple), false, false).is_none());
+        assert!(order.admit(command(4, TaskAttribute::HeadOfQueue), true, false).is_some());
         assert_eq!(next(&mut order, 9, true), None, "task 1 is still at work");
         assert_eq!(next(&mut order, 1, false), Some(key(2)), "nothing older is left");
         assert_eq!(next(&mut order, 1, false), None, "the ordered one is at work");
@@ -205,11 +219,23 @@ mod tests {
     #[test]
     fn an_ordered_command_with_nothing_before_it_runs_at_once() {
         let mut order = Order::default();
-        assert!(order.admit(command(1, TaskAttribute::Ordered), || false).is_some());
-        assert!(order.admit(command(2, TaskAttribute::Simple), || false).is_none());
+        assert!(order.admit(command(1, TaskAttribute::Ordered), false, false).is_some());
+        assert!(order.admit(command(2, TaskAttribute::Simple), false, false).is_none());
         assert!(order.remove(key(2)));
         assert!(!order.remove(key(2)));
         assert_eq!(next(&mut order, 1, false), None);
+        assert!(order.is_empty());
+    }
+
+    #[test]
+    fn a_fenced_command_waits_and_those_behind_it_wait_too() {
+        let mut order = Order::default();
+        assert!(order.admit(command(1, TaskAttribute::Simple), true, false).is_none());
+        assert!(order.admit(command(2, TaskAttribute::Simple), false, false).is_none());
+        assert_eq!(next(&mut order, 9, true), None);
+        assert_eq!(next(&mut order, 9, false), Some(key(1)));
+        assert_eq!(next(&mut order, 9, false), Some(key(2)));
+        assert_eq!(next(&mut order, 9, false), None);
         assert!(order.is_empty());
     }
 }

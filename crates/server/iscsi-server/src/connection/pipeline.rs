@@ -15,12 +15,14 @@ use std::rc::Rc;
 
 use iscsi::pdu::{Lun, TaskAttribute};
 use iscsi::sn;
-use iscsi::target::{ScsiCommand, TaskKey};
+use iscsi::target::{Cid, ScsiCommand, TaskKey};
 use server_core::gate::{Gate, Passage};
 
+use super::management::{FIRST_LOOK, LONGEST_LOOK};
 use super::order::Order;
 use super::{Admitted, Connection};
-use crate::qos;
+use crate::remote::{Remote, Victims};
+use crate::{preemptor, qos};
 
 /// A stage of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +38,8 @@ pub(super) struct Pipeline {
     pub order: RefCell<Order>,
     /// [`Connection::go_on_in_order`] runs.
     going_on: Cell<bool>,
+    /// It was called again meanwhile.
+    again: Cell<bool>,
     gate: Gate<Admitted>,
     /// Reads, in order of arrival.
     room: RefCell<VecDeque<Admitted>>,
@@ -88,7 +92,8 @@ impl Connection {
     pub(super) fn pass(self: &Rc<Self>, command: Admitted, from: Stage) {
         if from <= Stage::Order {
             let plain = command.scsi.attribute <= TaskAttribute::Simple.code();
-            if !(plain && self.pipeline.order.borrow().is_empty()) {
+            let ordered = self.session.window.as_ref().is_some_and(|window| window.has_ordered());
+            if !(plain && !ordered && self.pipeline.order.borrow().is_empty()) {
                 return self.pass_order(command, plain);
             }
         }
@@ -114,15 +119,60 @@ impl Connection {
     /// Keeps a command until those before it have ended.
     #[cold]
     fn pass_order(self: &Rc<Self>, command: Admitted, plain: bool) {
-        if !plain {
-            // Such an initiator wants each read as of its turn, not as of its arrival.
-            self.inner.borrow_mut().outbox.stop_lending();
-        }
+        // Such an initiator wants each read as of its turn, not as of its arrival.
+        self.inner.borrow_mut().outbox.stop_lending();
+        let fenced = self.is_fenced(&command.scsi);
+        let asks = self.asks_others(&command);
         let older = !plain && self.has_older(&command.scsi, &self.pipeline.order.borrow());
-        let next = self.pipeline.order.borrow_mut().admit(command, || older);
+        let next = self.pipeline.order.borrow_mut().admit(command, fenced, asks || older);
         if let Some(command) = next {
             self.pass(command, Stage::Limits);
         }
+    }
+
+    /// Whether the command is younger than an ORDERED command of its unit that has not ended, on
+    /// whatever connection of the session.
+    fn is_fenced(&self, command: &ScsiCommand) -> bool {
+        let window = self.session.window.as_ref();
+        window.is_some_and(|window| window.is_fenced(command.cmd_sn, command.lun, self.cid))
+    }
+
+    /// Whether an ORDERED command has to wait until the session's other connections have no older
+    /// commands of its unit. Asks them, and has the command go on then.
+    fn asks_others(self: &Rc<Self>, command: &Admitted) -> bool {
+        let ScsiCommand { task, lun, cmd_sn, attribute, .. } = command.scsi;
+        let ordered = attribute == TaskAttribute::Ordered.code();
+        if !ordered || self.session.window.is_none() || self.session.connections().len() < 2 {
+            return false;
+        }
+        let Some(unit) = command.entry().map(|entry| entry.unit.clone()) else { return false };
+        self.pipeline.order.borrow_mut().ask(task);
+        let connection = self.clone();
+        runtime::spawn(async move {
+            let older = Victims::Earlier(cmd_sn, Some(unit));
+            let mut pause = FIRST_LOOK;
+            loop {
+                let waits = connection.inner.borrow().state.has(task);
+                // All older commands have come, or this one would not have had its turn.
+                if !waits || preemptor::ask_session(&connection.session, &older, &Remote::count).await == 0 {
+                    break;
+                }
+                // No event reports the end of another connection's command.
+                runtime::sleep(pause).await;
+                pause = (2 * pause).min(LONGEST_LOOK);
+            }
+            connection.pipeline.order.borrow_mut().told(task);
+            connection.go_on_in_order(lun);
+            connection.kick();
+        });
+        true
+    }
+
+    /// Whether a command that waits for its order has to wait longer.
+    fn waits(&self, command: &ScsiCommand, order: &Order) -> bool {
+        self.is_fenced(command)
+            || command.attribute == TaskAttribute::Ordered.code()
+                && (order.is_asking(command.task) || self.has_older(command, order))
     }
 
     /// Charges a command's cost to its limits, and keeps it until its time.
@@ -166,6 +216,7 @@ impl Connection {
     /// A command has ended: resumes those that waited for it.
     #[inline]
     pub(super) fn order_moved(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
+        self.look_at_fences();
         if !self.pipeline.order.borrow().is_empty() {
             self.pipeline.order.borrow_mut().end(ended);
             self.go_on_in_order(lun);
@@ -184,16 +235,41 @@ impl Connection {
         // A command that ends at once comes here again. The outer call takes the next one: the stack
         // must not grow with the number of commands that wait.
         if self.pipeline.going_on.replace(true) {
-            return;
+            return self.pipeline.again.set(true);
         }
         let _going_on = GoingOn(&self.pipeline.going_on);
-        loop {
+        let mut luns = vec![lun];
+        while let Some(lun) = luns.last().copied() {
             let next = {
                 let mut order = self.pipeline.order.borrow_mut();
-                order.next(lun, |command, order| self.has_older(command, order))
+                order.next(lun, |command, order| self.waits(command, order))
             };
-            let Some(command) = next else { return };
-            self.go_on(command, Stage::Limits);
+            match next {
+                Some(command) => self.go_on(command, Stage::Limits),
+                None => _ = luns.pop(),
+            }
+            if luns.is_empty() && self.pipeline.again.take() {
+                luns = self.pipeline.order.borrow().luns();
+            }
+        }
+    }
+
+    /// An ORDERED command of the session has ended, on whatever connection: resumes commands that
+    /// waited for it, here and on the others.
+    #[inline]
+    pub(super) fn look_at_fences(self: &Rc<Self>) {
+        if let Some(window) = &self.session.window
+            && window.has_unfenced()
+        {
+            self.look_at_all_fences(&window.take_unfenced());
+        }
+    }
+
+    #[cold]
+    fn look_at_all_fences(self: &Rc<Self>, unfenced: &[Cid]) {
+        self.tell_released(unfenced);
+        if unfenced.contains(&self.cid) {
+            self.look_at_all_in_order();
         }
     }
 
@@ -201,6 +277,7 @@ impl Connection {
     /// came. Resumes commands that waited for them.
     #[inline]
     pub(super) fn look_at_order(self: &Rc<Self>) {
+        self.look_at_fences();
         if !self.pipeline.order.borrow().is_empty() {
             self.look_at_all_in_order();
         }

@@ -38,6 +38,7 @@ impl Resident for Connection {
     }
 
     fn deliver_held(self: Rc<Self>) {
+        self.look_at_order();
         self.deliver_held_or_lose();
     }
 

@@ -1,12 +1,13 @@
-//! Task management functions that are sent at once, while commands sent before them are on their
-//! way over another connection of the session (RFC 7143 §4.2.3.3, §11.5.1).
+//! Sessions of two connections. Task management functions that are sent at once, while commands
+//! sent before them are on their way over the other connection (RFC 7143 §4.2.3.3, §11.5.1). The
+//! order of ORDERED commands among both.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, PATIENCE, address, read10, server, write10};
 use iscsi::pdu::{
-    Bhs, Lun, NopOut, Opcode, ScsiCommand, TaskManagementFunction as Function, TaskManagementRequest,
-    TaskManagementResult,
+    Bhs, DataOut, Lun, NopOut, Opcode, ScsiCommand, TaskAttribute, TaskManagementFunction as Function,
+    TaskManagementRequest, TaskManagementResult,
 };
 
 /// A session of two connections, and the number that its next command has.
@@ -30,6 +31,30 @@ fn late_write(client: &mut Client) -> ScsiCommand {
     write.set_write(true);
     write.edtl.set(512);
     write
+}
+
+/// A read of block 0 that is not sent yet.
+fn late_read(client: &mut Client, lun: u16) -> ScsiCommand {
+    let mut read = client.command(lun, &read10(0, 1));
+    read.set_read(true);
+    read.edtl.set(512);
+    read
+}
+
+fn ordered(mut command: ScsiCommand) -> ScsiCommand {
+    command.flags = command.flags & !7 | TaskAttribute::Ordered.code();
+    command
+}
+
+/// Sends a write without its data; returns the Data-Out that the target asks for.
+fn begin_write(client: &mut Client, write: ScsiCommand) -> DataOut {
+    client.send(write.into(), &[]);
+    let r2t = client.receive().expect("an R2T");
+    assert_eq!(r2t.bhs.opcode(), Some(Opcode::ReadyToTransfer), "{}", r2t.bhs);
+    let tag = r2t.bhs.as_ready_to_transfer().ttt.get();
+    let mut data = DataOut::new(write.itt.get(), tag, write.lun, 0, 0);
+    data.set_final(true);
+    data
 }
 
 /// Sends a function at once, with the number of the next command.
@@ -256,5 +281,61 @@ fn the_abort_of_a_command_that_has_not_come_releases_those_that_wait_for_it() {
     second.send(write.into(), &[0xaa; 512]);
     assert!(is_quiet(&second), "it was run after its abort");
     assert_eq!(first.read(0, &read10(0, 1), 512), (0, vec![0; 512]));
+    stop(server);
+}
+
+#[test]
+fn an_ordered_command_waits_for_older_ones_of_another_connection() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    first.settle(3);
+    let write = late_write(&mut first);
+    let data = begin_write(&mut second, write);
+    let read = ordered(late_read(&mut first, 0));
+    first.send(read.into(), &[]);
+    let behind = late_read(&mut first, 0);
+    second.send(behind.into(), &[]);
+    // Another unit's commands have an order of their own.
+    assert_eq!(first.read(3, &read10(0, 1), 512), (0, vec![0; 512]));
+    assert!(is_quiet(&first) && is_quiet(&second), "the write has not ended");
+    second.send(data.into(), &[0xaa; 512]);
+    assert_eq!(second.finish().0, 0, "the write");
+    assert_eq!(first.finish(), (0, vec![0xaa; 512]));
+    assert_eq!(second.finish(), (0, vec![0xaa; 512]));
+    stop(server);
+}
+
+#[test]
+fn commands_of_another_connection_wait_for_an_older_ordered_one() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let write = ordered(late_write(&mut first));
+    let data = begin_write(&mut first, write);
+    let read = late_read(&mut first, 0);
+    second.send(read.into(), &[]);
+    let next = ordered(late_read(&mut first, 0));
+    second.send(next.into(), &[]);
+    assert!(is_quiet(&second), "the write has not ended");
+    first.send(data.into(), &[0xaa; 512]);
+    assert_eq!(first.finish().0, 0);
+    for itt in [read.itt.get(), next.itt.get()] {
+        let answer = second.receive().expect("an answer");
+        assert_eq!((answer.bhs.itt(), answer.data), (itt, vec![0xaa; 512]));
+    }
+    stop(server);
+}
+
+#[test]
+fn the_abort_of_an_ordered_command_releases_those_of_another_connection() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let write = ordered(late_write(&mut first));
+    begin_write(&mut first, write);
+    let read = late_read(&mut first, 0);
+    second.send(read.into(), &[]);
+    assert!(is_quiet(&second), "the write has not ended");
+    send(&mut first, Function::AbortTask, Some(&write));
+    assert_eq!(result(&mut first), COMPLETE);
+    assert_eq!(second.finish(), (0, vec![0; 512]));
     stop(server);
 }

@@ -191,7 +191,12 @@ impl<P: Payload> Allegiance<'_, P> {
             finished: None,
             aborted: false,
             history: self.numbering.recovery.is_some().then_some(history),
-        })?;
+        });
+        let Some(key) = key else {
+            // It gets no answer, and later commands need not wait for it.
+            self.numbering.order.lift(moved.cmd_sn);
+            return None;
+        };
         self.numbering.order.begin(moved.placeless);
         self.numbering.recovered.reassigned_tasks += 1;
         Some(key)
@@ -360,7 +365,7 @@ mod tests {
         to.start(first, &[]);
         to.connection.hold(ScsiCommand { task: key, ..command });
         // In one shared session its number would have been received ahead of its turn here too.
-        assert_eq!(to.connection.numbering.order.receive(101), crate::target::Admission::Deliver);
+        assert_eq!(to.connection.numbering.order.receive(101, None), crate::target::Admission::Deliver);
         let Ok(Some(Event::Command(command))) = to.connection.next_held(&mut to.sent) else {
             panic!("its turn")
         };
