@@ -156,7 +156,10 @@ impl Work {
                     self.leave(&known);
                     self.register()
                 } else if wanted != known {
-                    self.change(&known, wanted)
+                    match self.change(&known, wanted) {
+                        Err(LinkError::Refused(_)) => self.register_anew(),
+                        changed => changed,
+                    }
                 } else if now >= self.refresh_at {
                     self.refresh(&known)
                 } else {
@@ -278,13 +281,16 @@ impl Work {
                 self.holds(&answer, known);
                 Ok(())
             }
-            Ok(_) | Err(LinkError::Refused(_)) => {
-                tracing::info!(server = self.config.server, "the iSNS server has forgotten us");
-                self.registered = None;
-                self.register()
-            }
+            Ok(_) | Err(LinkError::Refused(_)) => self.register_anew(),
             Err(error) => Err(error),
         }
+    }
+
+    /// Registers all of it: the server does not know the registration any more.
+    fn register_anew(&mut self) -> Result<(), LinkError> {
+        tracing::info!(server = self.config.server, "the iSNS server has forgotten us");
+        self.registered = None;
+        self.register()
     }
 
     /// Schedules the refresh at half of the registration period.

@@ -1,13 +1,18 @@
 //! The management of a running daemon, as its administrators see it: the control socket and the
 //! commands that use it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::support;
 use crate::support::command::{
     Server, done, fails, free_portal, noise, path, reads_and_writes, said, stag, stag_with, wait_until,
 };
+use isns::header::{RESPONSE, flags};
+use isns::{Function, Joiner, Message, Status};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -477,5 +482,64 @@ fn a_store_that_cannot_be_opened_takes_no_other_unit_out_of_service() {
     assert_eq!(problems(), [Value::Null; 0]);
     assert_eq!(status(&socket)["targets"][0]["units"].as_array().unwrap().len(), 2);
     reads();
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+/// An iSNS server that takes whole registrations, and forgets them at once. Gives its address, and
+/// the text in each of them.
+fn forgetful_isns() -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (say, hear) = mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let (mut joiner, mut piece) = (Joiner::new(), [0; 4096]);
+            while let Ok(len @ 1..) = stream.read(&mut piece) {
+                joiner.feed(&piece[..len]).unwrap();
+                while let Some(asked) = joiner.next_message().unwrap() {
+                    let whole = asked.flags & flags::REPLACE != 0;
+                    let status = match asked.function() {
+                        Some(Function::DevAttrReg) if !whole => Status::SourceUnknown,
+                        _ => Status::Success,
+                    };
+                    if whole {
+                        // The test may be over.
+                        let _ = say.send(String::from_utf8_lossy(&asked.payload).into_owned());
+                    }
+                    let payload = status.code().to_be_bytes().to_vec();
+                    let function = asked.function | RESPONSE;
+                    let answer = Message { function, flags: flags::SERVER, payload, ..asked };
+                    stream.write_all(&answer.encode()).unwrap();
+                }
+            }
+        }
+    });
+    (address, hear)
+}
+
+#[test]
+fn added_targets_are_registered_at_an_isns_server_that_has_forgotten_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, config) = (path(dir.path(), "control.sock"), path(dir.path(), "stag.toml"));
+    let (isns, registrations) = forgetful_isns();
+    let write = |names: &[&str]| {
+        let target = |name: &&str| {
+            let iqn = format!("iqn.2026-01.org.example:{name}");
+            format!("[[target]]\niqn = \"{iqn}\"\n[[target.unit]]\nlun = 0\npath = \"mem:1M\"\n")
+        };
+        let targets: String = names.iter().map(target).collect();
+        let server = format!("[isns]\nserver = \"{isns}\"\nentity = \"test.example\"\n");
+        std::fs::write(&config, format!("{server}[[portal]]\nlisten = \"127.0.0.1:0\"\n{targets}")).unwrap();
+    };
+    let registered = |name: &str| {
+        let text = || registrations.recv_timeout(Duration::from_secs(60)).expect("it registers");
+        while !text().contains(name) {}
+    };
+    write(&["one"]);
+    let server = Server::start(&["--config", &config, "--control", &socket], 1);
+    registered("iqn.2026-01.org.example:one");
+    write(&["one", "two"]);
+    said(&["apply", "--control", &socket, &config]);
+    registered("iqn.2026-01.org.example:two");
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
