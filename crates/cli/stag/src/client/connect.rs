@@ -290,6 +290,14 @@ impl Disk for Opened {
         }
     }
 
+    fn reconnects(&self) -> u64 {
+        match self {
+            Self::Unit(unit) => unit.disk.session().reconnects(),
+            // Its client repeats what the server has not made stable.
+            Self::File(_) => 0,
+        }
+    }
+
     async fn sync(&self) -> Result<(), RemoteError> {
         match self {
             Self::Unit(unit) => Ok(unit.sync().await?),

@@ -169,6 +169,12 @@ async fn both(
     let copied = copy(source, sink, plan, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let copied = copied?;
+    if copied.unsure {
+        say!(
+            "stag: warning: the session with {to} was made anew. If the target had lost its power, a part of the copy is \
+             missing, which cannot be read again from {from}"
+        );
+    }
     if !transfer.quiet && std::io::stderr().is_terminal() {
         say!("{}", summary(&copied, bar.elapsed()));
     }

@@ -103,6 +103,11 @@ pub trait Disk: 'static {
     fn under_way(&self, _write: bool) -> u64 {
         0
     }
+    /// How often its session was made anew: whether it may have lost writes that it had acknowledged
+    /// and not brought to the medium.
+    fn reconnects(&self) -> u64 {
+        0
+    }
     /// Brings everything written to the medium.
     fn sync(&self) -> impl Future<Output = Result<(), RemoteError>>;
     /// Ends a file at `end`. A unit keeps what is behind.
@@ -158,9 +163,13 @@ pub struct Copied {
     pub holes: u64,
     /// Of them, what the sink had already.
     pub there: u64,
+    /// The sink's session was lost meanwhile, and the source cannot be read again: what the sink
+    /// had not brought to its medium may be missing.
+    pub unsure: bool,
 }
 
-/// Copies, and reports each finished piece to `progress`.
+/// Copies, and reports each finished piece to `progress`. With `plan.sync`, all of it is on the medium
+/// then, except where [`Copied::unsure`] says otherwise.
 ///
 /// # Errors
 /// Stops at the first error, after all pieces in flight have ended.
@@ -195,12 +204,54 @@ pub async fn copy<D: Disk>(
     }
     // Two pieces never share a block of the sink: a block that is written in part is read first.
     let plan = &Plan { chunk: plan.chunk.max(sink.block_bytes()), ..plan.clone() };
-    let skip_holes = plan.sparse && plan.work == Work::Copy && !sink.is_stream();
     let there = sink.bytes()?;
+    let (source, sink) = (Rc::new(source), Rc::new(sink));
+    let mut reconnects = sink.reconnects();
+    let (mut copied, first) = pass(&source, &sink, plan, length, there, &mut progress).await?;
+    let end = plan.to_at + copied.bytes;
+    if plan.work == Work::Check {
+        // A file ends where the source ends; a unit may be larger.
+        let longer = if sink.room().is_none() { there.saturating_sub(end) } else { 0 };
+        let bytes = copied.bytes - copied.there + longer;
+        let (place, from, of) = (sink.place(), source.place(), copied.bytes + longer);
+        return match first.or((longer > 0).then_some(end)) {
+            Some(first) => Err(CopyError::Unequal { place, from, bytes, of, first }),
+            None => Ok(copied),
+        };
+    }
+    if plan.work == Work::Differing && end < there {
+        sink.cut(end).await?;
+    }
+    sink.finish(end, plan.sync).await?;
+    // A target that was started again may have lost acknowledged writes, and its SYNCHRONIZE CACHE
+    // succeeds all the same. What is missing is written again.
+    while plan.sync && sink.reconnects() != reconnects {
+        copied.unsure = source.is_stream();
+        if copied.unsure {
+            break;
+        }
+        reconnects = sink.reconnects();
+        let plan = Plan { work: Work::Differing, ..plan.clone() };
+        pass(&source, &sink, &plan, Some(copied.bytes), sink.bytes()?, &mut |_| ()).await?;
+        sink.finish(end, true).await?;
+    }
+    Ok(copied)
+}
+
+/// Copies or compares all of it once: `length` bytes, or to the end of a stream. `there`: bytes that
+/// the sink has at the beginning. Returns what was done, and the first byte of the sink that differed.
+async fn pass<D: Disk>(
+    source: &Rc<Source<D>>,
+    sink: &Rc<Sink<D>>,
+    plan: &Plan,
+    length: Option<u64>,
+    there: u64,
+    progress: &mut impl FnMut(u64),
+) -> Result<(Copied, Option<u64>), CopyError> {
+    let skip_holes = plan.sparse && plan.work == Work::Copy && !sink.is_stream();
     let room = sink.room().map(|room| room.saturating_sub(plan.to_at));
     let block = sink.block_bytes();
     let mut claims = Claims { at: 0, length, room, block, skip_holes, done: false };
-    let (source, sink) = (Rc::new(source), Rc::new(sink));
     let mut copied = Copied::default();
     let mut under_way = VecDeque::new();
     let (mut failed, mut first) = (None, None);
@@ -209,7 +260,7 @@ pub async fn copy<D: Disk>(
         let wanted = source.under_way().max(sink.under_way()).div_ceil(plan.chunk.max(1));
         let depth = plan.depth.max(usize::try_from(wanted).unwrap_or(MOST_PIECES).min(MOST_PIECES)).max(1);
         while failed.is_none() && under_way.len() < depth {
-            match claims.next(&source, plan).await {
+            match claims.next(source, plan).await {
                 Ok(Some(piece)) => {
                     if let (Some(pace), false) = (&plan.pace, piece.hole) {
                         pace.take(piece.len).await;
@@ -243,25 +294,10 @@ pub async fn copy<D: Disk>(
             Err(_) => failed = failed.or(Some(CopyError::Misfit("a part of the copy was aborted".into()))),
         }
     }
-    if let Some(error) = failed {
-        return Err(error);
+    match failed {
+        Some(error) => Err(error),
+        None => Ok((copied, first)),
     }
-    let end = plan.to_at + copied.bytes;
-    if plan.work == Work::Check {
-        // A file ends where the source ends; a unit may be larger.
-        let longer = if sink.room().is_none() { there.saturating_sub(end) } else { 0 };
-        let bytes = copied.bytes - copied.there + longer;
-        let (place, from, of) = (sink.place(), source.place(), copied.bytes + longer);
-        return match first.or((longer > 0).then_some(end)) {
-            Some(first) => Err(CopyError::Unequal { place, from, bytes, of, first }),
-            None => Ok(copied),
-        };
-    }
-    if plan.work == Work::Differing && end < there {
-        sink.cut(end).await?;
-    }
-    sink.finish(end, plan.sync).await?;
-    Ok(copied)
 }
 
 /// A piece of the copy: bytes from the copy's beginning.

@@ -96,6 +96,10 @@ impl<D: Disk> Source<D> {
         }
     }
 
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream(_))
+    }
+
     /// The next `len` bytes of a stream, or fewer at its end. `None` if the source is not a stream.
     pub(super) async fn stream(&self, len: usize) -> Result<Option<Chain>, CopyError> {
         let Self::Stream(stream) = self else { return Ok(None) };
@@ -163,6 +167,11 @@ impl<D: Disk> Sink<D> {
 
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Stream(_))
+    }
+
+    /// As [`Disk::reconnects`].
+    pub(super) fn reconnects(&self) -> u64 {
+        if let Self::Unit(disk) = self { disk.reconnects() } else { 0 }
     }
 
     /// The next bytes of a stream.

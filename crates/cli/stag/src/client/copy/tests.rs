@@ -21,6 +21,9 @@ struct Memory {
     most_at_once: Cell<usize>,
     at_once: Cell<usize>,
     synced: Cell<bool>,
+    /// After so many written bytes its target loses power once, and with it all of them.
+    loses_after: Cell<Option<u64>>,
+    reconnects: Cell<u64>,
 }
 
 impl Memory {
@@ -65,7 +68,15 @@ impl Disk for Memory {
         if self.corrupts {
             bytes[at as usize] ^= 1;
         }
+        if self.loses_after.get().is_some_and(|after| self.written.get() >= after) {
+            self.loses_after.set(None);
+            self.reconnects.set(self.reconnects.get() + 1);
+            bytes.fill(0xff);
+        }
         Ok(())
+    }
+    fn reconnects(&self) -> u64 {
+        self.reconnects.get()
     }
     async fn zero(&self, at: u64, len: u64) -> Result<bool, RemoteError> {
         if !self.thin {
@@ -284,6 +295,24 @@ fn an_error_ends_the_copy_and_names_the_unit() {
         assert!(failed.to_string().starts_with("memory: "), "{failed}");
         assert!(to.written.get() < 200_000, "{} bytes were written after the error", to.written.get());
         assert!(!to.synced.get());
+    });
+}
+
+#[test]
+fn acknowledged_writes_that_a_target_lost_with_its_power_are_written_again() {
+    run(async {
+        let data = noise(1 << 20);
+        let to =
+            || Memory { loses_after: Cell::new(Some(512 << 10)), ..Memory::new(vec![0xff; 1 << 20], 512) };
+        let (from, lost) = (Rc::new(Memory::new(data.clone(), 512)), Rc::new(to()));
+        let done = copy(Source::Unit(from), Sink::Unit(lost.clone()), &plan(), |_| {}).await.unwrap();
+        assert_eq!((done.bytes, done.unsure, lost.reconnects.get()), (1 << 20, false, 1));
+        assert!(*lost.bytes.borrow() == data && lost.synced.get());
+        assert!(lost.written.get() < 2 << 20, "it writes what is missing");
+        // A stream cannot be read again.
+        let stdin = Source::Stream(Stream::reader("-", std::io::Cursor::new(data)));
+        let done = copy(stdin, Sink::Unit(Rc::new(to())), &plan(), |_| {}).await.unwrap();
+        assert!(done.unsure);
     });
 }
 
