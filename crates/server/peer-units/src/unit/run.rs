@@ -18,7 +18,7 @@ use disk::unit::DiskUnit;
 use peer_link::message::Attribute;
 use peer_link::{Final, Function, Managed, NotBegun, Number, Refused};
 use runtime::Chain;
-use scsi::{AdditionalSense, Sense, Status};
+use scsi::{AdditionalSense, Sense, Status, cdb};
 
 use super::link::{Link, Op, Over};
 use super::{Begun, GroupUnit};
@@ -28,7 +28,8 @@ use crate::line::stable;
 const FIRST: usize = 64 << 10;
 /// How much Data-In the owner may send ahead.
 const WINDOW: usize = 256 << 10;
-/// A READ whose data has gone on in part is executed again only from whole blocks of any unit on.
+/// A unit reads each aligned block of this length, in bytes, at one moment. A READ whose data has
+/// gone on in part is executed again only from the beginning of one.
 const BLOCK: u64 = 4096;
 /// Pause before the owner is looked up again.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -216,12 +217,10 @@ impl<M: DataMover + 'static> Run<M> {
             Over::Said(Final::NotBegun(NotBegun::Aborted)) => Verdict::Answer(self.late()),
             // A cleared one too: it comes behind what has cleared its nexus.
             Over::Said(Final::NotBegun(_)) => Verdict::Again,
-            Over::Said(Final::Outcome { .. } | Final::Ended) | Over::Fenced => {
-                if is_read(self.command.cdb.bytes()) && self.put.is_multiple_of(BLOCK) {
-                    return Verdict::Again;
-                }
-                Verdict::Answer(aborted())
+            Over::Said(Final::Outcome { .. } | Final::Ended) | Over::Fenced if self.may_run_again() => {
+                Verdict::Again
             }
+            Over::Said(Final::Outcome { .. } | Final::Ended) | Over::Fenced => Verdict::Answer(aborted()),
             // No answer: its connection ends with this daemon.
             Over::Left => {
                 let _ = self.mover.unless_lost(std::future::pending::<()>()).await;
@@ -314,6 +313,14 @@ impl<M: DataMover + 'static> Run<M> {
         Verdict::Answer(Outcome::status(Status::TaskAborted))
     }
 
+    /// Whether it may be executed twice: a READ, of whose data no block is of both.
+    fn may_run_again(&self) -> bool {
+        let Ok(cdb::Command::Read(read)) = cdb::decode(self.command.cdb.bytes()) else { return false };
+        let block_size = u64::from(self.unit.block_size());
+        let next = read.lba.wrapping_mul(block_size).wrapping_add(self.put);
+        self.put == 0 || block_size > 0 && next.is_multiple_of(BLOCK)
+    }
+
     /// It has not begun, and waits no longer. With a part of a READ's data the initiator needs more
     /// than BUSY.
     fn late(&self) -> Outcome {
@@ -330,13 +337,6 @@ fn answer(outcome: peer_link::Outcome) -> Outcome {
     let peer_link::Outcome { status, wanted_in, wanted_out, sense } = outcome;
     let Some(status) = Status::from_code(status) else { return Sense::internal_target_failure().into() };
     Outcome { status, sense: Sense::parse(&sense).map(Box::new), wanted_in, wanted_out }
-}
-
-/// READ of any length: executed again it does no harm.
-fn is_read(cdb: &[u8]) -> bool {
-    const VARIABLE: u8 = 0x7f;
-    const READ_32: [u8; 2] = [0, 9];
-    matches!(cdb[0], 0x08 | 0x28 | 0x88 | 0xa8) || cdb[0] == VARIABLE && cdb.get(8..10) == Some(&READ_32)
 }
 
 /// Has the owner carry out a function for a session, or carries it out `here`. Whether that is
