@@ -22,11 +22,12 @@ pub enum Effect {
         beat: Option<u64>,
     },
     /// Replaces the record if the object's record still has this version, and removes the counters
-    /// of instances that the new one does not name. The object's new version is one more. Answered
-    /// by [`Event::Changed`].
+    /// of instances that the new one does not name. Answered by [`Event::Changed`].
     Change {
         /// The version that is replaced; version 0 is an object that does not exist.
         expect: Version,
+        /// The object's new version.
+        version: Version,
         /// The new record.
         record: Record,
     },

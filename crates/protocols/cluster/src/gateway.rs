@@ -409,8 +409,14 @@ impl Gateway {
     }
 
     fn send_change(&mut self, record: Record, request: Option<(u64, Request)>) {
-        self.effects.push_back(Effect::Change { expect: self.version, record: record.clone() });
-        self.change = Some(Proposal { version: Version(self.version.0 + 1), record, request });
+        let version = match self.version {
+            // Of an object that was there before, a change may be in flight: it must not fit this
+            // one.
+            Version(0) => Version((self.own.instance.0 >> 1).max(1)),
+            Version(known) => Version(known + 1),
+        };
+        self.effects.push_back(Effect::Change { expect: self.version, version, record: record.clone() });
+        self.change = Some(Proposal { version, record, request });
     }
 
     /// What this gateway has to change by itself: the most urgent first.

@@ -34,6 +34,7 @@ id!(
 );
 id!(
     /// The version of the group's record: an attribute that is compared and set together with it.
-    /// Not RADOS's version of the object, which each heartbeat changes.
+    /// Not RADOS's version of the object, which each heartbeat changes. Each change makes it one
+    /// more; an object begins with a number of the instance that makes it.
     Version(u64)
 );

@@ -319,8 +319,8 @@ impl Node {
         match effect {
             Effect::Look { beat: Some(beat) } => self.send(queue, Op::Beat(beat), Then::Beat),
             Effect::Look { beat: None } => self.send(queue, Op::Read, Then::Seen),
-            Effect::Change { expect, record } => {
-                self.send(queue, Op::Change { expect, record }, Then::Changed)
+            Effect::Change { expect, version, record } => {
+                self.send(queue, Op::Change { expect, version, record }, Then::Changed)
             }
             Effect::Notify => queue.after(Duration::from_micros(500), Happening::Notify),
             Effect::Blocklist { instance, .. } => self.monitor(queue, Ask::Blocklist(instance)),

@@ -21,7 +21,7 @@ pub enum Op {
     Beat(u64),
     Read,
     Watch,
-    Change { expect: Version, record: Record },
+    Change { expect: Version, version: Version, record: Record },
     Acquire(UnitId),
     Break(UnitId, InstanceId),
     Release(UnitId),
@@ -105,10 +105,10 @@ impl Rados {
                 beats: self.beats.clone(),
                 watchers: self.watching(now),
             }),
-            Op::Change { expect, record } => {
+            Op::Change { expect, version, record } => {
                 let changes = *expect == self.version;
                 if changes {
-                    self.version.0 += 1;
+                    self.version = *version;
                     self.record = record.clone();
                     self.beats.retain(|instance, _| self.record.member(*instance).is_some());
                 }

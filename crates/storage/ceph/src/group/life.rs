@@ -351,10 +351,11 @@ impl Life {
         let tell = self.tell.clone();
         match effect {
             Effect::Look { beat } => drop(self.look.send(beat)),
-            Effect::Change { expect, record } => {
+            Effect::Change { expect, version, record } => {
                 let (object, known, over) = (self.object.clone(), self.beats.clone(), self.over.clone());
+                let versions = (expect, version);
                 beside(&self.tell, move || {
-                    let changed = again(&tell, &over, || object::change(&object, expect, &record, &known));
+                    let changed = again(&tell, &over, || object::change(&object, versions, &record, &known));
                     changed.into_iter().for_each(|done| tell.event(Event::Changed(done)));
                 });
             }

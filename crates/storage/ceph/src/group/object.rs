@@ -74,15 +74,15 @@ pub(super) fn look(object: &Object, own: InstanceId, beat: Option<u64>) -> Resul
     }
 }
 
-/// Replaces the record if it still has this version, and removes the heartbeats `known` of
+/// Replaces the record if it still has version `expect`, and removes the heartbeats `known` of
 /// instances that the new one does not name.
 pub(super) fn change(
     object: &Object,
-    expect: Version,
+    (expect, version): (Version, Version),
     record: &Record,
     known: &BTreeSet<InstanceId>,
 ) -> Result<bool, Error> {
-    let (old, new) = (expect.0.to_string(), (expect.0 + 1).to_string());
+    let (old, new) = (expect.0.to_string(), version.0.to_string());
     let gone = known.iter().filter(|instance| record.member(**instance).is_none());
     let remove: Vec<String> = gone.map(|instance| attribute(*instance)).collect();
     object.change(&Change {
