@@ -108,6 +108,7 @@ fn nexus() -> Attach {
         itl: 1,
         nexus: 7,
         unit: 3,
+        tenure: 1,
         read_only: false,
         new: true,
         generation: 0,
@@ -261,6 +262,7 @@ pub fn frames_seeds() -> Vec<(&'static str, Seed)> {
     let number = |slot: u64, turn: u64| (turn << 16 | slot).to_be_bytes();
     let attach = |itl: u32| {
         let numbers = [&itl.to_be_bytes()[..], &7u64.to_be_bytes(), &3u32.to_be_bytes()].concat();
+        let numbers = [numbers, 1u64.to_be_bytes().to_vec()].concat();
         [&numbers[..], b"\x02\0\0\0\0\0\x09\0\x08\x05\0\0\x04abcd\0\x05iqn.a\0\x05iqn.b\0"].concat()
     };
     let command = |slot, turn| {

@@ -5,10 +5,10 @@
 //!
 //! `kind`, message, sender: body.
 //!
-//! - 1, Attach, forwarder: itl, nexus (8), unit (4), flags (1): 0 read-only, 1 new, 2 principal;
-//!   generation (4), relative port (2), TransportID (counted), initiator (counted), target
-//!   (counted), with flag 2: user (counted), credential (32); attentions: count (1), ASC and ASCQ
-//!   (2) each.
+//! - 1, Attach, forwarder: itl, nexus (8), unit (4), tenure (8), flags (1): 0 read-only, 1 new, 2
+//!   principal; generation (4), relative port (2), TransportID (counted), initiator (counted),
+//!   target (counted), with flag 2: user (counted), credential (32); attentions: count (1), ASC and
+//!   ASCQ (2) each.
 //! - 2, Detach, forwarder: itl.
 //! - 3, Command, forwarder: number, itl, generation (4), token (8), tag (8), attribute (1),
 //!   Data-Out and Data-In lengths (8 + 8), room for Data-In (8), CDB (counted); data: unsolicited
@@ -76,6 +76,10 @@ pub struct Attach {
     pub nexus: u64,
     /// The unit, by the group's number.
     pub unit: u32,
+    /// The owner's tenure of the unit, by a number that is the same on all channels of the
+    /// forwarder, and greater for each later owner. `attentions` are those of this tenure's
+    /// beginning: an owner that knows the nexus of an earlier tenure replaces it.
+    pub tenure: u64,
     /// The forwarder's access control lets it read only.
     pub read_only: bool,
     /// The session is new, so POWER ON, RESET, OR BUS DEVICE RESET OCCURRED is pending. Otherwise
@@ -112,6 +116,7 @@ impl Attach {
     /// Whether both are the same nexus.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.nexus, self.unit, self.port) == (other.nexus, other.unit, other.port)
+            && self.tenure == other.tenure
             && self.read_only == other.read_only
             && self.transport_id == other.transport_id
             && self.initiator == other.initiator
@@ -480,6 +485,7 @@ fn put_attach(attach: &Attach, out: &mut Vec<u8>) {
     out.extend(attach.itl.to_be_bytes());
     out.extend(attach.nexus.to_be_bytes());
     out.extend(attach.unit.to_be_bytes());
+    out.extend(attach.tenure.to_be_bytes());
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
     let principal = flag(attach.principal.is_some(), PRINCIPAL);
     out.push(flag(attach.read_only, READ_ONLY) | flag(attach.new, NEW) | principal);
@@ -497,6 +503,7 @@ fn put_attach(attach: &Attach, out: &mut Vec<u8>) {
 
 fn attach(r: &mut Reader<'_>) -> Result<Attach, Violation> {
     let (itl, nexus, unit) = (r.u32("a nexus")?, r.u64("a nexus")?, r.u32("a unit")?);
+    let tenure = r.u64("a tenure")?;
     let (flags, generation, port) = (r.u8("flags")?, r.u32("a generation")?, r.u16("a port")?);
     let transport_id = r.counted(MOST_TRANSPORT_ID, "a TransportID")?.to_vec();
     let (initiator, target) = (r.text(MOST_NAME, "an initiator")?, r.text(MOST_NAME, "a target")?);
@@ -509,7 +516,8 @@ fn attach(r: &mut Reader<'_>) -> Result<Attach, Violation> {
     let (read_only, new) = (flags & READ_ONLY != 0, flags & NEW != 0);
     #[rustfmt::skip]
     let attach = Attach {
-        itl, nexus, unit, read_only, new, generation, port, transport_id, initiator, target, principal, attentions,
+        itl, nexus, unit, tenure, read_only, new, generation, port, transport_id, initiator, target, principal,
+        attentions,
     };
     Ok(attach)
 }
@@ -570,7 +578,7 @@ mod tests {
 
     fn attaches() -> impl Strategy<Value = Message> {
         let names = ("[ -~]{0,40}", "[ -~]{0,40}", proptest::option::of(("[ -~]{0,40}", any::<[u8; 32]>())));
-        let numbers = any::<(u32, u64, u32, bool, bool, u32, u16)>();
+        let numbers = any::<(u32, u64, u32, bool, bool, u32, u16, u64)>();
         (numbers, names, bytes(MOST_TRANSPORT_ID), lists()).prop_map(
             |(n, names, transport_id, attentions)| {
                 let principal = names.2.map(|(user, credential)| Principal { user, credential });
@@ -578,6 +586,7 @@ mod tests {
                     itl: n.0,
                     nexus: n.1,
                     unit: n.2,
+                    tenure: n.7,
                     read_only: n.3,
                     new: n.4,
                     generation: n.5,

@@ -42,9 +42,9 @@ pub struct GroupUnit {
     size: AtomicU64,
     /// The sessions that see it; verdicts and attentions are its owner's.
     nexuses: Nexuses,
-    /// The attentions that owners have left pending for each nexus. One that is missing has not
-    /// been any owner's, as far as an owner has told.
-    pending: Mutex<BTreeMap<NexusId, Vec<Attention>>>,
+    /// The attentions that owners have left pending for each nexus, and the tenure of the one that
+    /// told. One that is missing has not been any owner's, as far as an owner has told.
+    pending: Mutex<BTreeMap<NexusId, (u64, Vec<Attention>)>>,
     here: RwLock<Option<Here>>,
 }
 
@@ -113,14 +113,14 @@ impl GroupUnit {
         for nexus in here.disk.nexuses().attached() {
             // Those of other gateways are the host's.
             if self.nexuses.is_attached(&nexus) {
-                let left = seat::leave(&here.disk, &nexus);
-                self.pending().insert(nexus.nexus.id, seat::to_wire(left));
+                let left = seat::to_wire(seat::leave(&here.disk, &nexus));
+                self.keep(nexus.nexus.id, self.peers.tenure(self.number), left);
             }
         }
     }
 
     fn attach_here(&self, here: &mut Here, nexus: &Arc<ItlNexus>) {
-        let kept = self.pending().get(&nexus.nexus.id).map(|kept| seat::from_wire(kept));
+        let kept = self.kept(nexus.nexus.id).map(|kept| seat::from_wire(&kept));
         if seat::take(&here.disk, nexus, kept) {
             // An owner knows it now.
             self.pending().entry(nexus.nexus.id).or_default();
@@ -221,8 +221,23 @@ impl GroupUnit {
         .await
     }
 
-    fn pending(&self) -> MutexGuard<'_, BTreeMap<NexusId, Vec<Attention>>> {
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<NexusId, (u64, Vec<Attention>)>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The attentions that are pending for a nexus, if an owner has told of it.
+    fn kept(&self, nexus: NexusId) -> Option<Vec<Attention>> {
+        self.pending().get(&nexus).map(|(_, kept)| kept.clone())
+    }
+
+    /// Keeps what an owner has told of a nexus. The word of an earlier owner comes too late, and a
+    /// session that has gone meanwhile stays away.
+    fn keep(&self, nexus: NexusId, tenure: u64, attentions: Vec<Attention>) {
+        let mut pending = self.pending();
+        let is_late = pending.get(&nexus).is_some_and(|(last, _)| *last > tenure);
+        if !is_late && self.nexus(nexus).is_some() {
+            pending.insert(nexus, (tenure, attentions));
+        }
     }
 
     fn nexus(&self, id: NexusId) -> Option<Arc<ItlNexus>> {

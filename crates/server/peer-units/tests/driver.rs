@@ -608,6 +608,37 @@ fn a_unit_that_comes_back_brings_the_attentions_of_its_way() {
 }
 
 #[test]
+fn an_owner_that_still_has_a_nexus_takes_the_attentions_since() {
+    both(|rig: Rc<Rig>| async move {
+        let it = rig.session(1).ready().await;
+        delay(&rig, Operations::READ);
+        // It keeps the nexus at the first owner.
+        let (unit, nexus) = (rig.unit.clone(), it.nexus.clone());
+        let busy = move || async move { Session::of(&unit, &nexus).read(0, 512).await.good() };
+        let busy = rig.owners[1].core.call(busy);
+        soon(|| rig.faults.waiting() == 1).await;
+        rig.peers.set_owner(UNIT, None);
+        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        change_modes(&rig.owners[1].session(3).ready().await).await;
+        runtime::sleep(Duration::from_millis(600)).await;
+        rig.peers.set_owner(UNIT, None);
+        rig.owners[1].with(|host| host.stop_unit(UNIT)).await;
+        let disk = rig.owners[0].disk.clone();
+        rig.owners[0].with(move |host| host.serve_unit(UNIT, disk, open_gate())).await;
+        // The first owner tells of what it knew last, before it is asked for anything.
+        runtime::sleep(Duration::from_millis(600)).await;
+        rig.peers.set_owner(UNIT, Some(rig.owners[0].at));
+        it.run(&[0; 6], &[], 0).await.fails(A::MODE_PARAMETERS_CHANGED);
+        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+        it.run(&[0; 6], &[], 0).await.good();
+        rig.faults.clear();
+        assert_eq!(busy.await.unwrap(), [0; 512]);
+    });
+}
+
+#[test]
 fn a_command_of_a_unit_that_the_group_serves_no_more_asks_no_owner() {
     both(|rig: Rc<Rig>| async move {
         let it = rig.session(1).ready().await;

@@ -55,6 +55,7 @@ pub fn nexus(unit: u32) -> Attach {
         itl: 0,
         nexus: 77,
         unit,
+        tenure: 1,
         read_only: false,
         new: true,
         generation: 0,

@@ -21,6 +21,8 @@ pub(super) struct Key {
 
 pub(super) struct Local {
     pub itl: Arc<ItlNexus>,
+    /// [`Attach::tenure`].
+    pub tenure: u64,
     /// The unit attentions that are pending while this gateway has no unit for it; `None` for a
     /// new session.
     kept: RefCell<Option<Vec<UnitAttention>>>,
@@ -32,6 +34,7 @@ impl Local {
         let kept = (!attach.new).then(|| seat::from_wire(&attach.attentions));
         Self {
             itl: Arc::new(ItlNexus::with_ports(nexus, attach.read_only, ports)),
+            tenure: attach.tenure,
             kept: RefCell::new(kept),
             unit: RefCell::default(),
         }

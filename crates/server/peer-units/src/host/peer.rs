@@ -191,16 +191,17 @@ impl Peer {
         let Attach { itl, nexus, unit, .. } = *attach;
         let key = Key { instance: self.instance, nexus, unit };
         let known = self.host.locals.borrow().get(&key).and_then(std::rc::Weak::upgrade);
+        let is_it = |local: &Local| local.itl.read_only == attach.read_only && local.tenure >= attach.tenure;
         let local = match known {
-            Some(local) if local.itl.read_only == attach.read_only => local,
+            Some(local) if is_it(&local) => local,
             before => self.new_local(key, attach, before),
         };
         self.nexuses.borrow_mut().insert(itl, (key, local));
         self.look();
     }
 
-    /// A nexus that the host does not know, or that takes the place of the one `before`, which has
-    /// another right to write.
+    /// A nexus that the host does not know, or that takes the place of the one `before`: it has
+    /// another right to write, or another owner has had the unit since.
     fn new_local(&self, key: Key, attach: &Attach, before: Option<Rc<Local>>) -> Rc<Local> {
         let new = || std::sync::Arc::new(nexus::nexus(attach, (self.host.config.nexus_id)()));
         let ports = self.host.ports.borrow().get(&key.unit).cloned();

@@ -303,7 +303,7 @@ impl Link {
         if !unit.nexuses.is_attached(nexus) {
             return Err(Refused::Gone);
         }
-        let before = unit.pending().get(&nexus.nexus.id).cloned();
+        let before = unit.kept(nexus.nexus.id);
         let principal = nexus
             .nexus
             .principal
@@ -313,6 +313,7 @@ impl Link {
             itl: 0,
             nexus: nexus.nexus.id.0,
             unit: unit.number,
+            tenure,
             read_only: nexus.read_only,
             new: before.is_none(),
             generation: 0,
@@ -440,12 +441,8 @@ impl Link {
                 }
             }
             Event::Attentions { itl, attentions } => {
-                if let Some((unit, nexus, _)) = self.nexuses.borrow().get(&itl) {
-                    let (mut pending, id) = (unit.pending(), nexus.nexus.id);
-                    // A session that has gone meanwhile stays away.
-                    if unit.nexus(id).is_some() {
-                        pending.insert(id, attentions);
-                    }
+                if let Some((unit, nexus, tenure)) = self.nexuses.borrow().get(&itl) {
+                    unit.keep(nexus.nexus.id, *tenure, attentions);
                 }
             }
             Event::View(view) => {

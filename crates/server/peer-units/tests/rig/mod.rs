@@ -329,7 +329,12 @@ impl<U: LogicalUnit> Session<U> {
         };
         let nexus = Arc::new(ItlNexus::new(Arc::new(nexus), false));
         unit.attach(&nexus);
-        Self { unit: unit.clone(), nexus, tag: Default::default() }
+        Self::of(unit, &nexus)
+    }
+
+    /// Another connection of a session, on this core.
+    pub fn of(unit: &Arc<U>, nexus: &Arc<ItlNexus>) -> Self {
+        Self { unit: unit.clone(), nexus: nexus.clone(), tag: Default::default() }
     }
 
     /// Begins a command.
