@@ -232,6 +232,9 @@ impl Driver {
         let is_served = |unit: UnitId| view.units.binary_search_by_key(&unit, |(unit, _)| *unit).is_ok();
         self.units.peers.keep(|unit| is_served(UnitId(unit)));
         self.owners.retain(|unit, _| is_served(*unit));
+        let served = view.units.iter().map(|(unit, _)| unit.0);
+        let known: BTreeSet<u32> = served.chain(self.units.all().iter().map(|unit| unit.number)).collect();
+        self.host.with(move |host| host.keep_units(&known));
         let mut paths = Vec::new();
         for (unit, place) in &view.units {
             let by = match place {

@@ -9,7 +9,7 @@ mod nexus;
 mod peer;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -162,6 +162,11 @@ impl Host {
     /// The ports of all gateways that lead to a unit, of which this gateway need not be the owner.
     pub fn add_unit(&self, unit: u32, ports: &Arc<PortGroups>) {
         self.0.ports.borrow_mut().insert(unit, ports.clone());
+    }
+
+    /// Forgets the ports of all units but these.
+    pub fn keep_units(&self, known: &BTreeSet<u32>) {
+        self.0.ports.borrow_mut().retain(|unit, _| known.contains(unit));
     }
 
     /// Accepts connections for as long as the future is polled.

@@ -1,6 +1,6 @@
 //! Who owns each unit, and who is fenced: what the group says, for all cores.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use peer_link::Secret;
+
+/// The number of instances taken out that are remembered: four for each gateway that a group can
+/// have. A link needs one for 100 ms.
+const FENCED: usize = 1024;
 
 /// This gateway's identity towards the owners of its units, and its limits.
 pub struct PeersConfig {
@@ -78,7 +82,8 @@ struct Routes {
     tenures: BTreeMap<u32, (Option<OwnerAt>, u64)>,
     /// Counts tenures of all units, from 1.
     last_tenure: u64,
-    fenced: BTreeSet<u64>,
+    /// The last instances that were taken out, oldest first.
+    fenced: VecDeque<u64>,
 }
 
 impl Routes {
@@ -198,7 +203,10 @@ impl Peers {
     pub fn fenced(&self, instance: u64) {
         let mut routes = self.routes();
         routes.owners.retain(|_, owner| owner.instance != instance);
-        routes.fenced.insert(instance);
+        routes.fenced.push_back(instance);
+        if routes.fenced.len() > FENCED {
+            routes.fenced.pop_front();
+        }
     }
 
     /// The group has taken this gateway out, and it begins another life. What it has forwarded in
@@ -282,6 +290,15 @@ mod tests {
         assert!(!before.contains(&peers.tenure(7)));
         peers.keep(|_| false);
         assert!(!peers.is_owner(22), "no link is needed");
+    }
+
+    #[test]
+    fn the_last_fences_are_remembered() {
+        let peers = peers();
+        let last = 2 * FENCED as u64;
+        (1..=last).for_each(|instance| peers.fenced(instance));
+        assert_eq!(peers.routes().fenced.len(), FENCED);
+        assert!(peers.is_fenced(last) && !peers.is_fenced(1));
     }
 
     #[test]

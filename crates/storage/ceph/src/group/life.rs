@@ -253,7 +253,7 @@ impl Life {
         loop {
             // Gates close before anything that follows from it.
             self.publish(report);
-            self.take_out();
+            self.take_out(report);
             while let Some(effect) = self.machine.effect() {
                 if let Effect::Stop(stop) = effect {
                     return Over::Stopped(stop);
@@ -418,22 +418,34 @@ impl Life {
         }
     }
 
-    /// Has the group remove what was taken out here. It may have to be asked more than once: it did
-    /// not hear of it, or the unit's commands did not end in time.
-    fn take_out(&mut self) {
+    /// Has the group remove what was taken out here, and lets go of it when the group has. It may
+    /// have to be asked more than once: it did not hear of it, or the unit's commands did not end in
+    /// time.
+    fn take_out(&mut self, report: &mut Reporter) {
         // Before this gateway is in, the view says nothing.
         if !self.told.gateways.iter().any(|row| row.own) {
             return;
         }
         let places = &self.told.units;
-        let mut left = Vec::new();
+        let (mut left, mut gone) = (Vec::new(), Vec::new());
         lock(&self.wanted).out.retain(|unit| {
-            let Some((_, place)) = places.iter().find(|(other, _)| other == unit) else { return false };
+            let Some((_, place)) = places.iter().find(|(other, _)| other == unit) else {
+                gone.push(*unit);
+                return false;
+            };
             if !matches!(place, Place::Moving { to: Next::Removed, .. }) {
                 left.push(*unit);
             }
             true
         });
+        self.asked_away.retain(|unit, _| places.iter().any(|(other, _)| other == unit));
+        for unit in gone {
+            self.gone(unit, report);
+            if let Some(here) = self.units.remove(&unit) {
+                // Closing an image that is still open waits for the cluster.
+                beside(&self.tell, move || drop(here));
+            }
+        }
         left.into_iter().for_each(|unit| self.ask_away(unit, Request::Remove(unit)));
     }
 
