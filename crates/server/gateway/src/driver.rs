@@ -213,6 +213,8 @@ impl Driver {
                 fenced,
                 "a gateway is out of the group"
             );
+            // One that has left has no commands any more. Of a removed record nothing is on the
+            // blocklist: the design page's weaker spots say what follows.
             self.units.peers.fenced(instance);
             self.host.with(move |host| host.forget(instance));
         }
