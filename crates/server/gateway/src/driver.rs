@@ -321,3 +321,30 @@ async fn tell_paths(unit: &SharedUnit, owner: GatewayId, members: &BTreeSet<u16>
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// An image whose closing waits for an OSD, and which tells when it is closed.
+    struct Image(Receiver<()>, Sender<()>);
+
+    impl Drop for Image {
+        fn drop(&mut self) {
+            // Without an end, a thread that waits for it would never fail its test.
+            let _ = self.0.recv_timeout(Duration::from_secs(60));
+            let _ = self.1.send(());
+        }
+    }
+
+    #[test]
+    fn an_image_beside_a_silent_osd_does_not_hold_up_the_thread() {
+        let ((answer, answers), (tell, closed)) = (runtime::channel(), runtime::channel());
+        let_go(Image(answers, tell));
+        assert!(closed.recv_timeout(Duration::ZERO).is_err(), "it is not closed yet");
+        answer.send(()).expect("the image waits for it");
+        closed.recv().expect("it is closed");
+    }
+}
