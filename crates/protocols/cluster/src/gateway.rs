@@ -197,6 +197,14 @@ impl Gateway {
         self.lease.end().filter(|_| admits)
     }
 
+    /// Whether a request to serve the unit waits, or is in flight: the record may have it soon.
+    #[must_use]
+    pub fn is_adding(&self, unit: UnitId) -> bool {
+        let in_flight = self.change.iter().filter_map(|proposal| proposal.request.as_ref());
+        let adds = |asked: &Request| matches!(asked, Request::Add(it) | Request::AddHere(it) if *it == unit);
+        self.requests.iter().chain(in_flight).any(|(_, asked)| adds(asked))
+    }
+
     /// What `stag gateways` shows.
     #[must_use]
     pub fn view(&self, now: Time) -> View {

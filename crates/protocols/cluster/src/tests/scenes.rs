@@ -290,6 +290,22 @@ fn a_request_that_lost_the_race_for_the_record_is_tried_again() {
 }
 
 #[test]
+fn a_unit_is_being_added_until_the_record_has_it() {
+    let mut scene = Scene::default();
+    let one = scene.starts(1, 11);
+    let now = scene.now;
+    for (request, unit) in [(1, UNIT), (2, UnitId(2))] {
+        scene.gateway(one).handle(now, Event::Request { request, asked: Request::AddHere(unit) });
+    }
+    // The change for one is in flight, and the other one waits.
+    assert!([UNIT, UnitId(2)].iter().all(|unit| scene.gateway(one).is_adding(*unit)));
+    assert!(!scene.gateway(one).is_adding(UnitId(3)));
+    scene.passes(Duration::from_secs(1));
+    assert!(!scene.gateway(one).is_adding(UNIT) && !scene.gateway(one).is_adding(UnitId(2)));
+    assert_eq!(scene.object.record.places.len(), 2);
+}
+
+#[test]
 fn a_second_daemon_of_one_name_is_refused_and_fences_no_one() {
     let mut scene = Scene::default();
     let one = scene.starts(1, 11);

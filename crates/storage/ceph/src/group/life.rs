@@ -273,7 +273,7 @@ impl Life {
                     self.requests.insert(self.asked, answer);
                     self.machine.handle(now, Event::Request { request: self.asked, asked });
                 }
-                Ok(Told::Add(unit, name)) => {
+                Ok(Told::Add(unit, name)) if lock(&self.wanted).units.contains_key(&unit) => {
                     let new = || Unit::new(unit, &self.data, (self.source)(&name), &self.tell);
                     self.units.entry(unit).or_insert_with(new);
                     self.machine.handle(now, Event::Request { request: 0, asked: Request::AddHere(unit) });
@@ -284,7 +284,8 @@ impl Life {
                         return over;
                     }
                 }
-                Ok(Told::Of(..)) => {}
+                // Of an earlier life, or taken out again.
+                Ok(Told::Of(..) | Told::Add(..)) => {}
                 Ok(Told::Link(instance, lost)) => self.machine.handle(now, Event::Peer { instance, lost }),
             }
         }
@@ -430,8 +431,11 @@ impl Life {
         let (mut left, mut gone) = (Vec::new(), Vec::new());
         lock(&self.wanted).out.retain(|unit| {
             let Some((_, place)) = places.iter().find(|(other, _)| other == unit) else {
-                gone.push(*unit);
-                return false;
+                let may_come = self.machine.is_adding(*unit);
+                if !may_come {
+                    gone.push(*unit);
+                }
+                return may_come;
             };
             if !matches!(place, Place::Moving { to: Next::Removed, .. }) {
                 left.push(*unit);
