@@ -4,9 +4,9 @@
 //! A change has two lines: what was asked, before anything is done, and what became of it. A crash
 //! in between leaves the first alone.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,9 +18,11 @@ use crate::state;
 /// Size from which on a file is moved to `audit.log.1`, which replaces the one before: so both
 /// together are bounded.
 const LARGEST: u64 = 8 << 20;
-/// The longest line, bytes. A longer plan is left out.
+/// The longest plan, bytes. A longer one is left out.
 const LONGEST: usize = 64 << 10;
-/// Bytes that are read to show the latest changes.
+/// The longest result, characters. A change may be refused for thousands of reasons at once.
+const LONGEST_RESULT: usize = 4096;
+/// Bytes of each file that are read to show the latest changes.
 #[cfg(feature = "http")]
 const TAIL: u64 = 1 << 20;
 
@@ -65,6 +67,9 @@ impl Audit {
     /// made. It is a line of the log too, without the plan.
     pub fn ended(&self, asked: &Asked, result: &str, plan: Option<&Value>, generation: Option<u64>) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let shortened =
+            result.char_indices().nth(LONGEST_RESULT).map(|(end, _)| format!("{}…", &result[..end]));
+        let result = shortened.as_deref().unwrap_or(result);
         let mut line = json!({ "result": result });
         if let Some(generation) = generation {
             line["generation"] = json!(generation);
@@ -88,14 +93,18 @@ impl Audit {
     #[cfg(feature = "http")]
     pub fn latest(&self, most: usize) -> Result<Vec<Value>, String> {
         let path = self.path.clone()?;
-        let failed = |error: io::Error| format!("{} cannot be read: {error}", path.display());
-        let text = match tail(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            read => read.map_err(failed)?,
+        let read = |path: &Path| match tail(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            read => read.map_err(|error| format!("{} cannot be read: {error}", path.display())),
+        };
+        let (text, older) = {
+            // A line that is written meanwhile might move the file.
+            let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            (read(&path)?, read(&moved(&path))?)
         };
         let mut ends: std::collections::HashMap<String, Map<String, Value>> = Default::default();
         let mut found = Vec::new();
-        for line in text.lines().rev() {
+        for line in text.lines().rev().chain(older.lines().rev()) {
             // The first line of the tail may be cut off.
             let Ok(Value::Object(mut line)) = serde_json::from_str(line) else { continue };
             let change = line.get("change").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -145,16 +154,40 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn append(path: &Path, line: &str) -> io::Result<()> {
+/// Where the file at `path` goes when it is full.
+fn moved(path: &Path) -> PathBuf {
+    path.with_extension("log.1")
+}
+
+/// Opens the log, which no other daemon writes or moves until the file is closed. While one takes
+/// over, there are two.
+fn alone(path: &Path) -> io::Result<(File, u64)> {
     let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
-    let open = || -> io::Result<File> {
-        OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(nofollow).open(path)
-    };
-    let mut file = open()?;
-    let mut length = file.metadata()?.len();
+    let number = |about: &Metadata| (about.dev(), about.ino());
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(nofollow)
+            .open(path)?;
+        file.lock()?;
+        let own = file.metadata()?;
+        match std::fs::symlink_metadata(path) {
+            Ok(now) if number(&now) == number(&own) => return Ok((file, own.len())),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            // It was moved before it was locked.
+            _ => {}
+        }
+    }
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let (mut file, mut length) = alone(path)?;
     if length >= LARGEST {
-        std::fs::rename(path, path.with_extension("log.1"))?;
-        (file, length) = (open()?, 0);
+        std::fs::rename(path, moved(path))?;
+        (file, length) = alone(path)?;
     }
     // A full disk or a power cut may have cut the last line off.
     let mut last = *b"\n";
@@ -228,6 +261,43 @@ mod tests {
         let asked = audit.asked("a", "b", "c").unwrap();
         audit.ended(&asked, "done", Some(&json!("x".repeat(LONGEST))), None);
         assert!(std::fs::metadata(&path).unwrap().len() < 2000);
+        audit.ended(&asked, &"é".repeat(1 << 20), None, None);
+        let result = lines(&path)[3]["result"].as_str().unwrap().to_owned();
+        assert!(result.starts_with('é') && result.chars().count() == LONGEST_RESULT + 1, "{}", result.len());
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn changes_before_the_file_was_moved_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let audit = Audit::at(Ok(path.clone()));
+        std::fs::write(&path, vec![b'\n'; LARGEST as usize - 1]).unwrap();
+        let asked = audit.asked("token a", "192.0.2.1:80", "PUT /x").unwrap();
+        audit.ended(&asked, "done", None, None);
+        assert_eq!((lines(&path).len(), &lines(&path)[0]["event"]), (1, &json!("ended")));
+        let all = audit.latest(5).unwrap();
+        assert_eq!((all.len(), &all[0]["who"], &all[0]["result"]), (1, &json!("token a"), &json!("done")));
+    }
+
+    #[test]
+    fn a_log_that_another_daemon_moves_is_not_moved_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        std::fs::write(&path, vec![b'\n'; LARGEST as usize]).unwrap();
+        let other = File::open(&path).unwrap();
+        other.lock().unwrap();
+        std::thread::scope(|scope| {
+            let audit = Audit::at(Ok(path.clone()));
+            let writing = scope.spawn(move || audit.asked("a", "b", "c").map(drop));
+            std::fs::rename(&path, moved(&path)).unwrap();
+            let mut new = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+            new.write_all(b"{}\n").unwrap();
+            other.unlock().unwrap();
+            writing.join().unwrap().unwrap();
+        });
+        assert_eq!(std::fs::metadata(moved(&path)).unwrap().len(), LARGEST);
+        assert_eq!(lines(&path).len(), 2);
     }
 
     #[test]
