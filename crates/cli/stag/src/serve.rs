@@ -21,6 +21,7 @@ use crate::control::daemon::{Daemon, Parts, Running};
 use crate::control::handover::{self, State, Taken};
 use crate::control::peer;
 use crate::control::place::{Place, PlaceError, REMEDY};
+use crate::control::protocol::{Fault, Kind, json};
 use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, SocketError};
 use crate::exit::Exit;
@@ -338,12 +339,21 @@ fn name(args: &Serve) -> String {
 
 /// Reads the configuration again, as at the start, and applies it.
 fn reload(daemon: &Daemon, args: Serve) {
+    let asked = control::server::recorded(daemon, "unknown", "SIGHUP", apply::VERB);
     let name = name(&args);
     // The mistakes have been shown.
-    let Ok(config) = joined(args) else { return tracing::error!("the configuration stays as it was") };
-    match apply::apply(daemon, Change::File(Box::new(config), name), How::default(), &mut |_| ()) {
-        Ok(outcome) => outcome.plan.text().lines().for_each(|line| tracing::info!("{line}")),
-        Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+    let config = joined(args).map_err(|_| Fault::new(Kind::Config, "the configuration has mistakes"));
+    let answer = config.and_then(|config| {
+        let change = Change::File(Box::new(config), name);
+        let outcome = apply::apply(daemon, change, How::default(), &mut |_| ())?;
+        outcome.plan.text().lines().for_each(|line| tracing::info!("{line}"));
+        json(&outcome)
+    });
+    if let Err(error) = &answer {
+        tracing::error!(%error, "the configuration stays as it was");
+    }
+    if let Some(asked) = asked {
+        control::server::recorded_end(daemon, &asked, &answer);
     }
 }
 

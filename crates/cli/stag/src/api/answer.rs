@@ -20,7 +20,7 @@ pub fn execute(daemon: &Daemon, call: Call, body: &[u8]) -> Answer {
     };
     let answer = match carried_out(daemon, &call, &json) {
         Ok(looked) => said(looked.generation, &looked.value),
-        Err(fault) => problem(status(&fault), words(&fault)),
+        Err(fault) => problem(status(&fault), fault.words()),
     };
     managed::wipe(&mut json);
     answer
@@ -48,7 +48,7 @@ fn recorded(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault
     let done = changed(daemon, call, json);
     match &done {
         Ok(done) => daemon.audit.ended(&asked, "done", done.plan.as_ref(), done.made),
-        Err(fault) => daemon.audit.ended(&asked, words(fault), None, None),
+        Err(fault) => daemon.audit.ended(&asked, fault.words(), None, None),
     }
     done
 }
@@ -116,9 +116,4 @@ pub fn status(fault: &Fault) -> u16 {
         Kind::Config => 422,
         Kind::Failed => 500,
     }
-}
-
-/// What went wrong, without the lines of a file.
-pub fn words(fault: &Fault) -> &str {
-    fault.plain.as_ref().unwrap_or(&fault.message)
 }

@@ -123,10 +123,8 @@ impl Api {
             whence: caller.whence.clone(),
             what: format!("{method} {}/{}", routes::BASE, path.join("/")),
         };
-        answer::carried_out(&self.daemon, &call, body).map_err(|fault| Refused {
-            status: answer::status(&fault),
-            what: answer::words(&fault).to_owned(),
-        })
+        answer::carried_out(&self.daemon, &call, body)
+            .map_err(|fault| Refused { status: answer::status(&fault), what: fault.words().to_owned() })
     }
 
     /// Executes a request.

@@ -153,8 +153,10 @@ pub fn answer(
             config::Place { open_to_others: given.open_to_others, ..config::Place::new(&given.directory) };
         let loaded = config::load_text(&given.name, &text, &place);
         drop(text);
-        let (mut config, _) = loaded
-            .map_err(|errors| Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))))?;
+        let (mut config, _) = loaded.map_err(|errors| {
+            let plain = Some(errors.lines().join("\n"));
+            Fault { plain, ..Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))) }
+        })?;
         // The portals come from the command line.
         if config.portals.is_empty() {
             config.portals = daemon.running().config.portals.clone();

@@ -98,6 +98,11 @@ impl Fault {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), plain: None }
     }
+
+    /// What went wrong, without the lines of a file.
+    pub fn words(&self) -> &str {
+        self.plain.as_deref().unwrap_or(&self.message)
+    }
 }
 
 /// One line of an answer.

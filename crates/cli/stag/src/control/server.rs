@@ -151,14 +151,22 @@ fn is_change(request: &Request) -> bool {
         )
 }
 
-/// Has the audit log record a change that a client of the control socket asks for. Such a change is
-/// made in any case: the remedy for a full disk may be one.
-fn recorded(daemon: &Daemon, uid: u32, request: &Request) -> Option<Asked> {
+/// Has the audit log record a change that somebody on this machine asks for. Such a change is made
+/// in any case: the remedy for a full disk may be one.
+pub fn recorded(daemon: &Daemon, who: &str, whence: &str, what: &str) -> Option<Asked> {
     if !daemon.running().config.http.as_ref().is_some_and(|http| http.api) {
         return None;
     }
-    let asked = daemon.audit.asked(&format!("user {uid}"), "control socket", &request.verb);
+    let asked = daemon.audit.asked(who, whence, what);
     asked.inspect_err(|error| tracing::error!(%error, "a change is not in the audit log")).ok()
+}
+
+/// Has it record what became of the change.
+pub fn recorded_end(daemon: &Daemon, asked: &Asked, answer: &Result<Value, Fault>) {
+    match answer {
+        Ok(value) => daemon.audit.ended(asked, "done", value.get("plan"), generation_made(value)),
+        Err(fault) => daemon.audit.ended(asked, fault.words(), None, None),
+    }
 }
 
 /// The generation that a change has made, by its answer.
@@ -234,8 +242,19 @@ fn serve(stream: &UnixStream, place: Client, socket: &ControlSocket, daemon: &Ar
             let verb = request.verb.as_str();
             tracing::info!(target: iscsi_server::audit::TARGET, what = "control", verb, uid, "asked to change something");
         }
+        let record = || recorded(daemon, &format!("user {uid}"), "control socket", &request.verb);
+        let asked = is_change(&request).then(record).flatten();
         if request.verb == handover::VERB {
-            if handover::give(daemon, socket, stream, &mut lines, &request)? {
+            let given = handover::give(daemon, socket, stream, &mut lines, &request);
+            if let Some(asked) = asked {
+                let result = match &given {
+                    Ok(true) => "done",
+                    Ok(false) => "this daemon serves on",
+                    Err(_) => "the other daemon went away",
+                };
+                daemon.audit.ended(&asked, result, None, None);
+            }
+            if given? {
                 // Ends as on an administrator's signal.
                 rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
                 return Ok(());
@@ -247,16 +266,12 @@ fn serve(stream: &UnixStream, place: Client, socket: &ControlSocket, daemon: &Ar
             credentials::give(stream)?;
             continue;
         }
-        let asked = is_change(&request).then(|| recorded(daemon, uid, &request)).flatten();
         let answer = verbs::answer(daemon, &request, body, &mut |step| {
             // A lost client is noticed at the answer; the verb still finishes.
             let _ = write_answer(&mut out, Answer::Progress(step));
         });
         if let Some(asked) = asked {
-            let result = answer.as_ref().map_or_else(|fault| fault.message.as_str(), |_| "done");
-            let plan = answer.as_ref().ok().and_then(|value| value.get("plan"));
-            let made = answer.as_ref().ok().and_then(generation_made);
-            daemon.audit.ended(&asked, result, plan, made);
+            recorded_end(daemon, &asked, &answer);
         }
         write_answer(&mut out, answer.map_or_else(Answer::Error, Answer::Ok))?;
     }

@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use crate::support;
-use crate::support::command::{STAG, Server, fails, free_portal, noise, path, said, stag_with};
+use crate::support::command::{STAG, Server, fails, free_portal, noise, path, said, stag_with, wait_until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const FILE: &str = "iqn.2026-01.org.example:file";
@@ -107,6 +107,15 @@ impl Managed {
     fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.state("audit.log")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// How changes have ended of which the audit log says this. Its last line may be half written.
+    fn ended(&self, name: &str, said: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.state("audit.log")).unwrap_or_default();
+        let all: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let asked = all.iter().filter(|line| line[name] == said);
+        let is_end = |line: &&Value, of: &Value| line["event"] == "ended" && line["change"] == of["change"];
+        asked.filter_map(|of| all.iter().find(|line| is_end(line, of)).cloned()).collect()
     }
 }
 
@@ -351,6 +360,24 @@ fn every_change_is_in_the_audit_log_and_one_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_reload_by_a_signal_is_in_the_audit_log() {
+    let managed = Managed::start();
+    let file = path(managed.dir.path(), "stag.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let reloads = || managed.ended("from", "SIGHUP");
+    fs::write(&file, format!("{text}[[target]]\niqn = \"iqn.2026-01.org.example:more\"\n")).unwrap();
+    managed.server.signal(Signal::HUP);
+    wait_until("it is recorded", || reloads().len() == 1);
+    let done = &reloads()[0];
+    assert_eq!((&done["result"], &done["plan"]["changes"][0]["kind"]), (&json!("done"), &json!("added")));
+    assert_eq!(done["generation"], managed.get("/status")["generation"]);
+    fs::write(&file, "cores = ").unwrap();
+    managed.server.signal(Signal::HUP);
+    wait_until("it is recorded", || reloads().len() == 2);
+    assert_eq!(reloads()[1]["result"], "the configuration has mistakes");
+}
+
+#[test]
 fn a_takeover_keeps_tokens_and_what_the_api_has_made() {
     let managed = Managed::start();
     managed.done("PUT", OWN, disk("own.img"));
@@ -358,10 +385,12 @@ fn a_takeover_keeps_tokens_and_what_the_api_has_made() {
     let file = path(managed.dir.path(), "stag.toml");
     let words = ["--config", &file, "--control", &managed.socket, "--takeover", "--lose-memory-units"];
     let _next = Server::start_on(&managed.dir.path().join("state"), &words, 2);
-    support::command::wait_until("the new daemon answers", || {
+    wait_until("the new daemon answers", || {
         let all = managed.ask("GET", "/document", &Value::Null);
         all.status == 200 && all.body == before
     });
+    wait_until("it is recorded", || managed.ended("what", "hand-over").len() == 1);
+    assert_eq!(managed.ended("what", "hand-over")[0]["result"], "done");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub fn page(look: &Look<'_>) -> Answer {
 }
 
 fn audit(look: &Look<'_>, changes: &[Value], earlier: &[Earlier], h: &mut Html) {
-    h.p("The latest 100 changes by the API and these pages. The file audit.log of the state directory has those before.");
+    h.p("The latest 100 changes. The file audit.log of the state directory has those before.");
     let heads = ["when (UTC)", "who", "from", "what", "changed", "result", ""];
     h.table("Changes of this daemon", &heads, "Nothing has been changed.", changes, |row, change| {
         let text = |name: &str| change[name].as_str().unwrap_or("–").to_owned();
