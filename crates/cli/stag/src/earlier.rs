@@ -4,7 +4,9 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
@@ -66,27 +68,44 @@ pub fn restore(path: &Path, generation: u64) {
     }
 }
 
-/// The documents that are kept, the latest first.
-///
-/// # Errors
-/// There is no state directory.
-pub fn list() -> Result<Vec<Earlier>, String> {
-    Ok(listed(&managed::path()?))
-}
+/// The documents that are kept, as they were listed last, each with its inode: each is read once.
+#[derive(Default)]
+pub struct Listed(Mutex<Vec<(u64, Earlier)>>);
 
-fn listed(path: &Path) -> Vec<Earlier> {
-    let one = |generation| {
-        let path = file(path, generation);
-        let written = fs::metadata(&path).and_then(|about| about.modified()).ok()?;
-        let document = Document::read(&path).ok()?;
-        Some(Earlier {
-            generation,
-            written_unix_s: written.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            targets: document.targets().len(),
-            exports: document.exports().len(),
-        })
-    };
-    generations(path).into_iter().filter_map(one).collect()
+impl Listed {
+    /// The documents that are kept, the latest first. Reads those that were not listed before.
+    ///
+    /// # Errors
+    /// There is no state directory.
+    pub fn list(&self) -> Result<Vec<Earlier>, String> {
+        Ok(self.of(&managed::path()?))
+    }
+
+    fn of(&self, path: &Path) -> Vec<Earlier> {
+        let mut before = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = |generation| {
+            let path = file(path, generation);
+            let about = fs::metadata(&path).ok()?;
+            let written = about.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let is_it = |(inode, one): &&(u64, Earlier)| {
+                (*inode, one.generation, one.written_unix_s) == (about.ino(), generation, written)
+            };
+            if let Some(known) = before.iter().find(is_it) {
+                return Some(known.clone());
+            }
+            let document = Document::read(&path).ok()?;
+            let found = Earlier {
+                generation,
+                written_unix_s: written,
+                targets: document.targets().len(),
+                exports: document.exports().len(),
+            };
+            Some((about.ino(), found))
+        };
+        let all: Vec<(u64, Earlier)> = generations(path).into_iter().filter_map(one).collect();
+        before.clone_from(&all);
+        all.into_iter().map(|(_, one)| one).collect()
+    }
 }
 
 /// The latest generation whose document is kept.
@@ -149,13 +168,13 @@ mod tests {
     fn the_latest_documents_are_kept_and_found_by_their_generation() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("managed.toml");
-        assert_eq!(listed(&path), []);
+        assert_eq!(Listed::default().of(&path), []);
         assert!(found(&path, None).unwrap_err().contains("nothing to undo"));
         for generation in 0..40 {
             keep(&path, generation).unwrap();
             document(generation).write(&path).unwrap();
         }
-        let all = listed(&path);
+        let all = Listed::default().of(&path);
         assert_eq!((all.len(), all[0].generation, all[MOST - 1].generation), (MOST, 39, 8));
         assert_eq!((all[0].targets, all[0].exports), (1, 0));
         // In generation 39 that of the change before was in force.
@@ -185,6 +204,26 @@ mod tests {
     }
 
     #[test]
+    fn a_document_is_read_once_to_be_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.toml");
+        document(1).write(&path).unwrap();
+        keep(&path, 1).unwrap();
+        let listed = Listed::default();
+        let all = listed.of(&path);
+        assert_eq!((all.len(), all[0].targets), (1, 1));
+        let kept = file(&path, 1);
+        let modified = fs::metadata(&kept).unwrap().modified().unwrap();
+        fs::write(&kept, "[[").unwrap();
+        fs::File::options().write(true).open(&kept).unwrap().set_modified(modified).unwrap();
+        assert_eq!(listed.of(&path), all);
+        document(2).write(&path).unwrap();
+        keep(&path, 2).unwrap();
+        let all = listed.of(&path);
+        assert_eq!(all.iter().map(|one| one.generation).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
     fn before_the_first_change_the_document_was_empty() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("managed.toml");
@@ -196,6 +235,6 @@ mod tests {
         assert_eq!(found(&path, Some(5)).unwrap(), document(5));
         fs::write(dir.path().join("managed.x.toml"), "").unwrap();
         fs::write(dir.path().join("managed.6.toml.new"), "").unwrap();
-        assert_eq!(listed(&path).len(), 1);
+        assert_eq!(Listed::default().of(&path).len(), 1);
     }
 }

@@ -38,6 +38,8 @@ pub struct Daemon {
     pub tokens: Tokens,
     /// The log of changes.
     pub audit: Audit,
+    /// The managed documents that were replaced.
+    pub earlier: earlier::Listed,
     /// This daemon's part in a group of gateways.
     gateways: OnceLock<Gateway>,
     /// The socket of HTTP, and the configured address.
@@ -109,6 +111,7 @@ impl Daemon {
             monitor,
             tokens: Tokens::load(),
             audit: Audit::new(),
+            earlier: earlier::Listed::default(),
             gateways: OnceLock::new(),
             http: OnceLock::new(),
             door: OnceLock::new(),

@@ -62,7 +62,7 @@ pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
 /// The daemon keeps no such document.
 pub fn history(daemon: &Daemon) -> Result<Value, Fault> {
     daemon.running().parts.managed.as_ref().ok_or_else(none)?;
-    json(&earlier::list().map_err(|what| Fault::new(Kind::Failed, what))?)
+    json(&daemon.earlier.list().map_err(|what| Fault::new(Kind::Failed, what))?)
 }
 
 /// Makes an earlier document this one: that of the generation `to`.
