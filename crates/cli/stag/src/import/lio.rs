@@ -13,6 +13,48 @@ const COMPANY: &str = "6001405";
 /// Hexadecimal digits of the unit's serial number in its worldwide name.
 const DIGITS: usize = 25;
 
+/// Attributes and parameters of a portal group that are carried over, follow from those, or belong
+/// to markers, which no initiator has.
+const CARRIED: [&str; 7] = [
+    "authentication",
+    "generate_node_acls",
+    "demo_mode_write_protect",
+    "cache_dynamic_acls",
+    "AuthMethod",
+    "IFMarkInt",
+    "OFMarkInt",
+];
+/// The others that have a value from the beginning, each with it. targetcli saves them all.
+const USUAL: [(&str, &str); 27] = [
+    ("default_cmdsn_depth", "64"),
+    ("default_erl", "0"),
+    ("demo_mode_discovery", "1"),
+    ("fabric_prot_type", "0"),
+    ("login_keys_workaround", "1"),
+    ("login_timeout", "15"),
+    ("netif_timeout", "2"),
+    ("prod_mode_write_protect", "0"),
+    ("t10_pi", "0"),
+    ("tpg_enabled_sendtargets", "1"),
+    ("DataDigest", "CRC32C,None"),
+    ("DataPDUInOrder", "Yes"),
+    ("DataSequenceInOrder", "Yes"),
+    ("DefaultTime2Retain", "20"),
+    ("DefaultTime2Wait", "2"),
+    ("ErrorRecoveryLevel", "0"),
+    ("FirstBurstLength", "65536"),
+    ("HeaderDigest", "CRC32C,None"),
+    ("IFMarker", "No"),
+    ("ImmediateData", "Yes"),
+    ("InitialR2T", "Yes"),
+    ("MaxBurstLength", "262144"),
+    ("MaxConnections", "1"),
+    ("MaxOutstandingR2T", "1"),
+    ("MaxRecvDataSegmentLength", "8192"),
+    ("MaxXmitDataSegmentLength", "262144"),
+    ("OFMarker", "No"),
+];
+
 #[derive(Deserialize)]
 struct Saved {
     #[serde(default)]
@@ -82,6 +124,9 @@ struct Group {
     enable: bool,
     #[serde(default)]
     attributes: Map<String, Value>,
+    /// The keys that it negotiates.
+    #[serde(default)]
+    parameters: Map<String, Value>,
     #[serde(default)]
     luns: Vec<Lun>,
     #[serde(default)]
@@ -136,33 +181,39 @@ impl Keys {
     }
 }
 
-/// A number of LIO's attributes, which older versions save as text.
-fn number(attributes: &Map<String, Value>, name: &str) -> u64 {
-    let value = attributes.get(name);
-    value.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok())).unwrap_or(0)
+/// A number of LIO's, which older versions save as text, or a truth value.
+fn number(value: &Value) -> Option<i64> {
+    let text = || value.as_str()?.trim().parse().ok();
+    value.as_i64().or_else(text).or_else(|| value.as_bool().map(i64::from))
+}
+
+/// Whether an attribute is set. One that is missing, or is neither 0 nor 1, has the kernel's value,
+/// `usual`.
+fn is_set(attributes: &Map<String, Value>, name: &str, usual: bool) -> bool {
+    match attributes.get(name).and_then(number) {
+        Some(0) => false,
+        Some(1) => true,
+        _ => usual,
+    }
 }
 
 impl Node {
     /// Whether the initiator has to prove who it is: as `group` has it, unless its own attribute
     /// says otherwise. There -1 is the group's.
     fn authenticates(&self, group: bool) -> bool {
-        match self.attributes.get("authentication").and_then(Value::as_i64) {
-            None | Some(..0) => group,
-            Some(own) => own != 0,
-        }
+        is_set(&self.attributes, "authentication", group)
     }
-}
-
-fn is_set(value: &Value) -> bool {
-    value.as_bool().unwrap_or_else(|| value.as_u64().unwrap_or(0) != 0)
 }
 
 pub(super) fn read(text: &str) -> Result<Imported, String> {
     let saved: Saved = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut imported = Imported::default();
     for fabric in &saved.fabric_modules {
-        if fabric.name == "iscsi" && is_set(&fabric.discovery_enable_auth) {
+        if fabric.name == "iscsi" && number(&fabric.discovery_enable_auth).is_some_and(|number| number != 0) {
             imported.discovery = fabric.keys.chap();
+            if imported.discovery.is_none() {
+                imported.note("discovery demands CHAP and has no user: now everybody may ask for targets");
+            }
         }
     }
     for served in &saved.targets {
@@ -189,11 +240,19 @@ pub(super) fn read(text: &str) -> Result<Imported, String> {
 }
 
 fn target(iqn: &str, group: &Group, objects: &[Object], imported: &mut Imported) -> Option<Target> {
-    let authenticates = number(&group.attributes, "authentication") != 0;
-    let open = number(&group.attributes, "generate_node_acls") != 0;
+    let authenticates = is_set(&group.attributes, "authentication", true);
+    let open = is_set(&group.attributes, "generate_node_acls", false);
     if group.node_acls.is_empty() && !open {
         imported.note(format!("{iqn}: nobody may log in to it, for it has no ACLs"));
         return None;
+    }
+    for (kind, values) in [("attribute", &group.attributes), ("parameter", &group.parameters)] {
+        for (name, value) in values.iter().filter(|(name, _)| !CARRIED.contains(&name.as_str())) {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if !USUAL.contains(&(name.as_str(), value.as_str())) {
+                imported.note(format!("{iqn}: the {kind} {name}"));
+            }
+        }
     }
     let mut target = Target { iqn: iqn.to_owned(), ..Target::default() };
     target.portals = group.portals.iter().map(|portal| address(&portal.ip_address, portal.port)).collect();
@@ -232,7 +291,7 @@ fn target(iqn: &str, group: &Group, objects: &[Object], imported: &mut Imported)
         // Demonstration mode: everybody sees all units.
         Some(auth) if !authenticates || auth.is_some() => {
             target.auth = auth.filter(|_| authenticates);
-            let read_only = number(&group.attributes, "demo_mode_write_protect") != 0;
+            let read_only = is_set(&group.attributes, "demo_mode_write_protect", true);
             if read_only || !target.acls.is_empty() {
                 target.acls.push(Acl { initiator: "*".to_owned(), read_only, ..Acl::default() });
             }
@@ -280,16 +339,15 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
             options.push((option, value.into()));
         }
     }
-    let block = number(&object.attributes, "block_size");
-    match block {
-        0 | 512 => {}
-        4096 => options.push(("bs", 4096.into())),
-        other => return Err(format!("it has blocks of {other} bytes; Stag's have 512 or 4096")),
+    match object.attributes.get("block_size").and_then(number) {
+        None | Some(0 | 512) => {}
+        Some(4096) => options.push(("bs", 4096.into())),
+        Some(other) => return Err(format!("it has blocks of {other} bytes; Stag's have 512 or 4096")),
     }
     if object.readonly {
         options.push(("ro", true.into()));
     }
-    let unmaps = ["emulate_tpu", "emulate_tpws"].iter().any(|name| number(&object.attributes, name) != 0);
+    let unmaps = ["emulate_tpu", "emulate_tpws"].iter().any(|name| is_set(&object.attributes, name, false));
     if unmaps || object.plugin == "user" {
         options.push(("thin", true.into()));
     }
@@ -300,7 +358,7 @@ fn unit(lun: u16, object: &Object) -> Result<Unit, String> {
         options.push(("naa", format!("{COMPANY}{digits:0<DIGITS$}").to_ascii_lowercase().into()));
     }
     // tcmu-runner answers INQUIRY itself.
-    let named = object.plugin != "user" && number(&object.attributes, "emulate_model_alias") != 0;
+    let named = object.plugin != "user" && is_set(&object.attributes, "emulate_model_alias", false);
     let product: String = if named { object.name.chars().take(16).collect() } else { product.to_owned() };
     options.push(("vendor", "LIO-ORG".into()));
     options.push(("product", product.into()));
@@ -395,7 +453,9 @@ mod tests {
         let open = read(&saved(r#""authentication": 0"#, NODE, "")).unwrap();
         assert_eq!(open.targets[0].acls[0].auth, None);
         // An ACL may demand it where its group does not, and the other way round.
-        for (group, own, demanded) in [(0, 1, true), (1, 0, false), (1, -1, true), (0, -1, false)] {
+        for (group, own, demanded) in
+            [(0, "1", true), (1, "0", false), (1, "-1", true), (0, "-1", false), (0, "\"1\"", true)]
+        {
             let node = NODE.replacen('{', &format!(r#"{{"attributes": {{"authentication": {own}}}, "#), 1);
             let imported = read(&saved(&format!(r#""authentication": {group}"#), &node, "")).unwrap();
             assert_eq!(imported.targets[0].acls[0].auth.is_some(), demanded, "{group} {own}");
@@ -414,10 +474,18 @@ mod tests {
             "without a secret nobody can prove anything"
         );
         assert!(targets(r#""authentication": 1, "generate_node_acls": 1"#, "", "").is_empty());
+        // A group begins with authentication, and without demonstration mode.
+        assert!(targets(r#""generate_node_acls": 1"#, "", "").is_empty());
+        assert!(targets(r#""authentication": 0, "generate_node_acls": 2"#, "", "").is_empty());
+        assert!(targets("", NODE, "")[0].acls[0].auth.is_some());
         // Demonstration mode: all units for everybody, read-only unless told otherwise.
-        let demo = targets(r#""generate_node_acls": 1, "demo_mode_write_protect": 1"#, "", "");
-        assert!(demo[0].acls.len() == 1 && demo[0].acls[0].initiator == "*" && demo[0].acls[0].read_only);
-        let demo = targets(r#""generate_node_acls": 1, "demo_mode_write_protect": 0"#, "", "");
+        for protect in ["", r#", "demo_mode_write_protect": 1"#, r#", "demo_mode_write_protect": "1""#] {
+            let demo = targets(&format!(r#""authentication": 0, "generate_node_acls": 1{protect}"#), "", "");
+            assert!(demo[0].acls.len() == 1 && demo[0].acls[0].initiator == "*", "{protect}");
+            assert!(demo[0].acls[0].read_only, "{protect}");
+        }
+        let writable = r#""authentication": 0, "generate_node_acls": 1, "demo_mode_write_protect": 0"#;
+        let demo = targets(writable, "", "");
         assert!(demo[0].acls.is_empty() && demo[0].auth.is_none());
         let users = r#", "chap_userid": "all", "chap_password": "one for everybody""#;
         let demo = targets(
@@ -426,8 +494,25 @@ mod tests {
             users,
         );
         assert_eq!(demo[0].auth.as_ref().unwrap().users[0].0, "all");
-        let both = targets(r#""generate_node_acls": 1, "demo_mode_write_protect": 1"#, NODE, "");
+        let both = targets(r#""authentication": 0, "generate_node_acls": 1"#, NODE, "");
         assert_eq!(both[0].acls.iter().map(|acl| acl.read_only).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn settings_of_a_group_that_are_left_out_are_told_unless_every_group_has_them() {
+        let attributes = r#""authentication": "1", "login_timeout": 15, "prod_mode_write_protect": 1"#;
+        let more = r#", "parameters": {"AuthMethod": "CHAP", "MaxBurstLength": "262144", "ErrorRecoveryLevel": "2"}"#;
+        let imported = read(&saved(attributes, NODE, more)).unwrap();
+        let told: Vec<&str> = imported
+            .notes
+            .iter()
+            .filter_map(|note| note.split_once(":t: the "))
+            .map(|(_, what)| what)
+            .collect();
+        assert_eq!(told, ["attribute prod_mode_write_protect", "parameter ErrorRecoveryLevel"]);
+        let nobody = saved("", NODE, "").replace(r#""discovery_userid": "who","#, "");
+        let imported = read(&nobody).unwrap();
+        assert!(imported.discovery.is_none() && imported.notes[0].starts_with("discovery demands CHAP"));
     }
 
     #[test]
@@ -441,8 +526,8 @@ mod tests {
 
     #[test]
     fn a_line_break_in_a_foreign_name_writes_no_line_of_the_configuration() {
-        let text =
-            saved(r#""generate_node_acls": 1"#, "", "").replace("naa.5001405", "x\\n[[target]]\\niqn = 1");
+        let text = saved(r#""authentication": 0, "generate_node_acls": 1"#, "", "")
+            .replace("naa.5001405", "x\\n[[target]]\\niqn = 1");
         let imported = read(&text).unwrap();
         assert!(
             imported.notes.iter().any(|note| note.contains("x [[target]] iqn = 1")),
