@@ -3,9 +3,9 @@
 //! configuration. Must never open a unit.
 //!
 //! Its grammar and its checks are those of the configuration. Neither part throws the other out: a
-//! target or an export that both have is an error.
+//! target or an export that both have is an error. A start leaves this document's out, and says so.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -27,6 +27,9 @@ const NAMES: [&str; 6] = ["iqn", "lun", "initiator", "name", "network", "id"];
 pub struct Document {
     /// `target` and `export`, with the keys of a configuration.
     tables: Map<String, Value>,
+    /// Names of its targets, in lower case, and exports that are not served: the administrator's
+    /// configuration had them too when the daemon started.
+    left_out: BTreeSet<String>,
 }
 
 /// The reason why a managed document is not served.
@@ -95,7 +98,7 @@ impl Document {
 
     /// A list of one table may stand without brackets. Here it does not, so that it is found.
     fn of(tables: Map<String, Value>) -> Self {
-        let mut document = Self { tables };
+        let mut document = Self { tables, left_out: BTreeSet::new() };
         let listed = |tables: &mut Map<String, Value>, list: &str| {
             if let Some(alone) = tables.get_mut(list).filter(|found| found.is_object()) {
                 *alone = Value::Array(vec![alone.take()]);
@@ -166,14 +169,31 @@ impl Document {
         write(path, &self.text()?)
     }
 
-    /// Names of its targets, in lower case.
+    /// Names of its targets that are served, in lower case.
     pub fn targets(&self) -> HashSet<String> {
-        self.names("target", "iqn").map(|name| name.to_ascii_lowercase()).collect()
+        let names = self.names("target", "iqn").map(|name| name.to_ascii_lowercase());
+        names.filter(|name| !self.left_out.contains(name)).collect()
     }
 
-    /// Names of its exports.
+    /// Names of its exports that are served.
     pub fn exports(&self) -> HashSet<String> {
-        self.names("export", "name").map(str::to_owned).collect()
+        let names = self.names("export", "name").filter(|name| !self.left_out.contains(*name));
+        names.map(str::to_owned).collect()
+    }
+
+    /// What of it is not served, and why: a sentence each.
+    pub fn not_served(&self) -> impl Iterator<Item = String> {
+        self.left_out.iter().map(|name| {
+            format!(
+                "{name} of the managed document is not served: the administrator's configuration has it too; \
+                 take it out of one of them"
+            )
+        })
+    }
+
+    /// Leaves nothing out any more.
+    pub fn serve_all(&mut self) {
+        self.left_out.clear();
     }
 
     /// Its target `iqn`, to change it.
@@ -201,8 +221,23 @@ impl Document {
         all.filter_map(move |table| table.get(key)?.as_str())
     }
 
+    /// As [`Self::join`], for a daemon that starts: serving nothing would be worse. A target or an
+    /// export that both have is left out of this document's until the next change, which is
+    /// refused unless one of both has it no more.
+    ///
+    /// # Errors
+    /// This document has mistakes, or both have something else in common.
+    pub fn join_at_start(&mut self, file: Config, name: &str) -> Result<Config, ManagedError> {
+        let (targets, exports) = (self.targets(), self.exports());
+        let of_file = file.targets.iter().map(|target| target.iqn.to_ascii_lowercase());
+        self.left_out.extend(of_file.filter(|name| targets.contains(name)));
+        let of_file = file.exports.iter().map(|export| &export.name);
+        self.left_out.extend(of_file.filter(|name| exports.contains(*name)).cloned());
+        Ok(self.join(file, name)?.0)
+    }
+
     /// The configuration `file`, which messages call `name`, with the targets and exports of this
-    /// document behind its own; and this document's text.
+    /// document that are served behind its own; and this document's text.
     ///
     /// # Errors
     /// This document has mistakes, or both have the same.
@@ -214,7 +249,9 @@ impl Document {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let groups = file.groups();
         let place = config::Place { managed: Some(&groups), ..config::Place::new(directory) };
-        let (managed, _) = config::load_document(&path.display().to_string(), &text, &read, &place)?;
+        let (mut managed, _) = config::load_document(&path.display().to_string(), &text, &read, &place)?;
+        managed.targets.retain(|target| !self.left_out.contains(&target.iqn.to_ascii_lowercase()));
+        managed.exports.retain(|export| !self.left_out.contains(&export.name));
         let both = format!("{name} and in {}", path.display());
         let joined = file.join(managed, &both).map_err(ManagedError::Conflict)?;
         Ok((joined, text))
@@ -536,6 +573,35 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_start_leaves_out_what_the_file_has_too() {
+        let file = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n[[target.unit]]\nlun = 0\npath = \"/srv/a\"\n\
+                    [[export]]\nname = \"/x\"\npath = \"/srv/tree\"\n";
+        let (file, _) = config::load_text("stag.toml", file, &config::Place::new(Path::new("/etc"))).unwrap();
+        let managed = |more: Value| {
+            let other = target("iqn.2026-01.org.example:u", "mem:1M");
+            document(json!({ "target": [more, other], "export": [{ "name": "/x", "path": "mem:1M" }] }))
+        };
+        let mut both = managed(target("iqn.2026-01.org.example:T", "mem:1M"));
+        let config = both.join_at_start(file.clone(), "stag.toml").unwrap();
+        assert_eq!(config.targets[0], file.targets[0]);
+        assert_eq!((config.targets.len(), &config.exports), (2, &file.exports));
+        let told: Vec<String> = both.not_served().collect();
+        assert!(
+            told.len() == 2 && told[0].starts_with("/x of") && told[1].contains("example:t of"),
+            "{told:?}"
+        );
+        assert_eq!(both.targets().into_iter().collect::<Vec<_>>(), ["iqn.2026-01.org.example:u"]);
+        // What the file has stays the file's, and what is kept stays whole.
+        assert_eq!(both.without(&config), file);
+        assert_eq!(both.shown()["target"].as_array().unwrap().len(), 2);
+        both.serve_all();
+        assert!(matches!(both.join(file.clone(), "stag.toml"), Err(ManagedError::Conflict(_))));
+        // Other conflicts have no side that is right.
+        let mut same_file = managed(target("iqn.2026-01.org.example:v", "/srv/a"));
+        assert!(same_file.join_at_start(file, "stag.toml").is_err());
     }
 
     #[test]

@@ -322,9 +322,13 @@ fn with_managed(args: &Serve, config: Config) -> Result<(Config, Parts), Exit> {
         return Ok((config, Parts::first(name, None)));
     }
     let path = managed::path().map_err(|error| failed(error, None))?;
-    let joined = Document::read(&path).and_then(|document| Ok((document.join(config, &name)?.0, document)));
+    let joined =
+        Document::read(&path).and_then(|mut document| Ok((document.join_at_start(config, &name)?, document)));
     match joined {
-        Ok((config, document)) => Ok((config, Parts::first(name, Some(document)))),
+        Ok((config, document)) => {
+            document.not_served().for_each(|what| tracing::error!("{what}"));
+            Ok((config, Parts::first(name, Some(document))))
+        }
         Err(error) => {
             say!("{:?}", miette::Report::new(error));
             Err(Exit::Config)

@@ -435,7 +435,7 @@ fn one(
     let all = status.pointer(pointer).and_then(Value::as_array);
     let Some(state) = all.into_iter().flatten().find(|one| is_it(one)) else { return Ok(None) };
     let mut document = daemon.running().parts.managed.clone().unwrap_or_default();
-    let configuration = configuration(&mut document);
+    let configuration = (state["managed"] == true).then(|| configuration(&mut document)).flatten();
     let value = json!({ "managed": state["managed"], "configuration": configuration, "state": state });
     Ok(Some(Looked { generation, value }))
 }

@@ -323,9 +323,10 @@ fn next(running: &Running, change: Change<'_>) -> Result<Next, Fault> {
             file
         }
     };
-    let Some(managed) = &parts.managed else {
+    let Some(managed) = &mut parts.managed else {
         return Ok(Next { config: file, parts, written: None });
     };
+    managed.serve_all();
     let (config, text) = managed.join(file, &parts.file).map_err(|error| {
         let plain = error.lines();
         let shown = format!("{:?}", miette::Report::new(error));

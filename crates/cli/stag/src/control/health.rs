@@ -15,6 +15,7 @@ use super::gateways::GroupStatus;
 use crate::exit::Exit;
 use crate::health::space::{FileSystem, Level, Spaces};
 use crate::health::{Member, Served};
+use crate::managed::Document;
 use crate::shown::duration;
 
 /// The health of all units and exports, and of their file systems.
@@ -29,6 +30,9 @@ pub struct Health {
     /// What is wrong with the group of gateways, a warning each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub group: Vec<String>,
+    /// What of the managed document is not served, a critical problem each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_served: Vec<String>,
 }
 
 /// One kind of failure of one unit or export.
@@ -106,8 +110,10 @@ pub fn all(running: &Running, spaces: &Spaces, group: Option<&GroupStatus>) -> H
     let levels = problems.iter().map(|problem| problem.level);
     let group = group.map(GroupStatus::problems).unwrap_or_default();
     let levels = levels.chain(file_systems.iter().map(|system| system.state));
-    let state = levels.chain(group.iter().map(|_| Level::Warning)).max().unwrap_or_default();
-    Health { state, problems, file_systems, group }
+    let levels = levels.chain(group.iter().map(|_| Level::Warning));
+    let not_served: Vec<String> = running.parts.managed.iter().flat_map(Document::not_served).collect();
+    let state = levels.chain(not_served.iter().map(|_| Level::Critical)).max().unwrap_or_default();
+    Health { state, problems, file_systems, group, not_served }
 }
 
 fn problem(found: &Problem, member: &Member<'_>) -> ServedProblem {
@@ -150,7 +156,7 @@ impl Health {
     /// The section of `stag status`: one line for each problem and each file system.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        if self.problems.is_empty() && self.group.is_empty() {
+        if self.problems.is_empty() && self.group.is_empty() && self.not_served.is_empty() {
             out.push_str("\nhealth: no problems\n");
         } else {
             let _ = writeln!(out, "\nhealth: {}", level(self.state));
@@ -158,7 +164,7 @@ impl Health {
         for problem in &self.problems {
             let _ = writeln!(out, "  {}", problem.line());
         }
-        for line in &self.group {
+        for line in self.not_served.iter().chain(&self.group) {
             let _ = writeln!(out, "  {line}");
         }
         for system in &self.file_systems {
@@ -174,6 +180,7 @@ impl Health {
         let systems = self.file_systems.iter().filter(|system| system.state > Level::Ok);
         lines.extend(systems.map(|system| (system.state, line(system))));
         lines.extend(self.group.iter().map(|line| (Level::Warning, line.clone())));
+        lines.extend(self.not_served.iter().map(|line| (Level::Critical, line.clone())));
         lines.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
         match lines.as_slice() {
             [] => format!("OK: no problems, {} file systems with room\n", self.file_systems.len()),
@@ -253,16 +260,18 @@ mod tests {
             problems: vec![found(Level::Warning)],
             file_systems: vec![full, FileSystem::default()],
             group: vec!["gateway 2 is not in the group".into()],
+            not_served: vec!["/x is not served".into()],
         };
         let text = health.check();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[0].starts_with("CRITICAL: file system /srv"), "{text}");
+        assert_eq!(lines[1], "CRITICAL: /x is not served");
         assert!(
-            lines[1]
+            lines[2]
                 .starts_with("WARNING: iqn.2026-01.org.example:t LUN 3 (/srv/a): a flush failed; 2 times")
         );
-        assert_eq!(lines[2], "WARNING: gateway 2 is not in the group");
+        assert_eq!(lines[3], "WARNING: gateway 2 is not in the group");
         assert!(health.text().contains("\n  gateway 2 is not in the group\n"));
         assert_eq!(health.exit(), Exit::CheckCritical);
         let well = Health::default();

@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support;
-use crate::support::command::{Server, fails, free_portal, path, said, wait_until};
+use crate::support::command::{Server, fails, free_portal, path, said, stag, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -118,7 +117,7 @@ fn neither_part_throws_the_other_out() {
 #[test]
 fn a_conflict_of_the_parts_changes_nothing_and_names_both_files() {
     let machine = Machine::new();
-    let server = machine.start(&[], 1);
+    let _server = machine.start(&[], 1);
     let own = machine.written(&target(OWN, "own.img"));
     said(&["apply", "--control", &machine.socket, "--managed", &own]);
     let both = machine.served();
@@ -140,16 +139,40 @@ fn a_conflict_of_the_parts_changes_nothing_and_names_both_files() {
     assert!(error.contains("knows no `cores`") && error.contains("no portal has group 9"), "{error}");
     assert_eq!(machine.served(), both);
     assert_eq!(fs::read(machine.state().join("managed.toml")).unwrap(), kept);
-    // Nor does a daemon start with both.
+}
+
+/// A daemon that did not start would serve nothing of either.
+#[test]
+fn a_start_serves_the_administrators_target_and_says_that_the_other_is_left_out() {
+    let machine = Machine::new();
+    let server = machine.start(&[], 1);
+    let more = "iqn.2026-01.org.example:more";
+    let own = machine.written(&(target(OWN, "own.img") + &target(more, "more.img")));
+    said(&["apply", "--control", &machine.socket, "--managed", &own]);
+    let kept = fs::read(machine.state().join("managed.toml")).unwrap();
+    machine.configure(&target(OWN, "other.img"));
     server.end(Signal::TERM);
-    let state = machine.state();
-    let start = std::process::Command::new(support::command::STAG)
-        .args(["serve", "--config", &machine.file, "--control", "none"])
-        .env("STATE_DIRECTORY", state)
-        .output()
-        .unwrap();
-    assert_eq!(start.status.code(), Some(3));
-    names_both(&String::from_utf8_lossy(&start.stderr));
+    let _server = machine.start(&[], 2);
+    assert_eq!(machine.served(), json!([[OWN, false], [more, true]]));
+    let unit = machine.status()["targets"][0]["units"][0]["path"].as_str().unwrap().to_owned();
+    assert!(unit.ends_with("other.img"), "{unit}");
+    let check = || {
+        let checked = stag(&["status", "--control", &machine.socket, "--check"]);
+        (checked.status.code(), String::from_utf8_lossy(&checked.stdout).into_owned())
+    };
+    let left_out = format!("CRITICAL: {OWN} of the managed document is not served");
+    let (status, told) = check();
+    assert!(status == Some(2) && told.contains(&left_out), "{told}");
+    assert_eq!(fs::read(machine.state().join("managed.toml")).unwrap(), kept);
+    // A change that leaves both is refused, and takes nothing from the administrator.
+    let third = machine.written(&(target(OWN, "own.img") + &target(more, "third.img")));
+    assert!(fails(&["apply", "--control", &machine.socket, "--managed", &third], 3).contains(OWN));
+    assert_eq!(machine.served(), json!([[OWN, false], [more, true]]));
+    // Taken out of one of them, all is served.
+    machine.configure(&target(FILE, "file.img"));
+    said(&["apply", "--control", &machine.socket, &machine.file]);
+    assert_eq!(machine.served(), json!([[FILE, false], [OWN, true], [more, true]]));
+    assert!(!check().1.contains("not served"), "{}", check().1);
 }
 
 #[test]

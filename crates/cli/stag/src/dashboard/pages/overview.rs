@@ -45,9 +45,15 @@ fn health(look: &Look<'_>, h: &mut Html) {
     if !status.complete {
         h.leaf("p", &[("class", "note mistake")], "Not all threads have answered: sums below are too small.");
     }
+    for what in &status.health.not_served {
+        h.leaf("p", &[("class", "note mistake")], what);
+    }
     let problems = &status.health.problems;
     let text = match (status.health.state, problems.len()) {
         (Level::Ok, 0) => "Healthy: units, exports and their file systems have no problem.".to_owned(),
+        (state, 0) if !status.health.not_served.is_empty() => {
+            format!("{}: a part of the managed document is not served.", level(state).0)
+        }
         (state, 0) if !status.health.group.is_empty() => {
             format!("{}: the group of gateways has a problem, see Gateways.", level(state).0)
         }
