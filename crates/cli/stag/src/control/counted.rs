@@ -95,4 +95,32 @@ impl Work {
         self.limit_waits += other.limit_waits;
         self.limit_wait_s += other.limit_wait_s;
     }
+
+    /// What has come since `before`.
+    #[cfg(feature = "http")]
+    pub fn since(&self, before: &Self) -> Self {
+        let outcomes = self.outcomes.iter().map(|one| {
+            let alike = |other: &&Ended| other.status == one.status && other.sense_key == one.sense_key;
+            let earlier = before.outcomes.iter().find(alike).map_or(0, |earlier| earlier.commands);
+            Ended { commands: one.commands.saturating_sub(earlier), ..one.clone() }
+        });
+        let stages = self.stages.iter().map(|one| {
+            let alike = |other: &&Stage| other.operation == one.operation && other.stage == one.stage;
+            let earlier = before.stages.iter().find(alike);
+            let (seconds, buckets) = earlier.map_or((0.0, [0; iscsi_server::STAGE_BUCKETS]), |earlier| {
+                (earlier.seconds, earlier.buckets)
+            });
+            Stage {
+                seconds: (one.seconds - seconds).max(0.0),
+                buckets: std::array::from_fn(|at| one.buckets[at].saturating_sub(buckets[at])),
+                ..one.clone()
+            }
+        });
+        Self {
+            outcomes: outcomes.collect(),
+            limit_waits: self.limit_waits.saturating_sub(before.limit_waits),
+            limit_wait_s: (self.limit_wait_s - before.limit_wait_s).max(0.0),
+            stages: stages.collect(),
+        }
+    }
 }

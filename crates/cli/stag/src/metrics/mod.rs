@@ -11,6 +11,8 @@ mod process;
 #[cfg(feature = "http")]
 mod server;
 #[cfg(feature = "http")]
+mod sums;
+#[cfg(feature = "http")]
 mod table;
 
 #[cfg(not(feature = "http"))]

@@ -1,11 +1,9 @@
 //! The data of all metrics at one moment, and the bounds of the number of series.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-
 use admin_http::exposition::{Format, Kind, Text};
 
 use super::process::Process;
+use super::sums::Totals;
 use super::table::{LEFT_OUT, Metric, Of, TABLE};
 use crate::control::status::{Io, Status, Work};
 
@@ -25,20 +23,13 @@ pub const MOST_EXPORTS: usize = 1000;
 /// A daemon at one moment.
 pub struct Picture {
     pub status: Status,
+    /// The sums of `status`.
+    pub totals: Totals,
     pub process: Process,
     /// Whether it has been replaced by another daemon, or ends.
     pub ends: bool,
     /// Time to gather it, seconds.
     pub took_s: f64,
-}
-
-/// All sessions of one initiator with one target.
-#[derive(Default)]
-pub struct Initiator {
-    pub sessions: u64,
-    pub connections: u64,
-    /// Counts of their connections.
-    pub io: Io,
 }
 
 impl Picture {
@@ -47,28 +38,10 @@ impl Picture {
         self.status.targets.iter().map(|target| target.units.len()).sum()
     }
 
-    /// Initiators by their names and their targets'; no target in discovery.
-    pub fn initiators(&self) -> BTreeMap<(&str, &str), Initiator> {
-        let mut all = BTreeMap::<_, Initiator>::new();
-        for session in &self.status.sessions {
-            let key = (session.initiator.as_str(), session.target.as_deref().unwrap_or_default());
-            let one = all.entry(key).or_default();
-            one.sessions += 1;
-            one.connections += session.connections.len() as u64;
-            one.io.add(&session.io);
-        }
-        all
-    }
-
     /// Latencies by target and number. With too many units, by target; with too many targets too,
     /// of all together.
     pub fn latencies(&self) -> Vec<(&str, String, Io)> {
         let targets = &self.status.targets;
-        let sum = |target: &crate::control::status::TargetStatus| {
-            let mut all = Io::default();
-            target.units.iter().for_each(|unit| all.add(&unit.io));
-            all
-        };
         if self.units() <= MOST_UNITS_IN_DETAIL {
             let of = |target: &'_ crate::control::status::TargetStatus| {
                 target.units.iter().map(|unit| (unit.lun.to_string(), unit.io)).collect::<Vec<_>>()
@@ -79,30 +52,28 @@ impl Picture {
             return named.collect();
         }
         if targets.len() <= MOST_TARGETS {
-            return targets.iter().map(|target| (target.iqn.as_str(), String::new(), sum(target))).collect();
+            let sums = &self.totals.targets;
+            let sum = |iqn: &str| sums.get(iqn).copied().unwrap_or_default();
+            return targets.iter().map(|one| (one.iqn.as_str(), String::new(), sum(&one.iqn))).collect();
         }
-        let mut all = Io::default();
-        targets.iter().for_each(|target| all.add(&sum(target)));
-        vec![("", String::new(), all)]
+        vec![("", String::new(), self.totals.all)]
     }
 
     /// What became of the commands of each target, by its name; with too many targets, of all
     /// together.
-    pub fn work(&self) -> Vec<(&str, Cow<'_, Work>)> {
+    pub fn work(&self) -> Vec<(&str, &Work)> {
         let targets = &self.status.targets;
         if targets.len() <= MOST_TARGETS_IN_DETAIL {
-            return targets.iter().map(|one| (one.iqn.as_str(), Cow::Borrowed(&one.work))).collect();
+            return targets.iter().map(|one| (one.iqn.as_str(), &one.work)).collect();
         }
-        let mut all = Work::default();
-        targets.iter().for_each(|target| all.add(&target.work));
-        vec![("", Cow::Owned(all))]
+        vec![("", &self.totals.work)]
     }
 
     /// The number of units, initiators or exports, and the bound above which they are left out.
     fn count(&self, of: Of) -> (usize, usize) {
         match of {
             Of::UnitDetails => (self.units(), MOST_UNITS_IN_DETAIL),
-            Of::Initiators => (self.initiators().len(), MOST_INITIATORS),
+            Of::Initiators => (self.totals.initiators.len(), MOST_INITIATORS),
             Of::Exports => (self.status.nfs.exports.len(), MOST_EXPORTS),
             Of::Daemon | Of::Sums | Of::Cores | Of::Units | Of::Asking | Of::Targets => (0, 0),
         }
@@ -142,6 +113,7 @@ mod tests {
     use crate::config::MOST_UNITS_WITH_STAGES;
     use crate::control::counted::Ended;
     use crate::control::status::{CoreStatus, SessionStatus, Stage, TargetStatus, UnitStatus};
+    use crate::metrics::sums::Sums;
     use serde_json::json;
 
     fn unit(lun: u16) -> UnitStatus {
@@ -212,7 +184,8 @@ mod tests {
             complete: true,
             generation: 1,
         };
-        Picture { status, process: Process::default(), ends: false, took_s: 0.0 }
+        let totals = Sums::default().at(&status);
+        Picture { status, totals, process: Process::default(), ends: false, took_s: 0.0 }
     }
 
     fn lines(picture: &Picture) -> Vec<String> {
@@ -269,6 +242,31 @@ mod tests {
         assert!(
             told("stag_target_limit_waits_total 102") && told("stag_target_limit_wait_seconds_total 25.5")
         );
+    }
+
+    /// Prometheus takes a counter that falls for one that has begun anew.
+    #[test]
+    fn sums_do_not_fall_when_something_of_them_is_taken_out() {
+        let mut status = picture(52, 20, 1).status;
+        let mut sums = Sums::default();
+        let mut told = |status: &Status| {
+            let totals = sums.at(status);
+            let reads = totals.initiators.values().map(|one| one.io.reads).sum::<u64>();
+            let of_target = totals.targets["iqn.2026-01.example:0"].buckets[6];
+            let work = (totals.work.limit_waits, totals.work.outcomes[0].commands);
+            (work, totals.all.buckets[6], of_target, reads)
+        };
+        status.sessions[0].io.reads = 10;
+        assert_eq!(told(&status), ((104, 52), 1040, 20, 10));
+        status.targets.pop();
+        status.targets[0].units.pop();
+        // One of its connections has ended.
+        status.sessions[0].io.reads = 4;
+        assert_eq!(told(&status), ((104, 52), 1040, 20, 10));
+        status.targets[0].units[0].io.buckets[6] += 5;
+        status.targets[0].work.limit_waits += 1;
+        status.sessions[0].io.reads += 2;
+        assert_eq!(told(&status), ((105, 52), 1045, 25, 12));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use admin_http::exposition::Format;
@@ -11,6 +11,7 @@ use admin_http::{Admitted, Answer, Head, Http, Report, Source, Tls};
 
 use super::picture::Picture;
 use super::process::Process;
+use super::sums::Sums;
 use crate::api::{self, Api};
 use crate::config;
 use crate::control::daemon::Daemon;
@@ -103,7 +104,7 @@ impl Server {
         let api = Arc::new(Api::new(daemon.clone(), http));
         let dashboard = has_pages.then(|| Dashboard::new(daemon.clone(), api.clone()));
         events::begin(self.http.teller());
-        self.http.serve(Arc::new(Shown { daemon: daemon.clone(), api, dashboard }));
+        self.http.serve(Arc::new(Shown { daemon: daemon.clone(), api, dashboard, sums: Mutex::default() }));
         self.http
     }
 }
@@ -113,6 +114,8 @@ struct Shown {
     daemon: Arc<Daemon>,
     api: Arc<Api>,
     dashboard: Option<Dashboard>,
+    /// Sums up to the last look.
+    sums: Mutex<Sums>,
 }
 
 /// A request that may be executed.
@@ -128,8 +131,10 @@ impl Source for Shown {
     fn look(&self) -> Picture {
         let began = Instant::now();
         let status = status::status(&self.daemon, PATIENCE);
+        let totals = self.sums.lock().unwrap_or_else(PoisonError::into_inner).at(&status);
         Picture {
             status,
+            totals,
             process: Process::now(),
             ends: self.daemon.is_replaced(),
             took_s: began.elapsed().as_secs_f64(),

@@ -4,6 +4,7 @@
 use admin_http::exposition::{Family, Kind, Number, Rows};
 
 use super::picture::Picture;
+use super::sums::Initiator;
 use crate::control::gateways::{Counts, FENCING, GroupStatus, Member};
 use crate::control::health::ServedHealth;
 use crate::control::status::{CoreStatus, Io, Stage, UnitStatus};
@@ -184,7 +185,7 @@ pub const TABLE: &[Metric] = &[
     metric(Initiators, Gauge, "stag_initiator_connections", PAIR, "Connections of these sessions.",
         |of, rows| initiators(of, |initiator, target, one| rows.row(&[initiator, target], one.connections))),
     metric(Initiators, Counter, "stag_initiator_commands_total", &["initiator", "target", "operation"],
-        "SCSI commands on the connections that the initiator has now.", |of, rows| initiators(of, |initiator, target, one| {
+        "SCSI commands of the initiator since it has had a session with the target.", |of, rows| initiators(of, |initiator, target, one| {
             commands(&one.io, |operation, count| rows.row(&[initiator, target, operation], count));
         })),
     metric(Initiators, Counter, "stag_initiator_transferred_bytes_total", &["initiator", "target", "direction"],
@@ -419,8 +420,8 @@ fn units<N: Into<Number>>(of: &Picture, rows: &mut Rows<'_>, value: impl Fn(&Uni
     });
 }
 
-fn initiators(of: &Picture, mut tell: impl FnMut(&str, &str, &super::picture::Initiator)) {
-    of.initiators().iter().for_each(|((initiator, target), one)| tell(initiator, target, one));
+fn initiators(of: &Picture, mut tell: impl FnMut(&str, &str, &Initiator)) {
+    of.totals.initiators.iter().for_each(|((initiator, target), one)| tell(initiator, target, one));
 }
 
 fn commands(io: &Io, mut tell: impl FnMut(&str, u64)) {
