@@ -5,7 +5,7 @@ use admin_http::Answer;
 use serde_json::{Map, Value};
 
 use super::problem::problem;
-use super::request::Call;
+use super::request::{self, Call};
 use super::routes::{self, Body, Does};
 use super::seen::{Changed, Looked};
 use crate::control::daemon::Daemon;
@@ -61,6 +61,11 @@ fn changed(daemon: &Daemon, call: &Call, json: &Value) -> Result<Changed, Fault>
             if call.asked.how.dry_run {
                 members.insert("dry_run".into(), true.into());
             }
+            // With other changes locked out: one may have come since the request was admitted.
+            let _alone = call.asked.how.generation.map(|_| daemon.changing());
+            let now = daemon.running().parts.generation;
+            request::is_in_force(call.route, call.asked, now)
+                .map_err(|what| Fault::new(Kind::Conflict, what))?;
             routes::executed(daemon, &verb(&call.names, call.asked, members)?)
         }
         Does::Look(_) | Does::Follow => Err(Fault::new(Kind::Request, "this changes nothing")),

@@ -120,8 +120,8 @@ pub fn may(route: &Route, who: &str, role: Role) -> Result<(), String> {
     }
 }
 
-/// Whether the generation `now` is the one that was asked for. A change of the document is compared
-/// later, with all other changes locked out.
+/// Whether the generation `now` is the one that was asked for. That of a change of the document is
+/// compared by `apply`.
 ///
 /// # Errors
 /// Another change came between.

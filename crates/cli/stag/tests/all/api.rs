@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::support::command::{STAG, Server, fails, free_portal, noise, path, said, stag_with, wait_until};
 use rustix::process::Signal;
@@ -257,6 +258,26 @@ fn a_plan_changes_nothing_and_a_change_on_an_older_generation_is_refused() {
     assert!(said(&["drain", "--control", &managed.socket, "--all", "--dry-run"]).contains(told));
     assert_eq!(managed.get("/drain"), json!([]));
     assert!(!managed.log().iter().any(|line| line["what"].as_str().is_some_and(|it| it.contains("drain"))));
+}
+
+/// The head of a request is looked at before its body has come.
+#[test]
+fn a_verb_is_refused_if_a_change_comes_while_its_body_is_awaited() {
+    let managed = Managed::start();
+    let etag = managed.ask("GET", "/status", &Value::Null).etag();
+    let body = json!({ "all": true, "timeout": 0 }).to_string();
+    let fields = format!("Host: {}\r\nAuthorization: Bearer {}\r\n", managed.address, managed.admin);
+    let more = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    let mut stream = TcpStream::connect(&managed.address).unwrap();
+    write!(stream, "POST /api/v1/drain HTTP/1.1\r\n{fields}{more}If-Match: {etag}\r\n\r\n").unwrap();
+    // Time for the daemon to read that.
+    std::thread::sleep(Duration::from_millis(100));
+    managed.done("PUT", OWN, disk("own.img"));
+    let _ = stream.write_all(body.as_bytes());
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 412 "), "{answer}");
+    assert_eq!(managed.get("/drain"), json!([]));
 }
 
 /// Its filter of system calls lets it make no other one, from which it could tell.
