@@ -103,7 +103,7 @@ fn targets(
 ) -> Vec<Target> {
     let mut targets = Vec::new();
     let mut names = HashSet::new();
-    let mut contradicted = false;
+    let mut spans = Vec::new();
     for given in given.tables("target", problems).unwrap_or_default() {
         if let Some((span, target)) = target(given, groups, around, place, identity, problems) {
             if !names.insert(target.iqn.to_ascii_lowercase()) {
@@ -111,14 +111,13 @@ fn targets(
                 problems.error(&span, what, "give each its own iqn; one target may have many units");
             }
             targets.push(target);
-            if let Around::Group(group) = around
-                && !contradicted
-                && let Some((what, instead)) = gateways::check_two(&targets, Some(group))
-            {
-                contradicted = true;
-                problems.error(&span, what, instead);
-            }
+            spans.push(span);
         }
+    }
+    if let Around::Group(group) = around
+        && let Some((at, what, instead)) = gateways::check_two(&targets, Some(group))
+    {
+        problems.error(&spans[at], what, instead);
     }
     targets
 }

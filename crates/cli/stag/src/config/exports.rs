@@ -24,6 +24,7 @@ pub fn nfs(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, proble
 /// Reads all `[[export]]`.
 pub fn exports(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, problems: &mut Problems) {
     let mut names = HashSet::new();
+    let mut spans = Vec::new();
     for table in given.tables("export", problems).unwrap_or_default() {
         let span = table.span.clone();
         let Some(export) = export(table, place, problems) else { continue };
@@ -31,9 +32,12 @@ pub fn exports(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, pr
             problems.error(&span, format!("there are two exports {}", export.name), "give each its own name");
         }
         config.exports.push(export);
-        if let Some((_, what)) = config.contradicting_export() {
-            problems.error(&span, what, "say the same of `async` in both");
-        }
+        spans.push(span);
+    }
+    if let Some((export, what)) = config.contradicting_export() {
+        let own = config.exports.iter().zip(&spans).find(|(other, _)| std::ptr::eq(*other, export));
+        let span = own.map_or(0..0, |(_, span)| span.clone());
+        problems.error(&span, what, "say the same of `async` in both");
     }
 }
 

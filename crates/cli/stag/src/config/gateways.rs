@@ -110,11 +110,12 @@ fn contradictions(spec: &UnitSpec, group: &Gateways) -> Vec<Contradiction> {
     found
 }
 
-/// What contradicts in two units of `targets`, and advice.
-pub fn check_two(targets: &[Target], group: Option<&Gateways>) -> Option<(String, &'static str)> {
+/// What contradicts in two units of `targets`: the target of the second one, the mistake, advice.
+pub fn check_two(targets: &[Target], group: Option<&Gateways>) -> Option<(usize, String, &'static str)> {
     group?;
     let mut seen: BTreeMap<u32, (&ImageName, &UnitSpec)> = BTreeMap::new();
-    for unit in targets.iter().flat_map(|target| &target.units) {
+    let targets = targets.iter().enumerate();
+    for (at, unit) in targets.flat_map(|(at, target)| target.units.iter().map(move |unit| (at, unit))) {
         let Backing::Rbd(image) = &unit.spec.backing else { continue };
         if !unit.spec.may_be_shared() {
             continue;
@@ -123,11 +124,11 @@ pub fn check_two(targets: &[Target], group: Option<&Gateways>) -> Option<(String
         let (other, spec) = *seen.entry(number).or_insert((image, &unit.spec));
         if other != image {
             let what = format!("the images {other} and {image} have the same number in the group, {number}");
-            return Some((what, "rename one of them, or keep one out of the group with shared = false"));
+            return Some((at, what, "rename one of them, or keep one out of the group with shared = false"));
         }
         if spec.options != unit.spec.options {
             let what = format!("{image} is one unit of the group, and has other options elsewhere");
-            return Some((what, "write the same options wherever the image is"));
+            return Some((at, what, "write the same options wherever the image is"));
         }
     }
     None
@@ -160,7 +161,7 @@ impl Config {
             found.extend(of_target.map(|(what, instead)| format!("{}: {what}: {instead}", target.iqn)));
         }
         let of_two = check_two(&self.targets, self.gateways.as_ref());
-        found.extend(of_two.map(|(what, instead)| format!("{what}: {instead}")));
+        found.extend(of_two.map(|(_, what, instead)| format!("{what}: {instead}")));
         found
     }
 }

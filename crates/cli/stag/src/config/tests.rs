@@ -337,6 +337,20 @@ fn duplicates_are_found() {
 }
 
 #[test]
+fn exports_of_one_folder_that_contradict_each_other_are_told_once_and_where() {
+    let export = |name: &str, folder: &str, more: &str| {
+        format!("[[export]]\nname = \"{name}\"\npath = \"{folder}\"\n{more}")
+    };
+    let (first, other) = (export("/a", "/srv/a", ""), export("/c", "/srv/c", ""));
+    let second = export("/b", "/srv/a", "async = true\n");
+    let text = format!("{first}{second}{other}");
+    let (_, problems) = with_directory(&text, Path::new("/nowhere"));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0].span.start, first.len());
+    assert!(problems[0].what.contains("see /a"), "{problems:?}");
+}
+
+#[test]
 fn two_read_only_units_may_share_a_file() {
     let text = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n[[target.unit]]\nlun = 0\npath = \"/a\"\nro = true\n\
                 [[target.unit]]\nlun = 1\npath = \"/a\"\nro = true\n";
