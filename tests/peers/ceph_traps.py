@@ -167,6 +167,21 @@ def in_flight(lab):
     cluster.rbd("rm", image)
 
 
+def striped(lab):
+    """Images of which one command becomes many operations, in stripes of 4 KiB and in objects of 4 KiB, have what was written."""
+    proc.need("qemu-io", "qemu-img")
+    cluster = ceph.cluster(lab)
+    images = [cluster.image("striped", 64, "--stripe-unit", "4K", "--stripe-count", "16"), cluster.image("crumbs", 8, "--object-size", "4K")]
+    with lab.serve(*(unit(cluster, image, thin=True) for image in images)) as target:
+        proc.run(target.binary, "bench", target.url(0), "-p", "randrw", "--bs", "256k", "--depth", 64, "--count", 300, "--verify",
+                 "--destroy", timeout=120)
+        for url, image in zip(target.urls, images):
+            qemu.io(url, "write -P 3 0 8M", "write -P 5 1M 2k", "discard 4M 3M", "read -P 5 1M 2k", "read -P 0 4M 3M", "read -P 3 7M 1M")
+            compare(url, exported(cluster, lab, image))
+    for image in images:
+        cluster.rbd("rm", image)
+
+
 def until(writers, what, holds):
     proc.wait_until(lambda: all(writer.wrong or holds(writer) for writer in writers), 120, what)
 
@@ -316,11 +331,12 @@ CASES = [
     ("an object map that is not valid tells nothing", invalid_object_map),
     ("Ceph's threads are pinned to no core", pinned),
     ("writes to silent OSDs wait in bounded memory, and on no core", in_flight),
+    ("images in small stripes and small objects have what was written", striped),
     ("snapshots under load have what was acknowledged before", snapshots_under_load),
     ("kill -9 of an OSD under load fails no write", killed_osd),
     ("kill -9 of all OSDs under load loses no write", killed_osds),
     ("a pool's quota is told, and refuses writes when it is full", quota),
 ]
 
-for case in (iscsi_test_cu, encrypted, invalid_object_map, pinned, snapshots_under_load, killed_osds):
+for case in (iscsi_test_cu, encrypted, invalid_object_map, pinned, striped, snapshots_under_load, killed_osds):
     case.disturbs_nobody = True

@@ -18,6 +18,7 @@ use crate::client::Client;
 use crate::connection::{Connection, Login, Pool, c_string, needed, plain, text};
 use crate::error::Error;
 use crate::header_lock;
+use crate::layout::Layout;
 use crate::library::{
     CLIENT, ConfigOption, EXCLUSIVE, FEATURE_FAST_DIFF, FEATURE_LOCK, FLAGS_INVALID, ImageInfo, Library,
     RbdImage, THICK, Watcher, library,
@@ -38,7 +39,8 @@ const CLOSE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(250);
 /// Bytes in flight to one image. librbd itself would hold 100 MiB, and block its caller then.
 const IN_FLIGHT: u64 = 64 << 20;
-/// The least bytes that an operation counts as, since librbd bounds their number too: 1,024.
+/// The least bytes that an operation on an object counts as, since librbd bounds their number too:
+/// 1,024.
 const LEAST: u64 = IN_FLIGHT / 1024;
 
 /// Which image to open.
@@ -87,6 +89,7 @@ pub struct Image(Arc<Opened>);
 struct Opened {
     handle: Handle,
     about: About,
+    layout: Layout,
     address: String,
     op_timeout: Duration,
     bound: Bound,
@@ -165,7 +168,7 @@ impl Image {
     ) -> io::Result<(usize, SmallVec<[BufMut; 2]>)> {
         let bytes = memory.iter().map(BufMut::len).sum::<usize>() as u64;
         let (library, image) = self.parts();
-        let permit = self.permit(bytes).await?;
+        let permit = self.permit(self.0.layout.objects(at, bytes), bytes).await?;
         call(library, self.clone(), permit, self.0.op_timeout, memory, |vectors, memory, completion| {
             let vector =
                 |buf: &mut BufMut| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -179,7 +182,7 @@ impl Image {
     pub async fn write(&self, at: u64, memory: SmallVec<[Bytes; 2]>) -> io::Result<()> {
         let bytes = memory.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         let (library, image) = self.parts();
-        let permit = self.permit(bytes).await?;
+        let permit = self.permit(self.0.layout.objects(at, bytes), bytes).await?;
         call(library, self.clone(), permit, self.0.op_timeout, memory, |vectors, memory, completion| {
             let vector = |piece: &Bytes| libc::iovec {
                 iov_base: piece.as_ptr().cast_mut().cast(),
@@ -197,10 +200,9 @@ impl Image {
     pub async fn write_zeros(&self, at: u64, len: u64, take_room: bool) -> io::Result<()> {
         let (library, image) = self.parts();
         let flags = if take_room { THICK } else { 0 };
-        let pieces = len.div_ceil(self.0.about.object_size.max(1));
         // Zeros that take room are sent as data.
-        let bytes = if take_room { len } else { pieces.saturating_mul(LEAST) };
-        let permit = self.permit(bytes).await?;
+        let bytes = if take_room { len } else { 0 };
+        let permit = self.permit(self.0.layout.objects(at, len), bytes).await?;
         call(library, self.clone(), permit, self.0.op_timeout, (), |_, (), completion| {
             // SAFETY: it takes numbers.
             unsafe { (library.rbd_aio_write_zeroes)(image, at, len as usize, completion, flags, 0) }
@@ -211,7 +213,7 @@ impl Image {
 
     pub async fn flush(&self) -> io::Result<()> {
         let (library, image) = self.parts();
-        let permit = self.permit(LEAST).await?;
+        let permit = self.permit(1, 0).await?;
         call(library, self.clone(), permit, self.0.op_timeout, (), |_, (), completion| {
             // SAFETY: it takes nothing else.
             unsafe { (library.rbd_aio_flush)(image, completion) }
@@ -334,10 +336,12 @@ impl Image {
         }
     }
 
-    /// Waits for `bytes` of the bound.
-    async fn permit(&self, bytes: u64) -> io::Result<Permit> {
+    /// Waits until a call may become so many operations on objects, with so many bytes. One that
+    /// becomes more than librbd takes waits until it is alone.
+    async fn permit(&self, operations: u64, bytes: u64) -> io::Result<Permit> {
         let late = |_| io::ErrorKind::ResourceBusy.into();
-        timeout(self.0.op_timeout, self.0.bound.take(bytes.max(LEAST))).await.map_err(late)
+        let bytes = bytes.max(operations.max(1).saturating_mul(LEAST));
+        timeout(self.0.op_timeout, self.0.bound.take(bytes)).await.map_err(late)
     }
 
     fn parts(&self) -> (&'static Library, RbdImage) {
@@ -411,8 +415,9 @@ impl Opened {
         }
         handle.watch(changed)?;
         let about = handle.about(source)?;
+        let layout = handle.layout(about.object_size)?;
         let bound = Bound::new(IN_FLIGHT);
-        Ok(Self { handle, about, address, op_timeout: source.op_timeout, bound })
+        Ok(Self { handle, about, layout, address, op_timeout: source.op_timeout, bound })
     }
 }
 
@@ -473,6 +478,19 @@ impl Handle {
             fast_diff: source.key_file.is_none() && self.features()? & FEATURE_FAST_DIFF != 0,
             encrypted: source.key_file.is_some(),
         })
+    }
+
+    fn layout(&self, object: u64) -> Result<Layout, Error> {
+        let (mut stripe_unit, mut stripe_count) = (0, 0);
+        // SAFETY: they fill the numbers.
+        let code = unsafe {
+            match (self.library.rbd_get_stripe_unit)(self.image, &raw mut stripe_unit) {
+                0.. => (self.library.rbd_get_stripe_count)(self.image, &raw mut stripe_count),
+                code => code,
+            }
+        };
+        Error::check(code, || "the image's stripes cannot be read".into())?;
+        Ok(Layout { object, stripe_unit, stripe_count })
     }
 
     fn features(&self) -> Result<u64, Error> {

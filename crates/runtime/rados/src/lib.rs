@@ -13,7 +13,7 @@
 //! - `client`: a connection that images and objects share. `object`: bytes and attributes, changed
 //!   by compare-and-set, and watches. Both block.
 //! - `luks`: decryption of an image. `operation`: I/O. `bound`: how many bytes of it may be in
-//!   flight. `run`: what an image has.
+//!   flight. `layout`: how they lie in objects. `run`: what an image has.
 //!
 //! `either` is what other crates see of these. In a simulated world (feature `sim`) it is a model
 //! of a cluster instead, `model`.
@@ -29,6 +29,7 @@ mod either;
 mod error;
 mod header_lock;
 mod image;
+mod layout;
 mod library;
 mod luks;
 #[cfg(feature = "sim")]

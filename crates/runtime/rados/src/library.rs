@@ -198,6 +198,8 @@ functions! {
             rbd_get_features: fn(RbdImage, *mut u64) -> c_int;
             rbd_get_flags: fn(RbdImage, *mut u64) -> c_int;
             rbd_get_size: fn(RbdImage, *mut u64) -> c_int;
+            rbd_get_stripe_unit: fn(RbdImage, *mut u64) -> c_int;
+            rbd_get_stripe_count: fn(RbdImage, *mut u64) -> c_int;
             rbd_get_data_pool_id: fn(RbdImage) -> i64;
             rbd_update_watch: fn(RbdImage, *mut u64, Updated, *mut c_void) -> c_int;
             rbd_update_unwatch: fn(RbdImage, u64) -> c_int;

@@ -23,8 +23,11 @@ use crate::space::Space;
 pub(crate) const BLOCK: u32 = 512;
 /// OSDs write smaller pieces by reading what is around them.
 const PHYSICAL: u32 = 4096;
-/// The most bytes that are made zeros by one call: it becomes one operation for each object.
+/// The most bytes that are made zeros by one call.
 const ZEROS_AT_ONCE: u64 = 256 << 20;
+/// The most objects' bytes that are: the call becomes an operation for each object, and librbd
+/// takes 1,024 at a time.
+const OBJECTS_AT_ONCE: u64 = 256;
 
 /// The most bytes of which a look says whether their objects are there. Each look reads the map of
 /// all objects, 2 bits each.
@@ -180,10 +183,11 @@ impl BlockStore for RbdStore {
     }
 
     fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
+        let at_once = ZEROS_AT_ONCE.min(self.live.about().object_size.saturating_mul(OBJECTS_AT_ONCE)).max(1);
         self.change(at, move |image| async move {
             let mut done = 0;
             while done < len {
-                let piece = ZEROS_AT_ONCE.min(len - done);
+                let piece = at_once.min(len - done);
                 image.write_zeros(at + done, piece, !deallocate).await?;
                 done += piece;
             }
