@@ -6,14 +6,11 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Bytes that may be in flight. Clones share them.
-#[derive(Clone)]
-pub(crate) struct Bound(Arc<Shared>);
-
-struct Shared {
+/// Bytes that may be in flight.
+pub(crate) struct Bound {
     all: u64,
     state: Mutex<State>,
 }
@@ -25,25 +22,26 @@ struct State {
     waiting: VecDeque<(u64, Waker)>,
 }
 
-/// Bytes of a [`Bound`], until it is dropped.
-pub(crate) struct Permit {
-    bound: Bound,
+/// Bytes of the [`Bound`] of `K`, until it is dropped. Keeps `K`.
+pub(crate) struct Permit<K: AsRef<Bound>> {
+    keep: K,
     bytes: u64,
+}
+
+/// Waits for `bytes` of the bound of `keep`; for all of the bound, if it has fewer.
+pub(crate) fn take<K: AsRef<Bound>>(keep: K, bytes: u64) -> Take<K> {
+    let bytes = bytes.min(keep.as_ref().all);
+    Take { keep: Some(keep), bytes, ticket: None }
 }
 
 impl Bound {
     pub(crate) fn new(all: u64) -> Self {
         let state = State { free: all, next_ticket: 0, waiting: VecDeque::new() };
-        Self(Arc::new(Shared { all, state: Mutex::new(state) }))
-    }
-
-    /// Waits for `bytes`; for all of the bound, if it has fewer.
-    pub(crate) fn take(&self, bytes: u64) -> Take {
-        Take { bound: self.clone(), bytes: bytes.min(self.0.all), ticket: None }
+        Self { all, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -53,20 +51,22 @@ impl State {
     }
 }
 
-/// The future of [`Bound::take`].
-pub(crate) struct Take {
-    bound: Bound,
+/// The future of [`take`].
+pub(crate) struct Take<K: AsRef<Bound>> {
+    /// Until the permit has it.
+    keep: Option<K>,
     bytes: u64,
     /// While it waits.
     ticket: Option<u64>,
 }
 
-impl Future for Take {
-    type Output = Permit;
+impl<K: AsRef<Bound> + Unpin> Future for Take<K> {
+    type Output = Permit<K>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<K>> {
         let this = &mut *self;
-        let mut state = this.bound.state();
+        let Some(keep) = this.keep.take() else { return Poll::Pending };
+        let mut state = keep.as_ref().state();
         let first = match this.ticket {
             Some(ticket) => state.waiting.front().is_some_and(|(front, _)| *front == ticket),
             None => state.waiting.is_empty(),
@@ -80,7 +80,7 @@ impl Future for Take {
             let next = state.wake_first();
             drop(state);
             next.into_iter().for_each(Waker::wake);
-            return Poll::Ready(Permit { bound: this.bound.clone(), bytes: this.bytes });
+            return Poll::Ready(Permit { keep, bytes: this.bytes });
         }
         match this.ticket {
             Some(ticket) => {
@@ -94,14 +94,16 @@ impl Future for Take {
                 this.ticket = Some(ticket);
             }
         }
+        drop(state);
+        this.keep = Some(keep);
         Poll::Pending
     }
 }
 
-impl Drop for Take {
+impl<K: AsRef<Bound>> Drop for Take<K> {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let mut state = self.bound.state();
+        let (Some(ticket), Some(keep)) = (self.ticket, &self.keep) else { return };
+        let mut state = keep.as_ref().state();
         state.waiting.retain(|(number, _)| *number != ticket);
         // It may have been woken for bytes that it does not take.
         let next = state.wake_first();
@@ -110,9 +112,9 @@ impl Drop for Take {
     }
 }
 
-impl Drop for Permit {
+impl<K: AsRef<Bound>> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut state = self.bound.state();
+        let mut state = self.keep.as_ref().state();
         state.free += self.bytes;
         let next = state.wake_first();
         drop(state);
@@ -122,19 +124,20 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
-    fn poll(take: &mut Take) -> Poll<Permit> {
+    fn poll(take: &mut Take<Arc<Bound>>) -> Poll<Permit<Arc<Bound>>> {
         Pin::new(take).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
     fn a_small_request_does_not_overtake_a_large_one_that_waits() {
-        let bound = Bound::new(10);
-        let Poll::Ready(held) = poll(&mut bound.take(6)) else { panic!("all is free") };
-        let (mut large, mut small) = (bound.take(8), bound.take(1));
+        let bound = Arc::new(Bound::new(10));
+        let Poll::Ready(held) = poll(&mut take(bound.clone(), 6)) else { panic!("all is free") };
+        let (mut large, mut small) = (take(bound.clone(), 8), take(bound.clone(), 1));
         assert!(poll(&mut large).is_pending());
         assert!(poll(&mut small).is_pending());
         drop(held);
@@ -146,20 +149,22 @@ mod tests {
 
     #[test]
     fn one_that_goes_leaves_its_place_and_more_than_all_is_all() {
-        let bound = Bound::new(10);
-        let Poll::Ready(held) = poll(&mut bound.take(100)) else { panic!("all is free") };
-        let (mut first, mut second) = (bound.take(10), bound.take(10));
+        let bound = Arc::new(Bound::new(10));
+        let Poll::Ready(held) = poll(&mut take(bound.clone(), 100)) else { panic!("all is free") };
+        let (mut first, mut second) = (take(bound.clone(), 10), take(bound.clone(), 10));
         assert!(poll(&mut first).is_pending());
         assert!(poll(&mut second).is_pending());
         drop(held);
         drop(first);
         assert!(poll(&mut second).is_ready());
         assert_eq!(bound.state().free, 10, "the permit is gone with the test's temporary");
+        drop(second);
+        assert_eq!(Arc::strong_count(&bound), 1, "nothing keeps it any more");
     }
 
     #[test]
     fn no_more_is_in_flight_than_allowed_and_all_get_their_turn() {
-        let bound = Bound::new(100);
+        let bound = Arc::new(Bound::new(100));
         let in_flight = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4u64)
             .map(|thread| {
@@ -172,7 +177,7 @@ mod tests {
                             runtime::spawn(async move {
                                 for round in 0..50 {
                                     let bytes = (thread + task + round) % 70 + 1;
-                                    let permit = bound.take(bytes).await;
+                                    let permit = take(bound.clone(), bytes).await;
                                     let now = in_flight.fetch_add(bytes, Ordering::SeqCst) + bytes;
                                     assert!(now <= 100, "{now}");
                                     runtime::yield_now().await;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use runtime::{BufMut, Bytes, timeout};
 use smallvec::SmallVec;
 
-use crate::bound::{Bound, Permit};
+use crate::bound::{Bound, Permit, take};
 use crate::client::Client;
 use crate::connection::{Connection, Login, Pool, c_string, needed, plain, text};
 use crate::error::Error;
@@ -169,7 +169,7 @@ impl Image {
         let bytes = memory.iter().map(BufMut::len).sum::<usize>() as u64;
         let (library, image) = self.parts();
         let permit = self.permit(self.0.layout.objects(at, bytes), bytes).await?;
-        call(library, self.clone(), permit, self.0.op_timeout, memory, |vectors, memory, completion| {
+        call(library, permit, self.0.op_timeout, memory, |vectors, memory, completion| {
             let vector =
                 |buf: &mut BufMut| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
             vectors.extend(memory.iter_mut().map(vector));
@@ -183,7 +183,7 @@ impl Image {
         let bytes = memory.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         let (library, image) = self.parts();
         let permit = self.permit(self.0.layout.objects(at, bytes), bytes).await?;
-        call(library, self.clone(), permit, self.0.op_timeout, memory, |vectors, memory, completion| {
+        call(library, permit, self.0.op_timeout, memory, |vectors, memory, completion| {
             let vector = |piece: &Bytes| libc::iovec {
                 iov_base: piece.as_ptr().cast_mut().cast(),
                 iov_len: piece.len(),
@@ -203,7 +203,7 @@ impl Image {
         // Zeros that take room are sent as data.
         let bytes = if take_room { len } else { 0 };
         let permit = self.permit(self.0.layout.objects(at, len), bytes).await?;
-        call(library, self.clone(), permit, self.0.op_timeout, (), |_, (), completion| {
+        call(library, permit, self.0.op_timeout, (), |_, (), completion| {
             // SAFETY: it takes numbers.
             unsafe { (library.rbd_aio_write_zeroes)(image, at, len as usize, completion, flags, 0) }
         })
@@ -214,7 +214,7 @@ impl Image {
     pub async fn flush(&self) -> io::Result<()> {
         let (library, image) = self.parts();
         let permit = self.permit(1, 0).await?;
-        call(library, self.clone(), permit, self.0.op_timeout, (), |_, (), completion| {
+        call(library, permit, self.0.op_timeout, (), |_, (), completion| {
             // SAFETY: it takes nothing else.
             unsafe { (library.rbd_aio_flush)(image, completion) }
         })
@@ -338,14 +338,20 @@ impl Image {
 
     /// Waits until a call may become so many operations on objects, with so many bytes. One that
     /// becomes more than librbd takes waits until it is alone.
-    async fn permit(&self, operations: u64, bytes: u64) -> io::Result<Permit> {
+    async fn permit(&self, operations: u64, bytes: u64) -> io::Result<Permit<Self>> {
         let late = |_| io::ErrorKind::ResourceBusy.into();
         let bytes = bytes.max(operations.max(1).saturating_mul(LEAST));
-        timeout(self.0.op_timeout, self.0.bound.take(bytes)).await.map_err(late)
+        timeout(self.0.op_timeout, take(self.clone(), bytes)).await.map_err(late)
     }
 
     fn parts(&self) -> (&'static Library, RbdImage) {
         (self.0.handle.library, self.0.handle.image)
+    }
+}
+
+impl AsRef<Bound> for Image {
+    fn as_ref(&self) -> &Bound {
+        &self.0.bound
     }
 }
 

@@ -1,7 +1,7 @@
 //! One operation of librbd, from its submission to its completion on the core that submitted.
 //!
-//! The operation owns its memory, its bytes of the bound, and a share of its image, until librbd
-//! has called back. So a dropped future leaves nothing that librbd could still use.
+//! The operation owns its memory and its permit, which keeps its image, until librbd has called
+//! back. So a dropped future leaves nothing that librbd could still use.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -10,7 +10,6 @@ use std::time::Duration;
 use runtime::{Completer, Foreign, timeout};
 use smallvec::SmallVec;
 
-use crate::bound::Permit;
 use crate::library::{self, Completion, Library};
 
 /// The pieces of memory of a read or write. librbd reads the list until the completion.
@@ -19,7 +18,6 @@ pub(crate) type Vectors = SmallVec<[libc::iovec; 4]>;
 struct Held<T, K> {
     vectors: Vectors,
     memory: T,
-    _permit: Permit,
     _keep: K,
 }
 
@@ -33,12 +31,11 @@ struct Held<T, K> {
 pub(crate) async fn call<T: 'static, K: 'static>(
     library: &'static Library,
     keep: K,
-    permit: Permit,
     limit: Duration,
     memory: T,
     submit: impl FnOnce(&mut Vectors, &mut T, Completion) -> c_int,
 ) -> io::Result<(usize, T)> {
-    let held = Held { vectors: Vectors::new(), memory, _permit: permit, _keep: keep };
+    let held = Held { vectors: Vectors::new(), memory, _keep: keep };
     let operation = Foreign::start(held, |held, completer| {
         let argument = completer.into_raw();
         let mut completion = std::ptr::null_mut();
