@@ -105,6 +105,28 @@ def identity(lab):
         cluster.rbd("rm", name)
 
 
+def another_image(lab):
+    """A daemon whose image was renamed asks nobody for the lock of the image that has its old name, and serves its own one once that
+    has its name again."""
+    cluster = ceph.cluster(lab)
+    image, moved = cluster.image("swapped", 16), f"{ceph.POOL}/elsewhere"
+    with lab.serve(unit(cluster, image, op_timeout=5)) as first, wire.session(first, timeout=90) as session:
+        session.write(0, bytes(4096))
+        cluster.rbd("rename", image, moved)
+        cluster.image("swapped", 16)
+        with lab.serve(unit(cluster, image)) as second, wire.session(second) as other:
+            other.write(0, bytes(4096))
+            shut_out(cluster, moved)
+            proc.wait_until(lambda: session.run(WRITE, out=bytes(4096))[0] != 0, 30, "a write is refused")
+            # One that asked for the lock would wait for the second, and then name it.
+            proc.wait_until(lambda: "another image has its name now" in check(first), 60, "the first says what has become of its image")
+            other.write(0, bytes(4096))
+        cluster.rbd("rm", image)
+        cluster.rbd("rename", moved, image)
+        serves_again(session)
+    cluster.rbd("rm", image)
+
+
 @contextlib.contextmanager
 def rival(lab, cluster, first, image):
     """A second daemon that waits for the image's lock. Yields it, what waits until it serves, and what ends it."""
@@ -497,6 +519,7 @@ CASES = [
     ("QEMU's patterns, discards and our verified load are what `rbd export` finds", blocks),
     ("snapshots are read-only units of their own", snapshots),
     ("an image keeps its identity, and another one has another", identity),
+    ("a daemon leaves the lock of another image of its name alone", another_image),
     ("a second daemon waits for the lock and never takes it", one_owner),
     ("`stag lock` shows who has an image, and shuts it out", taken),
     ("images come and go by `stag apply`, and are taken over", changed),

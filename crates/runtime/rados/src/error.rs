@@ -32,6 +32,9 @@ pub enum Error {
     /// The address is that of a machine or a network, not of one client.
     #[error("{0:?} is not the address of one client: it has no nonce")]
     NoNonce(String),
+    /// It is not the image that was opened before.
+    #[error("another image has its name now")]
+    Another,
     /// The image cannot be locked.
     #[error("the image has no exclusive lock: rbd feature enable POOL/IMAGE exclusive-lock")]
     NoLock,

@@ -57,6 +57,9 @@ pub struct Source {
     /// How long an operation may take. After that it ends with ETIMEDOUT, and may still be carried
     /// out. One that has waited so long for its turn is not carried out: `ErrorKind::ResourceBusy`.
     pub op_timeout: Duration,
+    /// The image as it was opened before. Another one that has its name now is not opened, and its
+    /// lock neither taken nor broken.
+    pub known: Option<About>,
 }
 
 /// What an image is.
@@ -407,6 +410,7 @@ impl Opened {
         let pool = Pool::open(connection, &source.pool, source.namespace.as_deref())?;
         let mut handle = Handle::open(pool, source)?;
         // Before the lock is taken, and perhaps broken.
+        handle.check_identity(source)?;
         handle.check_settings(source)?;
         if !source.read_only && source.snapshot.is_none() {
             if handle.features()? & FEATURE_LOCK == 0 {
@@ -458,10 +462,6 @@ impl Handle {
         // SAFETY: the size is the structure's.
         let code = unsafe { (self.library.rbd_stat)(self.image, &raw mut info, size_of::<ImageInfo>()) };
         Error::check(code, || "the image's size cannot be read".into())?;
-        let mut id = [0u8; 256];
-        // SAFETY: the length is the buffer's.
-        let code = unsafe { (self.library.rbd_get_id)(self.image, id.as_mut_ptr().cast(), id.len()) };
-        Error::check(code, || "the image has no id (format 1 is not served)".into())?;
         let snapshot_id = match &source.snapshot {
             None => None,
             Some(name) => {
@@ -476,7 +476,7 @@ impl Handle {
         Ok(About {
             fsid: self.pool.connection.fsid()?,
             pool_id: self.pool.id(),
-            id: text(&id),
+            id: self.id()?,
             snapshot_id,
             size: info.size,
             object_size: info.object_size,
@@ -504,6 +504,22 @@ impl Handle {
         // SAFETY: it fills the number.
         let code = unsafe { (self.library.rbd_get_features)(self.image, &raw mut features) };
         Error::check(code, || "the image's features cannot be read".into()).map(|_| features)
+    }
+
+    fn id(&self) -> Result<String, Error> {
+        let mut id = [0u8; 256];
+        // SAFETY: the length is the buffer's.
+        let code = unsafe { (self.library.rbd_get_id)(self.image, id.as_mut_ptr().cast(), id.len()) };
+        Error::check(code, || "the image has no id (format 1 is not served)".into())?;
+        Ok(text(&id))
+    }
+
+    /// Checks that it is the image that was opened before.
+    fn check_identity(&self, source: &Source) -> Result<(), Error> {
+        let Some(About { fsid, pool_id, id, .. }) = &source.known else { return Ok(()) };
+        let is_same =
+            *fsid == self.pool.connection.fsid()? && *pool_id == self.pool.id() && *id == self.id()?;
+        if is_same { Ok(()) } else { Err(Error::Another) }
     }
 
     /// Checks that librbd took no setting from the image or its pool that this client must not

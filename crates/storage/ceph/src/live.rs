@@ -83,6 +83,7 @@ impl Live {
         let (ask, asked) = channel();
         let image = Image::open(&source, changed(&ask))?;
         let op_timeout = source.op_timeout;
+        let source = Source { known: Some(image.about().clone()), ..source };
         let this = Self::new(image, op_timeout, health, Keeper::Thread(source, ask));
         let live = Arc::downgrade(&this);
         match rados::start_unpinned(move || serve_requests(&live, &asked)) {
@@ -217,14 +218,10 @@ impl Live {
         }
     }
 
-    /// Puts an instance into service, if it is one of the same image.
+    /// Puts an instance into service.
     fn serve(&self, image: Image) -> Result<(), String> {
-        let (now, before) = (image.about(), &self.about);
-        if (&now.fsid, now.pool_id, &now.id) != (&before.fsid, before.pool_id, &before.id) {
-            return Err("another image has its name now".into());
-        }
         self.kept.look(&image)?;
-        self.saw(now.size);
+        self.saw(image.about().size);
         self.state.change(|state| {
             state.generation += 1;
             state.phase = Phase::Serving(image);

@@ -61,6 +61,7 @@ impl ImageName {
             read_only: false,
             key_file: None,
             op_timeout,
+            known: None,
         }
     }
 }
