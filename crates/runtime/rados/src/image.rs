@@ -719,7 +719,7 @@ impl Drop for Handle {
         let closing = ManuallyDrop::new(Self { library, image, locked, watch, pool });
         let close = move || ManuallyDrop::into_inner(closing).close();
         if runtime::is_running() {
-            unpinned::start(close);
+            unpinned::start_surely("closing an image", close);
         } else if let Err(error) = unpinned::run("closing the image", CLOSE, close) {
             tracing::warn!(%error, "an image stays open until the process ends");
         }

@@ -12,6 +12,9 @@ use runtime::{Completer, Foreign, timeout};
 
 use crate::error::Error;
 
+/// Pause between two tries to get a thread.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// Runs `f` on a thread of its own and waits for it, at most for `limit`. After that `f` goes on,
 /// and its result is dropped where it ends.
 ///
@@ -63,6 +66,36 @@ pub fn start(f: impl FnOnce() + Send + 'static) -> bool {
     runtime::thread("ceph-call", unpinned).is_ok()
 }
 
+/// Starts `f` on a thread of its own, for a core: at once, or as soon as the system has a thread.
+/// If the core ends before, `f` is dropped. `what` is its name in the log.
+pub(crate) fn start_surely(what: &'static str, f: impl FnOnce() + Send + 'static) {
+    let place = Arc::new(Mutex::new(Some(f)));
+    until_started(what, move || {
+        let place = place.clone();
+        start(move || {
+            let f = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            f.into_iter().for_each(|f| f());
+        })
+    });
+}
+
+/// Calls `start` until it returns true: now, and then in a task of this core.
+fn until_started(what: &'static str, start: impl Fn() -> bool + 'static) {
+    if start() {
+        return;
+    }
+    tracing::warn!("{what} waits until the system has a thread");
+    runtime::spawn(async move {
+        loop {
+            runtime::sleep(PAUSE).await;
+            if start() {
+                break;
+            }
+        }
+        tracing::warn!("{what} has a thread now");
+    });
+}
+
 /// Lets this thread run on all processors that the process may have.
 fn leave_cores() {
     // SAFETY: the set is plain bits and outlives the calls. The process' id is that of its first
@@ -81,6 +114,9 @@ fn leave_cores() {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
 
     fn processors() -> i32 {
@@ -124,6 +160,27 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_core_tries_until_there_is_a_thread_and_no_longer() {
+        let runtime = runtime::Runtime::new(runtime::Config::default()).unwrap();
+        runtime.block_on(async {
+            let tries = Rc::new(Cell::new(0));
+            let count = tries.clone();
+            until_started("a test", move || {
+                count.set(count.get() + 1);
+                count.get() == 3
+            });
+            assert_eq!(tries.get(), 1, "the caller does not wait");
+            while Rc::strong_count(&tries) > 1 {
+                runtime::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(tries.get(), 3);
+            let (told, done) = mpsc::channel();
+            start_surely("a test", move || told.send(processors()).unwrap());
+            assert!(done.recv().unwrap() > 0);
+        });
     }
 
     #[test]
