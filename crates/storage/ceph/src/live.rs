@@ -9,6 +9,7 @@
 //! happens after the cluster has shut an instance out.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -212,7 +213,7 @@ impl Live {
         let Some(Phase::Serving(image)) = before else { return };
         self.health.failed(format!("{why}: a new instance is opened"));
         match &self.keeper {
-            // The thread ends no sooner than `self`.
+            // The thread ends no sooner than `self`, not by a panic either.
             Keeper::Thread(_, ask) => drop(ask.send(Ask::Replace(image.address().to_owned()))),
             Keeper::Group(lost) => lost(why),
         }
@@ -222,12 +223,13 @@ impl Live {
     fn serve(&self, image: Image) -> Result<(), String> {
         self.kept.look(&image)?;
         self.saw(image.about().size);
+        self.health.recovered();
+        tracing::warn!(path = self.health.path(), "a new instance of the image is in service");
+        // Last: from here on it is not replaced without being fenced.
         self.state.change(|state| {
             state.generation += 1;
             state.phase = Phase::Serving(image);
         });
-        self.health.recovered();
-        tracing::warn!(path = self.health.path(), "a new instance of the image is in service");
         Ok(())
     }
 
@@ -269,13 +271,25 @@ fn serve_requests(live: &Weak<Live>, asked: &Receiver<Ask>) {
         match ask {
             Ask::Replace(before) => {
                 drop(this);
-                if replace(live, &before).is_none() {
+                // Without its next instance the unit would never answer again.
+                if until_no_panic("replacing an instance", || replace(live, &before)).is_none() {
                     return;
                 }
             }
             // Not here: while OSDs are silent it takes long, and an instance may have to be fenced.
             Ask::Look => drop(rados::start_unpinned(move || this.look())),
         }
+    }
+}
+
+/// The result of `f`, which is called until it does not panic. `what` is its name in the log.
+fn until_no_panic<R>(what: &str, f: impl Fn() -> R) -> R {
+    loop {
+        match catch_unwind(AssertUnwindSafe(&f)) {
+            Ok(result) => return result,
+            Err(_) => tracing::error!("{what} has panicked, which is a defect of this daemon: trying again"),
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -311,7 +325,20 @@ fn replace(live: &Weak<Live>, before: &str) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn a_panic_is_no_end() {
+        let calls = Cell::new(0);
+        let result = until_no_panic("a test", || {
+            calls.set(calls.get() + 1);
+            assert!(calls.get() > 1, "the first time");
+            calls.get()
+        });
+        assert_eq!(result, 2);
+    }
 
     #[test]
     fn a_fenced_client_and_an_unknown_outcome_are_no_medium_errors() {
