@@ -60,7 +60,7 @@ impl Config {
         let mut used: HashMap<Cow<'_, OsStr>, (bool, bool)> = HashMap::new();
         let mut found = Vec::new();
         for unit in self.targets.iter().flat_map(|target| &target.units) {
-            let Some(medium) = unit.spec.backing.medium() else { continue };
+            let Some(medium) = unit.spec.medium(self.gateways.as_ref()) else { continue };
             let (writes, shared) = (unit.spec.options.ro != Some(true), self.shares(&unit.spec));
             match used.entry(medium) {
                 Entry::Vacant(first) => drop(first.insert((writes, shared))),

@@ -17,10 +17,14 @@ use ceph::{ImageName, NameError};
 use iscsi_store::{Transport, Url, UrlError};
 use nbd::uri::{Address, Uri, UriError, is_uri};
 
+use crate::config::Gateways;
 use crate::config::settings::{Group, Media};
 
 pub use options::{OptionError, Options};
 pub use parse::parse;
+
+/// The ceph.conf of images that name none.
+const USUAL_CONF: &str = "/etc/ceph/ceph.conf";
 
 /// The smallest capacity of objects, bytes.
 const MIN_CAPACITY: u64 = 1 << 20;
@@ -58,7 +62,7 @@ impl Backing {
         matches!(self, Self::Nbd(_) | Self::Iscsi(_)).then(|| self.to_string())
     }
 
-    /// What no other unit may write at the same time, as it is written; `None` in memory.
+    /// Its name, by which [`UnitSpec::medium`] knows it; `None` in memory.
     pub fn medium(&self) -> Option<Cow<'_, OsStr>> {
         match self {
             Self::Rbd(_) | Self::Nbd(_) | Self::Iscsi(_) => Some(OsString::from(self.to_string()).into()),
@@ -147,6 +151,24 @@ impl UnitSpec {
         let Options { ro, shared, .. } = &self.options;
         let is_image = matches!(&self.backing, Backing::Rbd(name) if name.snapshot.is_none());
         is_image && *ro != Some(true) && *shared != Some(false)
+    }
+
+    /// What no other unit may write at the same time, as it is written; `None` in memory. Images of
+    /// one name are two if their clusters are: `group` has its own for the units of its gateways.
+    pub fn medium(&self, group: Option<&Gateways>) -> Option<Cow<'_, OsStr>> {
+        let name = self.backing.medium()?;
+        if !matches!(self.backing, Backing::Rbd(_)) {
+            return Some(name);
+        }
+        let group = group.filter(|_| self.may_be_shared());
+        let conf = group.map_or(&self.options.ceph_conf, |group| &group.ceph_conf);
+        let Some(conf) = conf.as_deref().filter(|conf| *conf != Path::new(USUAL_CONF)) else {
+            return Some(name);
+        };
+        let mut name = name.into_owned();
+        name.push(",ceph-conf=");
+        name.push(conf);
+        Some(name.into())
     }
 
     /// Whether initiators are told when the unit becomes `now` over the same store. A unit of

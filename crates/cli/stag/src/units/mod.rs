@@ -99,8 +99,9 @@ impl Units {
     /// The fate of each unit of `config`, given the open units.
     pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
         let mut by_medium: HashMap<Cow<'_, OsStr>, &Place> = HashMap::with_capacity(self.open.len());
+        let group = self.shared.as_ref().map(|shared| &shared.config);
         for (place, unit) in &self.open {
-            if let Some(medium) = unit.spec.backing.medium() {
+            if let Some(medium) = unit.spec.medium(group) {
                 by_medium.insert(medium, place);
             }
         }
@@ -109,7 +110,8 @@ impl Units {
             let iqn = name(&target.iqn);
             for lun in &target.units {
                 let place = (iqn.clone(), lun.lun);
-                let fate = self.fate(&place, &lun.spec, &by_medium, force);
+                let medium = lun.spec.medium(config.gateways.as_ref());
+                let fate = self.fate(&place, &lun.spec, medium, &by_medium, force);
                 fates.insert(place, fate);
             }
         }
@@ -120,6 +122,7 @@ impl Units {
         &self,
         place: &Place,
         spec: &UnitSpec,
+        medium: Option<Cow<'_, OsStr>>,
         by_medium: &HashMap<Cow<'_, OsStr>, &Place>,
         force: bool,
     ) -> Fate {
@@ -131,10 +134,12 @@ impl Units {
                 _ => Fate::Same(place.clone()),
             };
         }
-        let Some(medium) = spec.backing.medium() else {
+        if let Some(open) = here.filter(|open| open.spec.backing == spec.backing) {
+            return changed(open, spec, force);
+        }
+        let Some(medium) = medium else {
             // Memory is identified by target and number.
             return match here {
-                Some(open) if open.spec.backing == spec.backing => changed(open, spec, force),
                 Some(open) if open.spec.backing.medium().is_none() => Fate::Refused(
                     "memory has the size that it was made with: give it another number, and take the old one out".into(),
                 ),
@@ -143,9 +148,6 @@ impl Units {
         };
         match by_medium.get(&medium).map(|at| (*at, &self.open[*at])) {
             None => Fate::Opened,
-            Some((at, open)) if at == place && open.spec.backing == spec.backing => {
-                changed(open, spec, force)
-            }
             Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
             // Both are read-only.
             Some((_, open)) if open.spec.options.ro == Some(true) && spec.options.ro == Some(true) => {
@@ -570,6 +572,27 @@ mod tests {
         assert!(matches!(&other[&at], Fate::Refused(why) if why.contains("opened anew")));
         let twice = units.fates(&config(&[(0, &file), (1, &format!("{file},engine=uring"))]), false);
         assert!(matches!(&twice[&place("iqn.2026-01.org.example:t", 1)], Fate::Refused(_)));
+    }
+
+    #[test]
+    fn images_of_one_name_in_two_clusters_are_two() {
+        let mut units = open(&config(&[(0, "mem:1M")]));
+        let at = |lun| place("iqn.2026-01.org.example:t", lun);
+        // No cluster is needed for what is compared.
+        let served = spec("rbd:p/a,ceph-conf=/a.conf");
+        let unit = OpenUnit { spec: served, ..OpenUnit::clone(&units.open[&at(0)]) };
+        units.open.insert(at(0), Arc::new(unit));
+        let fates = |units_of: &[(u16, &str)]| units.fates(&config(units_of), false);
+        let both = fates(&[(0, "rbd:p/a,ceph-conf=/a.conf"), (1, "rbd:p/a,ceph-conf=/b.conf")]);
+        assert_eq!((&both[&at(0)], &both[&at(1)]), (&Fate::Same(at(0)), &Fate::Opened));
+        let why = |lun, text: &str| match &fates(&[(lun, text)])[&at(lun)] {
+            Fate::Refused(why) => why.clone(),
+            other => panic!("{text}: {other:?}"),
+        };
+        let moved = why(1, "rbd:p/a,ceph-conf=/a.conf,product=Other");
+        assert!(moved.starts_with("rbd:p/a,ceph-conf=/a.conf is served as LUN 0"), "{moved}");
+        // The new file may be of the same cluster.
+        assert!(why(0, "rbd:p/a,ceph-conf=/b.conf").contains("opened anew"));
     }
 
     #[test]

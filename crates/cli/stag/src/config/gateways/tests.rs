@@ -182,6 +182,23 @@ fn an_image_is_one_unit_wherever_it_is() {
 }
 
 #[test]
+fn an_image_of_another_cluster_is_another_unit() {
+    let alone = |conf: &str| unit(0, "rbd:rbd/a", &format!("shared = false\nceph-conf = \"{conf}\""));
+    let of_group = unit(1, "rbd:rbd/a", "");
+    let with = |group: String, conf: &str| read(&(group + &target(&(alone(conf) + &of_group))));
+    with(group(), "/etc/ceph/b.conf").unwrap();
+    let found = with(group(), "/etc/ceph/ceph.conf").unwrap_err();
+    assert!(found[0].contains("two units use rbd:rbd/a") && !found[0].contains("conf"), "{found:?}");
+    let in_b = group().replace("number = 2\npool", "number = 2\nceph-conf = \"/etc/ceph/b.conf\"\npool");
+    with(in_b.clone(), "/etc/ceph/ceph.conf").unwrap();
+    let found = with(in_b, "/etc/ceph/b.conf").unwrap_err();
+    assert!(found[0].contains("two units use rbd:rbd/a,ceph-conf=/etc/ceph/b.conf"), "{found:?}");
+    let two = |other: &str| read(&target(&(alone("/etc/ceph/b.conf") + &unit(1, "rbd:rbd/a", other))));
+    two("").unwrap();
+    assert!(two("ceph-conf = \"/etc/ceph/b.conf\"").is_err());
+}
+
+#[test]
 fn images_of_one_number_are_refused() {
     // CRC-32C of `rbd/a`, from its definition.
     let bits = |bytes: &[u8]| {
