@@ -170,7 +170,52 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use backing::Health;
+    use rados::model::{Cluster, OSDS};
+    use rados::{Client, Login};
+    use runtime::sim;
+
     use super::*;
+    use crate::name::ImageName;
+
+    /// The next instance, and a unit that is made anew, read reservations from silent OSDs.
+    fn looks_at_silent_osds() {
+        let cluster = Cluster::start(&[("image", 1 << 16)]).unwrap();
+        let (login, limit) =
+            (Login { user: None, conf: Some(cluster.conf().to_owned()) }, Duration::from_secs(30));
+        let client = Client::connect(&login, Some(limit)).unwrap();
+        let source = "pool/image".parse::<ImageName>().unwrap().source(login, limit);
+        let image = Image::open_unlocked(&client, &source, Arc::new(|| {})).unwrap();
+        let health = Health::new("rbd:pool/image".to_owned());
+        let live = Live::of_group(image.clone(), limit, health, Box::new(|_| {}));
+        assert_eq!(ImagePersist(live.clone()).load(100).unwrap(), None);
+        let (looks, loads) = (live.clone(), live.clone());
+        let calls: [Box<dyn FnOnce() + Send>; 2] = [
+            Box::new(move || looks.kept().look(&image).unwrap()),
+            Box::new(move || assert_eq!(ImagePersist(loads).load(100).unwrap(), None)),
+        ];
+        for call in calls {
+            (0..OSDS).for_each(|osd| cluster.stop_osd(osd, Duration::from_secs(20)));
+            let (tell, told) = runtime::channel();
+            let reads = move || {
+                call();
+                tell.send(()).unwrap();
+            };
+            runtime::thread("reads", reads).unwrap();
+            assert!(told.recv_timeout(Duration::from_secs(10)).is_err(), "it waits for the cluster");
+            assert!(live.kept().seen.try_lock().is_ok(), "a core that saves would wait with it");
+            told.recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn no_lock_of_cores_is_held_while_the_cluster_is_read() {
+        let _ran = sim::run(sim::Config::new(1), || async {
+            runtime::thread("test", looks_at_silent_osds).unwrap();
+        });
+    }
 
     #[test]
     fn only_pairs_of_digits_are_bytes() {
