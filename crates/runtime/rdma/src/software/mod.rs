@@ -298,9 +298,9 @@ impl Pair {
             spare = gather;
             spare.clear();
             self.inner.borrow_mut().answered[1] = 0;
-            self.after_send();
-            if let Err(error) = result {
-                self.lose(error.into());
+            match result {
+                Ok(()) => self.after_send(),
+                Err(error) => self.lose(error.into()),
             }
         }
         // The peer may have closed already.

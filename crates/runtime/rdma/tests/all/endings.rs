@@ -76,6 +76,27 @@ fn a_dropped_peer_ends_the_connection_and_flushes_all_posts() {
     });
 }
 
+/// The network has not taken them.
+#[test]
+fn posts_of_a_send_that_fails_are_flushed() {
+    run(async {
+        let (a, b) = ready(&options()).await;
+        for id in 0..2 {
+            let data = Chain::from(vec![1; 32 << 20]);
+            a.post_write(Remote { stag: Stag(1), offset: 0 }, data, Some(id));
+        }
+        drop(b);
+        // Nothing is received meanwhile, so that the send finds the end.
+        a.drained_below(1).await;
+        let (completions, end) = rest(&a).await;
+        assert!(matches!(end, Error::Io(_)), "{end}");
+        assert!(
+            matches!(completions[..], [Completion::Flushed { id: 0 }, Completion::Flushed { id: 1 }]),
+            "{completions:?}"
+        );
+    });
+}
+
 #[test]
 fn exposed_memory_is_given_back_after_the_connection_is_lost() {
     run(async {
