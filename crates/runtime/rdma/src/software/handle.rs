@@ -103,6 +103,8 @@ impl Handle {
                 && !matches!(inner.ended, Some(Ended::Told))
             {
                 inner.completions.push_back(Completion::Flushed { id });
+                drop(inner);
+                self.pair.wake();
             }
             return;
         }
@@ -118,9 +120,10 @@ impl Handle {
             }
             Err(error) => {
                 inner.completions.extend(id.map(|id| Completion::Flushed { id }));
-                if error != PostError::Over {
-                    drop(inner);
-                    self.pair.lose(post_error(error));
+                drop(inner);
+                match error {
+                    PostError::Over => self.pair.wake(),
+                    error => self.pair.lose(post_error(error)),
                 }
             }
         }

@@ -2,6 +2,9 @@
 //! all resources are freed.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::support::{buffers, chain, pattern, received, rest, run, two};
@@ -46,6 +49,33 @@ fn a_disconnect_sends_what_is_queued_and_both_sides_see_a_clean_end() {
             completions[..],
             [Completion::Flushed { id: 3 }, Completion::Written { id: 1 }, Completion::Sent { id: 2 }]
         ));
+    });
+}
+
+/// Notes that it was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One task may post while another waits for completions.
+#[test]
+fn a_post_after_the_close_wakes_a_waiter_for_completions() {
+    run(async {
+        let (_a, b) = ready(&options()).await;
+        b.disconnect();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        assert!(b.poll_next(&mut cx).is_pending());
+        woken.0.store(false, Ordering::Relaxed);
+        b.post_send(b"too late", Chain::new(), Flags::default(), Some(3));
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert!(matches!(b.next().await, Ok(Completion::Flushed { id: 3 })));
     });
 }
 
