@@ -83,6 +83,7 @@ impl Handle {
             batch: Cell::new(0),
             long: Cell::new(false),
             in_flight: Cell::new(0),
+            violated: RefCell::default(),
             lost: Cell::new(false),
             unfinished: Cell::new(0),
             closing: Cell::new(false),

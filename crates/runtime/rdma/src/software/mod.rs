@@ -64,6 +64,8 @@ struct Pair {
     in_flight: Cell<usize>,
     /// Bytes of memory that a message holds whose rest has not arrived.
     unfinished: Cell<usize>,
+    /// A violation that was found while sending. The receive loop ends with it.
+    violated: RefCell<Option<Error>>,
     /// No more I/O is possible.
     lost: Cell<bool>,
     /// Close once everything queued has been sent.
@@ -212,13 +214,14 @@ impl Pair {
     async fn receive(self: Rc<Self>, early: Vec<u8>) -> Error {
         let error = {
             let mut receiving = pin!(self.receive_loop(early));
-            let mut closing = pin!(self.closed_in_vain());
+            let mut ending = pin!(self.ended_otherwise());
             poll_fn(|cx| match receiving.as_mut().poll(cx) {
                 Poll::Ready(error) => Poll::Ready(error),
-                Poll::Pending => closing.as_mut().poll(cx),
+                Poll::Pending => ending.as_mut().poll(cx),
             })
             .await
         };
+        let error = self.violated.take().unwrap_or(error);
         if let Error::NoBuffers = error {
             self.terminate(Terminate::LocalCatastrophic);
         }
@@ -247,10 +250,14 @@ impl Pair {
         }
     }
 
-    /// Completes some time after this side closed the connection.
-    async fn closed_in_vain(&self) -> Error {
-        self.room.until(|| self.closing.get().then_some(())).await;
-        runtime::sleep(CLOSING).await;
+    /// Completes after a violation that was found while sending, and some time after this side
+    /// closed the connection.
+    async fn ended_otherwise(&self) -> Error {
+        let violated = || self.violated.borrow().is_some();
+        self.room.until(|| (violated() || self.closing.get()).then_some(())).await;
+        if !violated() {
+            runtime::sleep(CLOSING).await;
+        }
         Error::Closed
     }
 
@@ -345,7 +352,8 @@ impl Pair {
         if let Err(error) = inner.answer() {
             drop(inner);
             let error = self.violation(error);
-            return self.lose(error);
+            *self.violated.borrow_mut() = Some(error);
+            inner = self.inner.borrow_mut();
         }
         let taken = inner.outbox.end - inner.outbox.gather.len() as u64;
         let mut told = false;

@@ -234,6 +234,36 @@ fn a_violation_right_after_a_read_gets_its_own_terminate() {
     assert!(answer.is_empty(), "{answer:?}");
 }
 
+/// A waiting read is found to be without memory when the network has taken the answers before it.
+#[test]
+fn memory_withdrawn_under_a_waiting_read_gets_its_terminate() {
+    run(async {
+        let (pair, mut peer) = raw(&options()).await;
+        let stag = pair.expose(buffers(4 << 20), Rights::ReadWrite).expect("an STag");
+        // More than the sockets take.
+        let reads: Vec<_> = (1..=16).flat_map(|msn| read_request(msn, stag.0, 0, 4 << 20)).collect();
+        peer.write_all(&reads).expect("sent");
+        let served = pair.clone();
+        let serving = runtime::spawn(async move { rest(&served).await });
+        while pair.queued() == 0 {
+            runtime::sleep(Duration::from_millis(1)).await;
+        }
+        pair.withdraw(stag).expect("it is exposed");
+        let hearing = move || {
+            let mut answer = Vec::new();
+            peer.read_to_end(&mut answer).expect("the connection is closed, not reset");
+            answer
+        };
+        let answer = runtime::blocking(hearing).await;
+        let (_, end) = serving.await.expect("no panic");
+        let Error::Terminated { side: Side::Local, reason, .. } = end else { panic!("{end}") };
+        assert_eq!((reason.layer, reason.error_type, reason.code), (0, 1, 0));
+        // The last message is the Terminate.
+        let last = &answer[answer.len() - fpdu(&[0; 22]).len()..];
+        assert_eq!((&last[2..4], &last[20..22]), (&[0x41, 0x47][..], &[0x01, 0x00][..]), "{last:?}");
+    });
+}
+
 /// The answers may hold the memory that is missing.
 #[test]
 fn reads_are_answered_while_received_data_waits_for_memory() {
