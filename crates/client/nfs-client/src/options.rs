@@ -28,7 +28,8 @@ pub struct Options {
     /// written.
     pub rdma_reads: u16,
     /// Over RDMA, the longest segment of a call's memory, bytes; `None` for one segment. A chunk
-    /// has 64 segments at most, and longer ones where it would have more.
+    /// has 64 segments at most, fewer where the server takes short messages, and longer ones where
+    /// it would have more.
     pub rdma_segment: Option<u32>,
     /// Over RDMA, who moves the bytes: software iWARP, or an RDMA device by rdma-core's verbs.
     pub rdma_provider: Provider,

@@ -20,6 +20,8 @@ const LONG: usize = 100_000;
 /// A call as a server sees it.
 struct Called {
     xid: u32,
+    /// Bytes of the message.
+    len: usize,
     reads: Vec<Segment>,
     write: Option<Segment>,
     /// All segments of the write chunk.
@@ -63,6 +65,7 @@ impl Peer {
                     }
                     return Some(Called {
                         xid: header.xid,
+                        len: message.len(),
                         reads: lists.reads.iter().map(|read| read.source).collect(),
                         write: lists.writes.iter().next().map(first),
                         writes: lists.writes.iter().flat_map(|chunk| chunk.segments.iter()).collect(),
@@ -229,6 +232,29 @@ fn chunks_are_cut_into_segments_of_one_stag_as_long_as_asked() {
         let caller = connect().await;
         let data = [vec![5; CUT as usize], vec![6; 10], vec![0; 2]].concat();
         assert!(ask(&caller, READ).await.is_ok_and(|body| body == [b"data", &data[..]].concat()));
+        let payload = Chain::from(vec![7; LONG]);
+        let answer = caller.call_for(PROGRAM, |to| to.u32(7), payload, Room::SMALL).await;
+        assert_eq!(answer.map(|answer| answer.body().to_vec()), Ok(b"ok".to_vec()));
+    });
+}
+
+/// A server that says nothing of its messages takes 1 KiB.
+#[test]
+fn the_segments_of_a_call_leave_it_within_a_message() {
+    let server = async |mut listener: Listener| {
+        let peer = Peer::accept_as(&mut listener, 1024).await;
+        for _ in 0..2 {
+            let called = peer.call().await.expect("a call");
+            assert!(called.len <= 1024, "{}", called.len);
+            assert!(called.reads.len() + called.writes.len() > 3, "it is cut");
+            peer.reply(called.xid, &[], None, &rpc(called.xid, b"ok"));
+        }
+        assert!(peer.call().await.is_none());
+    };
+    let options = Options { rdma_segment: Some(1000), ..Options::default() };
+    with_options(options, server, async |connect| {
+        let caller = connect().await;
+        assert_eq!(ask(&caller, READ).await, Ok(b"ok".to_vec()));
         let payload = Chain::from(vec![7; LONG]);
         let answer = caller.call_for(PROGRAM, |to| to.u32(7), payload, Room::SMALL).await;
         assert_eq!(answer.map(|answer| answer.body().to_vec()), Ok(b"ok".to_vec()));

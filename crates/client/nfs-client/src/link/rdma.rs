@@ -30,10 +30,12 @@ const BACK_CREDITS: u32 = 16;
 const STAGS: u32 = 3;
 /// Bytes of a message's two headers at most, with a chunk of each kind of one segment.
 const HEADERS: usize = 128;
-/// Bytes of another segment in a header at most: that of a read chunk (RFC 8166 §3.4.5).
-const SEGMENT: usize = 24;
+/// Bytes of another segment in a header: of a read chunk, and of a write or reply chunk (RFC 8166
+/// §4.2).
+const READ_SEGMENT: usize = 24;
+const SEGMENT: usize = 16;
 /// Segments of a chunk at most: as many as Stag's server takes.
-const SEGMENTS: u32 = 64;
+const SEGMENTS: usize = 64;
 /// Posted bytes above which later calls wait.
 const HIGH_WATER: usize = 1 << 20;
 
@@ -47,6 +49,8 @@ pub(crate) struct Link {
     inline: (usize, usize),
     /// The longest segment of a chunk, in bytes.
     segment: u32,
+    /// Segments of a chunk at most, which may then be longer.
+    segments: u32,
     credits: RefCell<Credits>,
     /// Notified of a new credit.
     credit: Notify,
@@ -118,10 +122,12 @@ impl Link {
         let (pair, says) = connected.map_err(|error| error.to_string())?;
         pair.set_keepalive(KEEPALIVE);
         let other = PrivateData::decode(&says);
+        let inline = (own.inline_to(&other), other.inline_to(&own));
         Ok(Link {
             pair,
-            inline: (own.inline_to(&other), other.inline_to(&own)),
+            inline,
             segment: options.rdma_segment.unwrap_or(u32::MAX),
+            segments: segments_within(inline.0.min(inline.1)),
             credits: RefCell::default(),
             credit: Notify::default(),
             exposed: RefCell::default(),
@@ -147,10 +153,11 @@ impl Link {
         let mut body = rpc;
         let mut position = 0;
         let has_data = !payload.is_empty();
-        let headers = HEADERS + SEGMENT * self.cuts(payload.len().max(message.room.item));
-        if HEADERS + rpc.len() + payload.len() + pad.len() <= self.inline.0 {
+        let cuts = |chunk: Option<Segment>| chunk.map_or(0, |chunk| self.cuts(chunk.length as usize));
+        let head = HEADERS + SEGMENT * (cuts(memory.item) + cuts(memory.reply)) + rpc.len();
+        if head + payload.len() + pad.len() <= self.inline.0 {
             payload.push(pad.to_vec());
-        } else if has_data && headers + rpc.len() <= self.inline.0 {
+        } else if has_data && head + READ_SEGMENT * self.cuts(payload.len()) <= self.inline.0 {
             // The server adds the padding (RFC 8166 §3.4.5.2).
             memory.source = Some(self.source(std::mem::take(&mut payload))?);
             position = u32::try_from(rpc.len()).unwrap_or(u32::MAX);
@@ -213,7 +220,7 @@ impl Link {
 
     /// The length of a chunk's segments but for the last.
     fn longest(&self, len: usize) -> u32 {
-        self.segment.max(u32::try_from(len).unwrap_or(u32::MAX).div_ceil(SEGMENTS)).max(1)
+        self.segment.max(u32::try_from(len).unwrap_or(u32::MAX).div_ceil(self.segments)).max(1)
     }
 
     /// The segments by which a call names memory: all of one STag.
@@ -323,4 +330,11 @@ impl Link {
         let is_there = !withdrawn.busy && withdrawn.placed.is_none_or(|placed| placed >= len as u64);
         (len == 0 || is_there).then_some(Placed { buffers: withdrawn.buffers, len })
     }
+}
+
+/// Segments of a chunk at most where messages have so many bytes: a call's header takes half of
+/// them, with a chunk of each kind.
+fn segments_within(message: usize) -> u32 {
+    let room = (message / 2).saturating_sub(HEADERS);
+    (1 + room / (READ_SEGMENT + 2 * SEGMENT)).min(SEGMENTS) as u32
 }
