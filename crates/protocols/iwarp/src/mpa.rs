@@ -26,6 +26,9 @@ pub const ENHANCED_LEN: usize = 4;
 pub const MAX_DEPTH: u16 = 0x3ffe;
 /// "Not negotiated": its sender leaves IRD and ORD to the upper layer (RFC 6581 §9.1).
 pub const DEPTH_UNSAID: u16 = 0x3fff;
+/// RDMA Reads that a peer is sent at a time if it states no IRD, as in revision 1: more may end the
+/// connection. RNICs of that time answer so many (Chelsio's T3).
+pub const DEPTH_ASSUMED: u16 = 8;
 
 /// Whether FPDUs carry a CRC. It is on as soon as either side requests it (RFC 5044 §7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

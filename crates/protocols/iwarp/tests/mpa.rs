@@ -123,16 +123,19 @@ fn depths_meet_in_the_middle() {
 }
 
 #[test]
-fn depths_that_a_peer_does_not_say_are_our_own() {
+fn a_peer_that_states_no_depths_gets_few_reads_and_may_send_all() {
     let unsaid = [0x3f, 0xff, 0x3f, 0xff];
     let request = request(&frame(b"MPA ID Req Frame", 0x10, 2, &unsaid)).unwrap();
     assert_eq!((request.ird(), request.ord()), (None, None));
-    let (_, agreed) = request.accept(&Options { ird: 9, ord: 8, ..Options::default() }, b"").unwrap();
-    assert_eq!((agreed.ird, agreed.ord), (9, 8));
-    let mut asks = Requester::new(Options { ird: 9, ord: 8, ..Options::default() }, b"").unwrap();
-    match reply(&mut asks, &reply_frame(0x10, 2, &unsaid)).unwrap() {
-        Reply::Accepted { agreed, .. } => assert_eq!((agreed.ird, agreed.ord), (9, 8)),
-        other => panic!("{other:?}"),
+    for (ours, ord) in [(128, 8), (3, 3)] {
+        let options = Options { ird: 9, ord: ours, ..Options::default() };
+        let (_, agreed) = request.accept(&options, b"").unwrap();
+        assert_eq!((agreed.ird, agreed.ord), (9, ord));
+        let mut asks = Requester::new(options, b"").unwrap();
+        match reply(&mut asks, &reply_frame(0x10, 2, &unsaid)).unwrap() {
+            Reply::Accepted { agreed, .. } => assert_eq!((agreed.ird, agreed.ord), (9, ord)),
+            other => panic!("{other:?}"),
+        }
     }
     assert_eq!(DEPTH_UNSAID, MAX_DEPTH + 1);
 }
@@ -236,7 +239,7 @@ fn revision_1_has_no_depths_in_its_private_data() {
     assert_eq!((request.ird(), request.rtr()), (None, None));
     let (bytes, agreed) = request.accept(&Options::default(), b"y").unwrap();
     assert_eq!(bytes, reply_frame(0, 1, b"y"));
-    assert_eq!((agreed.revision, agreed.ird, agreed.ord), (1, 128, 128));
+    assert_eq!((agreed.revision, agreed.ird, agreed.ord), (1, 128, 8));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use crate::stream::lone_terminate;
 
 use super::frame::{Collector, Flags, Frame, REPLY_KEY, REQUEST_KEY};
 use super::{
-    Agreed, CrcPolicy, DEPTH_UNSAID, ENHANCED_LEN, Enhanced, Error, FrameError, MAX_DEPTH, MAX_PRIVATE_DATA,
-    Options, Role, Rtr,
+    Agreed, CrcPolicy, DEPTH_ASSUMED, DEPTH_UNSAID, ENHANCED_LEN, Enhanced, Error, FrameError, MAX_DEPTH,
+    MAX_PRIVATE_DATA, Options, Role, Rtr,
 };
 
 /// The peer's reply.
@@ -98,14 +98,13 @@ impl Requester {
     }
 
     fn agree(&self, flags: Flags, enhanced: Option<Enhanced>) -> Result<Agreed, Error> {
-        let (ird, mut ord) = (self.options.ird.min(MAX_DEPTH), self.options.ord.min(MAX_DEPTH));
+        let said = enhanced.map(|theirs| theirs.ird).filter(|&ird| ird != DEPTH_UNSAID);
+        let ird = self.options.ird.min(MAX_DEPTH);
+        let ord = self.options.ord.min(said.unwrap_or(DEPTH_ASSUMED));
         let mut rtr = None;
         if let Some(theirs) = enhanced {
             if theirs.ord != DEPTH_UNSAID && theirs.ord > ird {
                 return Err(Error::InsufficientIrd { theirs: theirs.ord, ours: ird });
-            }
-            if theirs.ird != DEPTH_UNSAID {
-                ord = ord.min(theirs.ird);
             }
             rtr = match self.options.rtr {
                 Some(wanted) if !theirs.agrees(wanted) => return Err(Error::NoMatchingRtr),

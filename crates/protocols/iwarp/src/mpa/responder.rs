@@ -3,8 +3,8 @@
 
 use super::frame::{Collector, Flags, Frame, REPLY_KEY, REQUEST_KEY};
 use super::{
-    Agreed, CrcPolicy, DEPTH_UNSAID, ENHANCED_LEN, Enhanced, Error, FrameError, MAX_DEPTH, MAX_PRIVATE_DATA,
-    Options, Role, Rtr,
+    Agreed, CrcPolicy, DEPTH_ASSUMED, DEPTH_UNSAID, ENHANCED_LEN, Enhanced, Error, FrameError, MAX_DEPTH,
+    MAX_PRIVATE_DATA, Options, Role, Rtr,
 };
 
 /// A connection that waits for its request.
@@ -90,7 +90,7 @@ impl Request {
     }
 
     /// Maximum RDMA Reads that the peer answers at a time, if it states it: the upper bound of our
-    /// ORD.
+    /// ORD, in place of [`DEPTH_ASSUMED`].
     pub fn ird(&self) -> Option<u16> {
         self.enhanced.map(|e| e.ird).filter(|&n| n != DEPTH_UNSAID)
     }
@@ -113,7 +113,7 @@ impl Request {
         let rtr = self.rtr();
         let wanted = self.ord().unwrap_or(MAX_DEPTH).max(1);
         let ird = options.ird.clamp(1, MAX_DEPTH).min(wanted);
-        let ord = options.ord.min(MAX_DEPTH).min(self.ird().unwrap_or(MAX_DEPTH));
+        let ord = options.ord.min(self.ird().unwrap_or(DEPTH_ASSUMED));
         let crc_bit = self.flags.crc || options.crc == CrcPolicy::Require;
         let reply = self.reply(
             Flags {
