@@ -49,7 +49,7 @@ use crate::units::{OpenKind, Units};
 pub const VERB: &str = "hand-over";
 /// Time for commands in flight to end.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Time for units to close: a medium may have much to write.
+/// Time for units and exports to close: a medium may have much to write.
 const CLOSE: Duration = Duration::from_secs(20);
 /// Time in which the old daemon retries to open its units after a failed takeover: the other
 /// process may take a while to end.
@@ -252,6 +252,17 @@ pub fn give(
     }
     // Closing flushes, which may have failed.
     state.flush_failed = health::marks(&healths);
+    // A call that its client sends again to the new daemon would be executed by both.
+    if trees.iter().any(in_use) {
+        let what = format!(
+            "calls of NFS clients have not ended within {} s, since an export's medium does not answer",
+            CLOSE.as_secs()
+        );
+        tracing::error!("{what}: going on");
+        let refused = refuse(stream, Kind::Refused, what);
+        resume(daemon, config, parts, &state, &kept);
+        return refused;
+    }
     // All calls have ended, since the trees are closed.
     let nfs = daemon.files.hand_over();
     (state.nfs, state.memory) = (nfs.len() as u64, memory);
