@@ -10,10 +10,11 @@ use rpcrdma::call::Pieces;
 use runtime::{Buf, Chain, Notify};
 
 use super::{OverRdma, Phase, remote};
-use crate::records::{PATIENCE, Record};
+use crate::records::{MOST_DATA, PATIENCE, Record};
 
-/// The longest RDMA Read, in bytes. Those of one call go side by side.
-const LONGEST_READ: u32 = 512 << 10;
+/// The longest RDMA Read, in bytes: the data of the longest WRITE, in one buffer of the pool. Those
+/// of one call go side by side.
+const LONGEST_READ: u32 = MOST_DATA;
 /// Data shorter than this, in bytes, may lie in receive buffers that are far longer.
 const SHORT: usize = 64 << 10;
 
