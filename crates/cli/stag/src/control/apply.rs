@@ -234,7 +234,10 @@ pub fn apply(
     // Steps that can fail come first, for all protocols.
     // On an error, EXTENDED COPY again finds the old units, and not the new ones.
     let take_back = |error: String| {
-        disks(&running.units).for_each(|disk| running.units.registry.add(disk));
+        disks(&running.units).for_each(|disk| {
+            running.units.registry.add(disk);
+            disk.stay();
+        });
         refuse(error)
     };
     let units = running.units.next(&config, &fates).map_err(|error| take_back(error.to_string()))?;
@@ -246,6 +249,13 @@ pub fn apply(
     prepared.map_err(|error| take_back(error.to_string()))?;
     if let Some(error) = running.units.sanitized_since(&fates) {
         return Err(take_back(error.to_string()));
+    }
+    for ((iqn, lun), disk) in running.units.leaving(&units, &fates) {
+        let left = daemon.core.hub().wait_for(move || async move { disk.leave().await.is_ok() });
+        if !left.unwrap_or(false) {
+            let what = format!("{iqn} LUN {lun}: what its initiators have written could not be flushed");
+            return Err(take_back(what));
+        }
     }
     let grown = running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
     if let Some(text) = written {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use backing::Made;
 use backing::size::Size;
 use device::PortGroups;
-use disk::unit::Registry;
+use disk::unit::{DiskUnit, Registry};
 
 use crate::config::{Alua, Config, Lun};
 use crate::gateways::{Shared, SharedUnit};
@@ -168,6 +168,20 @@ impl Units {
         })?;
         let (target, lun) = (place.0.to_string(), Some(place.1));
         Some(UnitError { target, lun, reason: SANITIZED.to_owned(), in_use: false })
+    }
+
+    /// The disks that `next` replaces by ones with their write cache off. Initiators then take all
+    /// that was written before for durable.
+    pub fn leaving<'a>(
+        &'a self,
+        next: &'a Self,
+        fates: &'a HashMap<Place, Fate>,
+    ) -> impl Iterator<Item = (&'a Place, Arc<DiskUnit>)> {
+        let changed = fates.iter().filter(|(_, fate)| **fate == Fate::Changed);
+        changed.filter_map(move |(place, _)| {
+            let (old, new) = (self.open.get(place)?.disk()?, next.open.get(place)?.disk()?);
+            (!new.unit.options().write_cache).then(|| (place, old.unit.clone()))
+        })
     }
 
     /// The units of `config`: open ones continue, and the others are opened, in the configuration's
@@ -593,6 +607,23 @@ mod tests {
         assert!(moved.starts_with("rbd:p/a,ceph-conf=/a.conf is served as LUN 0"), "{moved}");
         // The new file may be of the same cluster.
         assert!(why(0, "rbd:p/a,ceph-conf=/b.conf").contains("opened anew"));
+    }
+
+    #[test]
+    fn a_disk_that_is_replaced_by_one_without_write_cache_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| format!("{},size=1M", dir.path().join(name).display());
+        let (cached, through) = (path("a"), path("b") + ",cache=writethrough");
+        let units = open(&config(&[(0, &cached), (1, &through), (2, "mem:1M")]));
+        let (cached, through) = (cached + ",product=Other", through + ",product=Other");
+        let after = config(&[(0, &cached), (1, &through), (2, "mem:1M")]);
+        let fates = units.fates(&after, false);
+        let next = units.next(&after, &fates).unwrap();
+        let leaving: Vec<_> = units.leaving(&next, &fates).collect();
+        let at = place("iqn.2026-01.org.example:t", 1);
+        assert_eq!(leaving.len(), 1);
+        assert_eq!(*leaving[0].0, at);
+        assert!(Arc::ptr_eq(&leaving[0].1, &units.open[&at].disk().unwrap().unit));
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub(super) mod flag {
     pub(crate) const WATCHED: u32 = 1 << 8;
     /// Different initiators have access to the unit, and at least one of them may write.
     pub const SHARED: u32 = 1 << 9;
+    /// Another unit, whose write cache is off, takes this one's place.
+    pub(crate) const LEAVING: u32 = 1 << 10;
+    /// WCE is one, or was: writes from then may need a flush.
+    pub(crate) const CACHED: u32 = 1 << 11;
 
     /// Any of these takes a READ off the fast path.
     pub(crate) const STOPS_READ: u32 = NO_MEDIUM | SANITIZING | SANITIZE_FAILED;

@@ -249,9 +249,25 @@ impl DiskUnit {
     /// # Errors
     /// The outcome of the flush that failed; the unit is reset.
     pub async fn reset_durably(&self, kind: ResetKind, by: Option<NexusId>) -> Result<(), Outcome> {
-        let was_write_through = self.write_through();
+        let was_off = self.is_cache_off();
         self.reset(kind, by);
-        self.settle_cache(was_write_through).await
+        self.settle_cache(was_off).await
+    }
+
+    /// Makes way for a successor whose write cache is off. From now on a write is on the medium
+    /// before its status, whatever WCE says. So are all earlier ones when this resolves.
+    /// [`Self::stay`] undoes it.
+    ///
+    /// # Errors
+    /// The outcome of the flush that failed.
+    pub async fn leave(&self) -> Result<(), Outcome> {
+        self.set_flag(flag::LEAVING, true);
+        if self.flags() & flag::CACHED == 0 { Ok(()) } else { self.flush_all().await }
+    }
+
+    /// There will be no successor: WCE counts again.
+    pub fn stay(&self) {
+        self.set_flag(flag::LEAVING, false);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -277,9 +293,15 @@ impl DiskUnit {
         self.set_flag(flag::SHARED, !self.options.read_only && self.nexuses.has_rivals());
     }
 
+    /// Whether WCE is zero.
+    fn is_cache_off(&self) -> bool {
+        self.flags() & flag::WRITE_THROUGH != 0
+    }
+
+    /// Whether writes are on the medium before their status.
     #[inline]
     fn write_through(&self) -> bool {
-        self.flags() & flag::WRITE_THROUGH != 0
+        self.flags() & (flag::WRITE_THROUGH | flag::LEAVING) != 0
     }
 
     /// Sends `data`, truncated to the allocation length, as the command's whole data-in.

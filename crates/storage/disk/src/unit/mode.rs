@@ -24,6 +24,9 @@ impl DiskUnit {
     /// Puts the current mode parameters into effect.
     pub(super) fn apply_modes(&self) {
         let state = self.state();
+        if state.modes.write_cache() {
+            self.set_flag(flag::CACHED, true);
+        }
         self.set_flag(flag::WRITE_THROUGH, !state.modes.write_cache());
         self.set_flag(flag::SOFTWARE_PROTECTED, state.modes.software_write_protect());
         self.set_flag(flag::DESCRIPTOR_SENSE, state.modes.descriptor_sense());
@@ -61,7 +64,7 @@ impl DiskUnit {
         let wanted = u64::from(cdb.parameter_len);
         let list = self.parameter_list(command, mover, wanted).await?;
         let medium = self.medium(&command.nexus);
-        let was_write_through = self.write_through();
+        let was_off = self.is_cache_off();
         let changed = {
             let mut state = self.state();
             let selected = state.modes.select(&cdb, &list, &medium)?;
@@ -74,18 +77,19 @@ impl DiskUnit {
         if changed {
             self.apply_modes();
         }
-        self.settle_cache(was_write_through).await?;
+        self.settle_cache(was_off).await?;
         Ok(Outcome::wrote(wanted))
     }
 
-    /// Flushes if the write cache was turned off since `was_write_through` was read. Writes
-    /// acknowledged while it was volatile must now be on the medium, and those at work that have not
-    /// seen the change.
-    pub(super) async fn settle_cache(&self, was_write_through: bool) -> Result<(), Outcome> {
-        if self.write_through() && !was_write_through {
-            drop(self.stripes.claim(0, u64::MAX).await);
-            self.flush(0).await?;
-        }
-        Ok(())
+    /// Flushes if the write cache was turned off since `was_off` was read.
+    pub(super) async fn settle_cache(&self, was_off: bool) -> Result<(), Outcome> {
+        if self.is_cache_off() && !was_off { self.flush_all().await } else { Ok(()) }
+    }
+
+    /// Flushes the writes that were acknowledged while the write cache was on, and those at work
+    /// that have not seen that it is off.
+    pub(super) async fn flush_all(&self) -> Result<(), Outcome> {
+        drop(self.stripes.claim(0, u64::MAX).await);
+        self.flush(0).await
     }
 }

@@ -89,6 +89,39 @@ fn a_reset_that_turns_the_cache_off_flushes_what_was_written_before() {
 }
 
 #[test]
+fn a_unit_that_makes_way_flushes_what_its_host_had_cached() {
+    let store = Watched::new();
+    let options = DiskOptions { write_cache: false, ..options() };
+    let it = Initiator::new(&disk_of(store.clone(), options), 1);
+    let counts = || (store.syncs.load(Ordering::Relaxed), store.durable.load(Ordering::Relaxed));
+    block_on(it.unit.leave()).unwrap();
+    assert_eq!(counts(), (0, 0), "it never had a cache");
+    it.unit.stay();
+    select(&it, CACHING, 0, 0x04, true).good();
+    it.write(0, &[1; 512]).good();
+    assert_eq!(counts(), (0, 0));
+    // A write that has begun before ends before the flush.
+    let begun = block_on(it.unit.stripes.claim(1 << 20, 512));
+    let unit = it.unit.clone();
+    let mut leaves = Box::pin(async move { unit.leave().await });
+    assert!(leaves.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(counts(), (0, 0));
+    drop(begun);
+    block_on(leaves).unwrap();
+    assert_eq!(counts(), (1, 0));
+    // WCE is still one, and a write does not stay in the cache.
+    assert_eq!(sense(&it).write_cache(), Some(true));
+    it.write(0, &[2; 512]).good();
+    assert_eq!(counts(), (1, 1));
+    select(&it, CACHING, 0, 0x04, false).good();
+    assert_eq!(counts(), (2, 1), "a host that turns it off now has its own flush");
+    select(&it, CACHING, 0, 0x04, true).good();
+    it.unit.stay();
+    it.write(0, &[3; 512]).good();
+    assert_eq!(counts(), (2, 1));
+}
+
+#[test]
 fn a_nexus_that_may_not_write_sees_a_write_protected_medium() {
     let unit = disk(options());
     let masked = Initiator::fresh(&unit, 1, true);
