@@ -379,6 +379,10 @@ impl BlockStore for FaultyStore {
         self.inner.refresh()
     }
 
+    fn limit(&self, bytes: Option<u64>) {
+        self.inner.limit(bytes);
+    }
+
     fn writable(&self) -> bool {
         self.inner.writable()
     }

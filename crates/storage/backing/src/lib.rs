@@ -136,6 +136,10 @@ pub trait BlockStore: Send + Sync + 'static {
         self.size()
     }
 
+    /// Shows no more than `bytes` bytes of the medium from now on, and refuses changes behind them
+    /// ([`StoreError::OutOfRange`]). `None` ends that. For a file that gets another length.
+    fn limit(&self, _bytes: Option<u64>) {}
+
     /// Whether the medium's file has no name any more: its data is lost when it is closed. A
     /// removed device reports errors itself; its name in /dev means nothing.
     fn is_removed(&self) -> bool {
@@ -267,6 +271,9 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     }
     fn refresh(&self) -> u64 {
         self.0.refresh()
+    }
+    fn limit(&self, bytes: Option<u64>) {
+        self.0.limit(bytes);
     }
     fn writable(&self) -> bool {
         false

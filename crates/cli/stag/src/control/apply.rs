@@ -20,7 +20,7 @@ use crate::exports;
 use crate::managed::{self, Document};
 use crate::out;
 use crate::supervisor::Supervisor;
-use crate::units::{Grown, Units};
+use crate::units::Units;
 use crate::{args, convert};
 
 pub const VERB: &str = "apply";
@@ -176,7 +176,8 @@ pub fn answer(
 /// between serves it from its next start on, though nobody was told that the change was made.
 ///
 /// # Errors
-/// It cannot be made; nothing has changed then.
+/// It cannot be made; nothing has changed then. [`Kind::Failed`]: it is in force, but a file could
+/// not be made shorter.
 pub fn apply(
     daemon: &Daemon,
     change: Change<'_>,
@@ -257,22 +258,24 @@ pub fn apply(
             return Err(take_back(what));
         }
     }
-    let grown = running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
+    let limit = |disk: Arc<DiskUnit>, bytes| {
+        daemon.core.hub().wait_for(move || async move { disk.limit(bytes).await })
+    };
+    let resizing = running.units.resize(&fates, force, limit);
+    let resizing = resizing.map_err(|error| take_back(error.to_string()))?;
     if let Some(text) = written {
         let kept = managed::path().and_then(|path| {
             earlier::keep(&path, now)?;
             managed::write(&path, &text).inspect_err(|_| earlier::restore(&path, now))
         });
-        kept.map_err(|error| {
-            grown.into_iter().for_each(Grown::undo);
-            take_back(error)
-        })?;
+        kept.map_err(take_back)?;
     }
     progress(json!({ "step": "changing what is served" }));
     let listened = daemon.core.listening_sockets();
     let applied = change.commit();
     Supervisor::find().follow(&listened, &daemon.core.listening_sockets());
     drop(listened);
+    let resized = resizing.finish();
     if let (Some(gateway), Some(shared)) = (daemon.gateways(), &units.shared) {
         shared.follow(gateway, &config);
     }
@@ -293,6 +296,7 @@ pub fn apply(
         generation,
         "a new configuration is in force"
     );
+    resized.map_err(|what| Fault::new(Kind::Failed, format!("the configuration is in force, but {what}")))?;
     Ok(Outcome {
         plan,
         applied: true,

@@ -6,13 +6,13 @@ mod objects;
 mod open;
 mod ports;
 mod prefault;
+mod resize;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use disk::unit::{DiskUnit, Registry};
 
 use crate::config::{Alua, Config, Lun};
 use crate::gateways::{Shared, SharedUnit};
-use crate::health;
 use crate::identity::{self, Carried, Choice};
 use crate::state::hex;
 use crate::unit::{Backing, Options, UnitSpec};
 
 pub use open::{OpenDisk, OpenKind, OpenUnit, Place, Unopened, name, place};
+pub use resize::Resizing;
 
 /// Why a unit stays as it is.
 const SANITIZED: &str = "it is being sanitized: change it when that has ended";
@@ -77,22 +77,6 @@ pub enum Fate {
     Opened,
     /// The change is impossible while the unit is served.
     Refused(String),
-}
-
-/// A file that has grown for a configuration, to be truncated again if that fails.
-pub struct Grown {
-    path: PathBuf,
-    before: u64,
-}
-
-impl Grown {
-    /// Restores its length.
-    pub fn undo(self) {
-        let file = OpenOptions::new().write(true).open(&self.path);
-        if let Err(error) = file.and_then(|file| file.set_len(self.before)) {
-            tracing::warn!(path = %self.path.display(), %error, "has grown and stays as it is");
-        }
-    }
 }
 
 impl Units {
@@ -160,11 +144,12 @@ impl Units {
         }
     }
 
-    /// A unit that would get a new one over its store, and is being sanitized since its fate was
-    /// decided.
+    /// A unit that would get a new one over its store, or another size, and is being sanitized since
+    /// its fate was decided.
     pub fn sanitized_since(&self, fates: &HashMap<Place, Fate>) -> Option<UnitError> {
         let (place, _) = fates.iter().find(|(place, fate)| {
-            **fate == Fate::Changed && self.open.get(*place).is_some_and(|open| open.is_sanitizing())
+            let is_changed = matches!(fate, Fate::Changed | Fate::Resized(_));
+            is_changed && self.open.get(*place).is_some_and(|open| open.is_sanitizing())
         })?;
         let (target, lun) = (place.0.to_string(), Some(place.1));
         Some(UnitError { target, lun, reason: SANITIZED.to_owned(), in_use: false })
@@ -289,34 +274,25 @@ impl Units {
         }
     }
 
-    /// Changes the length of units' files as `fates` demand. Returns those that have grown.
+    /// Begins to change the length of units' files as `fates` demand. See [`Resizing::begin`].
     ///
     /// # Errors
     /// The first file that cannot be changed; those before it have their old length again.
-    pub fn resize(&self, fates: &HashMap<Place, Fate>, force: bool) -> Result<Vec<Grown>, UnitError> {
-        let mut grown: Vec<Grown> = Vec::new();
+    pub fn resize(
+        &self,
+        fates: &HashMap<Place, Fate>,
+        force: bool,
+        limit: impl Fn(Arc<DiskUnit>, u64) -> io::Result<()>,
+    ) -> Result<Resizing, UnitError> {
+        let mut resizing = Resizing::default();
         for (place, fate) in fates {
             let (Fate::Resized(bytes), Some(open)) = (fate, self.open.get(place)) else { continue };
-            let Backing::Path(path) = &open.spec.backing else { continue };
-            // The file is smaller on purpose.
-            if let Some(health) = health::of(open) {
-                health.expect_size(*bytes);
-            }
-            match set_size(path, *bytes, force) {
-                Ok(None) => {}
-                Ok(Some(before)) => grown.push(Grown { path: path.clone(), before }),
-                Err(reason) => {
-                    grown.into_iter().for_each(Grown::undo);
-                    return Err(UnitError {
-                        target: place.0.to_string(),
-                        lun: Some(place.1),
-                        reason,
-                        in_use: false,
-                    });
-                }
-            }
+            let (Backing::Path(path), Some(disk)) = (&open.spec.backing, open.disk()) else { continue };
+            let fails =
+                |reason| UnitError { target: place.0.to_string(), lun: Some(place.1), reason, in_use: false };
+            resizing.begin(path, disk, *bytes, force, &limit).map_err(fails)?;
         }
-        Ok(grown)
+        Ok(resizing)
     }
 }
 
@@ -375,8 +351,9 @@ fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
         OpenKind::Shared(_) => shared_changed(&open.spec.options, &spec.options),
     };
     match fate {
-        // The new unit would take writes that the old one's sanitize then overwrites.
-        Fate::Changed if open.is_sanitizing() => Fate::Refused(SANITIZED.into()),
+        // The new unit would take writes that the old one's sanitize then overwrites. One that gets
+        // shorter would fail.
+        Fate::Changed | Fate::Resized(_) if open.is_sanitizing() => Fate::Refused(SANITIZED.into()),
         fate => fate,
     }
 }
@@ -448,25 +425,6 @@ fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -
     Fate::Changed
 }
 
-/// Sets the length of a file. Returns its old length if it has grown. A device keeps its size.
-fn set_size(path: &Path, bytes: u64, force: bool) -> Result<Option<u64>, String> {
-    let failed = |error: std::io::Error| format!("{} cannot be resized: {error}", path.display());
-    let about = std::fs::metadata(path).map_err(failed)?;
-    if about.file_type().is_block_device() {
-        return Ok(None);
-    }
-    if about.len() > bytes && !force {
-        return Err(format!(
-            "{} has {} and would lose data: --force does it",
-            path.display(),
-            Size(about.len())
-        ));
-    }
-    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-    file.set_len(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
-    Ok((about.len() < bytes).then_some(about.len()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -533,12 +491,38 @@ mod tests {
         let at = place("iqn.2026-01.org.example:t", 0);
         let fates = units.fates(&config(&[(0, &text("3M"))]), false);
         assert_eq!(fates[&at], Fate::Resized(3 << 20));
-        let grown = units.resize(&fates, false).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
-        grown.into_iter().for_each(Grown::undo);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20);
+        let limit = |disk: Arc<DiskUnit>, bytes| -> io::Result<()> {
+            let core = runtime::Runtime::new(runtime::Config::default())?;
+            core.block_on(async move { disk.limit(bytes).await });
+            Ok(())
+        };
+        let disk = units.open[&at].disk().unwrap().clone();
+        // The size of the file, and the one that an initiator sees.
+        let sizes = || {
+            disk.unit.revalidate();
+            (std::fs::metadata(&path).unwrap().len() >> 20, disk.opened.store.size() >> 20)
+        };
+        let grown = units.resize(&fates, false, limit).unwrap();
+        assert_eq!(sizes(), (3, 2), "whatever was written there could be cut off again");
+        drop(grown);
+        assert_eq!(sizes(), (2, 2));
+        units.resize(&fates, false, limit).unwrap().finish().unwrap();
+        assert_eq!(sizes(), (3, 3));
+
         assert!(matches!(units.fates(&config(&[(0, &text("1M"))]), false)[&at], Fate::Refused(_)));
-        assert_eq!(units.fates(&config(&[(0, &text("1M"))]), true)[&at], Fate::Resized(1 << 20));
+        let fates = units.fates(&config(&[(0, &text("1M"))]), true);
+        assert_eq!(fates[&at], Fate::Resized(1 << 20));
+        assert!(units.resize(&fates, false, limit).is_err());
+        let shrinking = units.resize(&fates, true, limit).unwrap();
+        assert_eq!(sizes(), (3, 1));
+        drop(shrinking);
+        assert_eq!(sizes(), (3, 3), "nothing is lost");
+        units.resize(&fates, true, limit).unwrap().finish().unwrap();
+        assert_eq!(sizes(), (1, 1));
+        // A command that was let in before.
+        let late = disk.opened.store.write(2 << 20, vec![1u8; 512].into(), false);
+        assert!(matches!(late, backing::Io::Ready(Some(Err(backing::StoreError::OutOfRange)))));
+        assert_eq!(sizes(), (1, 1));
     }
 
     #[test]

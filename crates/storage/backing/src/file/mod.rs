@@ -15,8 +15,8 @@ mod transfer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::{Buf, Chain, File, Local, Pooled, Shared};
 
@@ -57,6 +57,9 @@ struct Inner {
     memory_align: usize,
     /// In bytes, a multiple of the block size.
     size: AtomicU64,
+    /// The most of it that is shown, bytes. Held while the size is read, so that no older one
+    /// replaces a newer one.
+    limit: Mutex<u64>,
     group: Group,
     health: Arc<Health>,
     /// The medium turned out to have no call that writes zeros.
@@ -143,6 +146,7 @@ impl FileStore {
                 geometry: medium.geometry,
                 memory_align: medium.memory_align,
                 size: AtomicU64::new(size),
+                limit: Mutex::new(u64::MAX),
                 group: Group::new(true, health.clone(), obeys),
                 health,
                 no_zero_range: AtomicBool::new(false),
@@ -192,12 +196,15 @@ impl FileStore {
         Io::Running(Pooled::new(operation(self.inner.local())))
     }
 
-    /// Starts an operation that changes the medium.
-    fn change<F>(&self, operation: impl FnOnce(Local<Inner>) -> F) -> Io<()>
+    /// Starts an operation that changes `len` bytes of the medium at `at`.
+    fn change<F>(&self, at: u64, len: u64, operation: impl FnOnce(Local<Inner>) -> F) -> Io<()>
     where
         F: Future<Output = Result<(), StoreError>> + 'static,
     {
-        if self.inner.writable { self.run(operation) } else { Io::err(StoreError::ReadOnly) }
+        match self.inner.takes(at, len) {
+            Ok(()) => self.run(operation),
+            Err(error) => Io::err(error),
+        }
     }
 }
 
@@ -326,11 +333,30 @@ impl Inner {
         Ok(Extent { at, len: (hole - at).next_multiple_of(block).min(len), mapped: true })
     }
 
+    /// Whether a range may be changed. A write behind the end would make the file longer, and the
+    /// unit may have looked at the size before a limit was set.
+    #[inline]
+    fn takes(&self, at: u64, len: u64) -> Result<(), StoreError> {
+        if !self.writable {
+            return Err(StoreError::ReadOnly);
+        }
+        let size = self.size.load(Ordering::Acquire);
+        if at.checked_add(len).is_some_and(|end| end <= size) { Ok(()) } else { Err(StoreError::OutOfRange) }
+    }
+
     /// Reads the current size of the medium.
     fn size_now(&self) -> u64 {
-        let Ok(size) = self.data.size() else { return self.size.load(Ordering::Acquire) };
+        self.measure(&self.limit())
+    }
+
+    fn limit(&self) -> MutexGuard<'_, u64> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn measure(&self, limit: &MutexGuard<'_, u64>) -> u64 {
+        let known = self.size.load(Ordering::Acquire);
         let block = u64::from(self.block_size);
-        let size = size / block * block;
+        let size = self.data.size().unwrap_or(known).min(**limit) / block * block;
         let before = self.size.swap(size, Ordering::AcqRel);
         if before != size {
             tracing::warn!(path = %self.path.display(), before, size, "the medium's size changed");
@@ -348,6 +374,12 @@ impl BlockStore for FileStore {
 
     fn refresh(&self) -> u64 {
         self.inner.size_now()
+    }
+
+    fn limit(&self, bytes: Option<u64>) {
+        let mut limit = self.inner.limit();
+        *limit = bytes.unwrap_or(u64::MAX);
+        self.inner.measure(&limit);
     }
 
     fn is_removed(&self) -> bool {
@@ -397,8 +429,8 @@ impl BlockStore for FileStore {
 
     #[inline]
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
-        if !self.inner.writable {
-            return Io::err(StoreError::ReadOnly);
+        if let Err(error) = self.inner.takes(at, data.len() as u64) {
+            return Io::err(error);
         }
         match self.inner.write_at_once(at, data, durable) {
             Ok(result) if durable => Io::Ready(Some(result.and_then(|()| self.inner.still_there()))),
@@ -423,11 +455,11 @@ impl BlockStore for FileStore {
     }
 
     fn discard(&self, at: u64, len: u64) -> Io<()> {
-        self.change(|inner| async move { inner.punch_or_zero(at, len).await })
+        self.change(at, len, |inner| async move { inner.punch_or_zero(at, len).await })
     }
 
     fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
-        self.change(move |inner| async move {
+        self.change(at, len, move |inner| async move {
             if deallocate { inner.punch_or_zero(at, len).await } else { inner.zero(at, len).await }
         })
     }
@@ -443,7 +475,7 @@ impl BlockStore for FileStore {
         if self.inner.cache == CacheMode::Direct || self.inner.data.is_block_device() {
             return Io::err(StoreError::Unsupported);
         }
-        self.change(move |inner| async move { inner.copy_from(&from, from_at, at, len).await })
+        self.change(at, len, move |inner| async move { inner.copy_from(&from, from_at, at, len).await })
     }
 
     fn resources(&self) -> Option<Resources> {

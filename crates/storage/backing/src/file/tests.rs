@@ -244,6 +244,38 @@ fn growth_is_seen_and_a_file_that_shrank_is_out_of_range() {
     });
 }
 
+#[test]
+fn nothing_is_seen_or_changed_behind_a_limit() {
+    each_store(|store, path| {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        run(async move {
+            store.limit(Some((512 << 10) + 100));
+            assert_eq!((store.size(), store.refresh()), (512 << 10, 512 << 10));
+            for at in [512 << 10, (512 << 10) - 4096] {
+                let written = store.write(at, pattern(8192, 1).into(), false).await;
+                assert_eq!(written, Err(StoreError::OutOfRange));
+                assert_eq!(store.write_zeros(at, 8192, false).await, Err(StoreError::OutOfRange));
+                assert_eq!(store.discard(at, 8192).await, Err(StoreError::OutOfRange));
+            }
+            store.write((512 << 10) - 4096, pattern(4096, 1).into(), false).await.unwrap();
+            // A file that is longer meanwhile, and shorter.
+            for len in [2 << 20, 512 << 10] {
+                file.set_len(len).unwrap();
+                assert_eq!(store.refresh(), 512 << 10);
+            }
+            assert_eq!(
+                store.write(512 << 10, pattern(4096, 1).into(), true).await,
+                Err(StoreError::OutOfRange)
+            );
+            assert_eq!(file.metadata().unwrap().len(), 512 << 10);
+            file.set_len(1 << 20).unwrap();
+            store.limit(None);
+            assert_eq!(store.size(), 1 << 20);
+            store.write(512 << 10, pattern(4096, 1).into(), false).await.unwrap();
+        });
+    });
+}
+
 /// The data of a read for sending, as a socket would take it.
 async fn sent(store: &FileStore, at: u64, len: usize) -> Result<Vec<u8>, StoreError> {
     let chain = store.read_to_send(at, len).await?;

@@ -243,6 +243,15 @@ impl DiskUnit {
         self.check_capacity();
     }
 
+    /// Shows no more than `bytes` bytes of the medium from now on ([`BlockStore::limit`]). Once this
+    /// resolves, no command changes anything behind them.
+    pub async fn limit(&self, bytes: u64) {
+        self.store.limit(Some(bytes));
+        // A command that is at work may have been let in before.
+        drop(self.stripes.claim(0, u64::MAX).await);
+        self.check_capacity();
+    }
+
     /// [`LogicalUnit::reset`]. If it turns the write cache off, all acknowledged writes are on the
     /// medium afterwards.
     ///

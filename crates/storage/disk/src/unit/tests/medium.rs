@@ -41,6 +41,9 @@ impl BlockStore for Watched {
     fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
+    fn limit(&self, bytes: Option<u64>) {
+        self.size.store(bytes.unwrap_or(2 << 20), Ordering::Relaxed);
+    }
     fn geometry(&self) -> Geometry {
         self.memory.geometry()
     }
@@ -159,6 +162,22 @@ fn a_medium_that_grows_is_told_to_everybody_once() {
         it.run(&[0; 6]).good();
         it.read(4096, 1).good();
     }
+}
+
+#[test]
+fn no_command_changes_what_lies_behind_a_limit() {
+    let store = Watched::new();
+    let it = Initiator::new(&disk_of(store.clone(), options()), 1);
+    let begun = block_on(it.unit.stripes.claim((2 << 20) - 512, 512));
+    let unit = it.unit.clone();
+    let mut limited = Box::pin(async move { unit.limit(1 << 20).await });
+    assert!(limited.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    it.write(4095, &[1; 512]).refused(A::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
+    drop(begun);
+    block_on(limited);
+    it.run(&[0; 6]).fails(SenseKey::UnitAttention, A::CAPACITY_DATA_HAS_CHANGED);
+    it.read(2048, 1).refused(A::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
+    it.read(2047, 1).good();
 }
 
 #[test]
