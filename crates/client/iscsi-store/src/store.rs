@@ -115,6 +115,10 @@ impl BlockStore for IscsiStore {
         Io::running(Link::of(&self.common).extent(at, len))
     }
 
+    fn is_in_doubt(&self) -> bool {
+        self.common.remote.is_in_doubt()
+    }
+
     fn health(&self) -> Option<&Arc<Health>> {
         Some(self.common.remote.health())
     }

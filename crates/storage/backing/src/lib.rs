@@ -253,6 +253,12 @@ pub trait BlockStore: Send + Sync + 'static {
         None
     }
 
+    /// Whether a server may still carry out an operation that has ended as
+    /// [`StoreError::Unknown`], even once another process uses the medium.
+    fn is_in_doubt(&self) -> bool {
+        false
+    }
+
     /// The medium's health; `None` for a store that cannot fail.
     fn health(&self) -> Option<&Arc<Health>> {
         None

@@ -154,6 +154,10 @@ impl BlockStore for NbdStore {
         self.carry_out(move |link| link.extent(at, len))
     }
 
+    fn is_in_doubt(&self) -> bool {
+        self.common.remote.is_in_doubt()
+    }
+
     fn health(&self) -> Option<&Arc<Health>> {
         Some(self.common.remote.health())
     }

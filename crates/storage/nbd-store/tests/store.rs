@@ -135,6 +135,7 @@ fn nothing_is_sent_to_a_silent_server_until_it_answers_or_closes() {
         let (go, script) = first_write_waits(act);
         let server = Server::start(WRITE_COMMANDS | flags, true, script);
         let store = Arc::new(open(&server));
+        assert!(!store.is_in_doubt());
         let cores = Cores::start(2, Config::default()).unwrap();
         let late = store.clone();
         let late = cores.handles()[0].call(move || async move { late.write(512, data(3, 512), true).await });
@@ -148,6 +149,7 @@ fn nothing_is_sent_to_a_silent_server_until_it_answers_or_closes() {
         assert_eq!(run(other).unwrap(), (Err(StoreError::Unknown), Err(StoreError::Unknown)));
         assert_eq!(server.count(|request| request.kind == cmd::WRITE), 1);
         assert!(store.health().unwrap().look().problems.iter().any(|problem| problem.kind == Kind::Unusable));
+        assert!(store.is_in_doubt());
         go.send(()).unwrap();
         let again = store.clone();
         let again = cores.handles()[0].call(move || async move {
@@ -157,6 +159,7 @@ fn nothing_is_sent_to_a_silent_server_until_it_answers_or_closes() {
             again.read(512, 512).await.unwrap().to_vec()
         });
         assert_eq!(run(again).unwrap(), [5; 512]);
+        assert!(!store.is_in_doubt());
         assert!(store.health().unwrap().look().problems.is_empty());
         drop(store);
         cores.stop();

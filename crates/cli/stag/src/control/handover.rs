@@ -188,13 +188,7 @@ pub fn give(
     if let Some(what) = would_be_lost(&memory) {
         return refuse(out, Kind::Refused, what);
     }
-    // The new daemon could not open such a unit, nor this one again: all would wait for it in vain.
-    let sanitized = || {
-        let mut open = running.units.open.iter();
-        let ((iqn, lun), _) = open.find(|(_, unit)| unit.is_sanitizing())?;
-        Some(format!("{iqn} LUN {lun} is being sanitized: upgrade when that has ended"))
-    };
-    if let Some(what) = sanitized() {
+    if let Some(what) = hindered(&running.units) {
         return refuse(out, Kind::Refused, what);
     }
     if daemon.gateways().is_some() {
@@ -224,12 +218,17 @@ pub fn give(
             return refuse(out, Kind::Refused, what);
         }
     }
-    // One may have begun meanwhile.
-    if let Some(what) = sanitized() {
+    // A sanitize may have begun meanwhile.
+    if let Some(what) = hindered(&running.units) {
         return refuse(out, Kind::Refused, what);
     }
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
     daemon.core.pause(DRAIN);
+    if let Some(what) = unanswered(daemon, &running.units) {
+        tracing::error!("no takeover: {what}");
+        serve_again(daemon, &running.config, &running.units, &running.trees);
+        return refuse(out, Kind::Refused, what);
+    }
     let mut state = state(daemon, &running.units);
     let healths = health::watched(&running.units);
     let units: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
@@ -288,6 +287,50 @@ pub fn give(
     Ok(false)
 }
 
+/// Why no other daemon can open the units now.
+fn hindered(units: &Units) -> Option<String> {
+    let sanitized = units.open.iter().find(|(_, unit)| unit.is_sanitizing());
+    if let Some(((iqn, lun), _)) = sanitized {
+        // Neither the new daemon nor this one could open it: all would wait for it in vain.
+        return Some(format!("{iqn} LUN {lun} is being sanitized: upgrade when that has ended"));
+    }
+    in_doubt(units)
+}
+
+/// A unit whose server may still carry out a request of this daemon, after newer ones of the next.
+fn in_doubt(units: &Units) -> Option<String> {
+    let ((iqn, lun), unit) = units.open.iter().find(|(_, unit)| unit.is_in_doubt())?;
+    let path = &unit.spec.backing;
+    Some(format!(
+        "{iqn} LUN {lun}: the server of {path} has not answered a request, and may still carry it out: upgrade \
+         when the unit is served again (`stag status`), or take it out first"
+    ))
+}
+
+/// Waits until no command is at work that a unit's server could still have to answer, if there is
+/// such a unit. Returns why it could not. For a server that is paused.
+fn unanswered(daemon: &Daemon, units: &Units) -> Option<String> {
+    let deadline = Instant::now() + CLOSE;
+    let is_far = |backing: &Backing| matches!(backing, Backing::Nbd(_) | Backing::Iscsi(_));
+    let far = units.open.values().find(|unit| is_far(&unit.spec.backing))?;
+    loop {
+        let what = in_doubt(units).or_else(|| {
+            let path = &far.spec.backing;
+            let at_work = !daemon.server.sessions().is_empty();
+            at_work.then(|| {
+                format!(
+                    "commands to units have not ended in {} s, and the server of {path} may still carry one out",
+                    CLOSE.as_secs()
+                )
+            })
+        })?;
+        if Instant::now() >= deadline {
+            return Some(what);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Tells the service manager that the process at the other end is the service's main one from now
 /// on.
 fn name_main_process(stream: &UnixStream) {
@@ -312,18 +355,23 @@ fn resume(daemon: &Daemon, config: Config, parts: Parts, state: &State, kept: &T
         tracing::error!(%error, "cannot be exported again");
         Trees::default()
     });
+    serve_again(daemon, &config, &units, &trees);
+    restore_access(state, &daemon.server);
+    daemon.set_running(Running { config, units, trees, parts });
+}
+
+/// Ends the pause.
+fn serve_again(daemon: &Daemon, config: &Config, units: &Units, trees: &Trees) {
     // iSCSI and NFS continue independently: if one fails, the other still serves.
     let mut change = daemon.core.change();
-    if let Err(error) = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units)) {
+    if let Err(error) = daemon.server.prepare(&mut change, convert::iscsi_config(config, units)) {
         tracing::error!(%error, "cannot go on");
     }
-    let nfs = exports::nfs_config(&config, &trees).map_err(io::Error::other);
+    let nfs = exports::nfs_config(config, trees).map_err(io::Error::other);
     if let Err(error) = nfs.and_then(|nfs| daemon.files.prepare(&mut change, nfs)) {
         tracing::error!(%error, "NFS cannot go on");
     }
     change.commit();
-    restore_access(state, &daemon.server);
-    daemon.set_running(Running { config, units, trees, parts });
 }
 
 fn nexuses(kind: &OpenKind) -> &Nexuses {

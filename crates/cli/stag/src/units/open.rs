@@ -87,6 +87,11 @@ impl OpenUnit {
         self.disk().is_some_and(|disk| disk.unit.is_sanitizing())
     }
 
+    /// Whether its server may still carry out an operation that has ended here.
+    pub fn is_in_doubt(&self) -> bool {
+        self.disk().is_some_and(|disk| disk.opened.store.is_in_doubt())
+    }
+
     /// Its NAA designator.
     pub fn naa(&self) -> &[u8] {
         match &self.kind {

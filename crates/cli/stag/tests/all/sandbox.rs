@@ -5,8 +5,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use scsi::cdb::build::{self, Flags};
+
+use crate::support::client::{CHECK_CONDITION, Client, GOOD};
 use crate::support::command::{
     STAG, Server, fails, free_portal, path, reads_and_writes, said, stag, wait_until,
 };
@@ -211,6 +216,48 @@ fn a_daemon_that_answers_nonsense_is_not_taken_for_dead() {
         old.join().unwrap();
         assert!(told.contains("does not answer as it should"), "{answer}: {told}");
     }
+}
+
+/// Such a request could follow newer ones of the new daemon.
+#[test]
+fn a_takeover_is_refused_while_an_nbd_server_may_carry_out_an_old_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = path(dir.path(), "control.sock");
+    let (go, gone) = channel::<()>();
+    let gone = Mutex::new(Some(gone));
+    // The first write waits.
+    let export = nbd::Server::start(nbd::WRITE_COMMANDS, true, move |request| {
+        let waits = if request.kind == nbd::cmd::WRITE { gone.lock().unwrap().take() } else { None };
+        waits.into_iter().for_each(|gone| gone.recv().unwrap());
+        nbd::Act::Answer
+    });
+    let (portal, unit) = (free_portal(), format!("{},op-timeout=3", export.uri()));
+    let args = ["--listen", &portal, "--control", &socket, &unit];
+    let old = Server::start(&args, 1);
+    let target = old.iscsi(0).split('/').nth(3).unwrap().to_owned();
+    let login = || Client::login(portal.parse().unwrap(), &target, "iqn.2026-01.test.stag:writer").unwrap();
+    let cdb = build::write(0, 1, Flags::default());
+    let mut client = login();
+    client.run(&build::test_unit_ready(), None, None).unwrap();
+    client.submit(&cdb, Some(vec![1; 512]), None);
+    client.send().unwrap();
+    wait_until("the server has the write", || export.count(|request| request.kind == nbd::cmd::WRITE) > 0);
+    let takeover = [&["serve", "--takeover"], &args[..]].concat();
+    // The first one finds the write at work, and the second one that it has ended as unknown.
+    for _ in 0..2 {
+        let told = fails(&takeover, 4);
+        assert!(told.contains("has not answered a request, and may still carry it out"), "{told}");
+        let refused = login().run(&cdb, Some(vec![2; 512]), None).unwrap();
+        assert_eq!(refused.status, CHECK_CONDITION, "the old daemon goes on");
+    }
+    go.send(()).unwrap();
+    let mut client = login();
+    while client.run(&cdb, Some(vec![3; 512]), None).unwrap().status != GOOD {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let new = Server::start(&[&args[..], &["--takeover"]].concat(), 1);
+    assert_eq!(old.ended(), Some(0));
+    said(&["info", new.iscsi(0)]);
 }
 
 /// A moment of a takeover at which the old daemon is killed.
