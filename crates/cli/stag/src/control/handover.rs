@@ -218,13 +218,14 @@ pub fn give(
             return refuse(out, Kind::Refused, what);
         }
     }
-    // A sanitize may have begun meanwhile.
     if let Some(what) = hindered(&running.units) {
         return refuse(out, Kind::Refused, what);
     }
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
     daemon.core.pause(DRAIN);
-    if let Some(what) = unanswered(daemon, &running.units) {
+    let unanswered = unanswered(daemon, &running.units);
+    // A sanitize may have begun last of all.
+    if let Some(what) = unanswered.or_else(|| sanitized(&running.units)) {
         tracing::error!("no takeover: {what}");
         serve_again(daemon, &running.config, &running.units, &running.trees);
         return refuse(out, Kind::Refused, what);
@@ -289,12 +290,13 @@ pub fn give(
 
 /// Why no other daemon can open the units now.
 fn hindered(units: &Units) -> Option<String> {
-    let sanitized = units.open.iter().find(|(_, unit)| unit.is_sanitizing());
-    if let Some(((iqn, lun), _)) = sanitized {
-        // Neither the new daemon nor this one could open it: all would wait for it in vain.
-        return Some(format!("{iqn} LUN {lun} is being sanitized: upgrade when that has ended"));
-    }
-    in_doubt(units)
+    sanitized(units).or_else(|| in_doubt(units))
+}
+
+/// A unit that neither the new daemon could open, nor this one again: all would wait for it in vain.
+fn sanitized(units: &Units) -> Option<String> {
+    let ((iqn, lun), _) = units.open.iter().find(|(_, unit)| unit.is_sanitizing())?;
+    Some(format!("{iqn} LUN {lun} is being sanitized: upgrade when that has ended"))
 }
 
 /// A unit whose server may still carry out a request of this daemon, after newer ones of the next.
