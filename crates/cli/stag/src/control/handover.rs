@@ -97,6 +97,10 @@ pub struct State {
     /// Failed flushes that were not acknowledged, by the paths of their media.
     #[serde(default)]
     flush_failed: HashMap<String, CarriedMark>,
+    /// Units whose sanitize has failed, by their designators in hexadecimal, and whether EXIT
+    /// FAILURE MODE is allowed. A record may have no place.
+    #[serde(default)]
+    sanitize_failed: HashMap<String, bool>,
     /// Length of the state of NFS clients that follows this line, bytes.
     #[serde(default)]
     nfs: u64,
@@ -391,6 +395,8 @@ fn state(daemon: &Daemon, units: &Units) -> State {
         .open
         .values()
         .filter_map(|unit| Some((hex(unit.naa()), nexuses(&unit.kind).hand_over()?.into())));
+    let failed =
+        units.open.values().filter_map(|unit| Some((hex(unit.naa()), unit.disk()?.unit.failed_sanitize()?)));
     let groups = |name: &String| {
         let groups = daemon.server.port_groups(name)?;
         Some(groups.groups().into_iter().map(|group| (group.id, group.state.name().to_owned())).collect())
@@ -400,16 +406,20 @@ fn state(daemon: &Daemon, units: &Units) -> State {
         reservations: reservations.collect(),
         access: targets.filter_map(|name| Some((name.clone(), groups(&name)?))).collect(),
         flush_failed: HashMap::new(),
+        sanitize_failed: failed.collect(),
         nfs: 0,
         memory: false,
     }
 }
 
-/// Restores the reservations and failed flushes of another daemon, before initiators reach the
-/// units.
+/// Restores the reservations, failed flushes and failed sanitizes of another daemon, before
+/// initiators reach the units.
 pub fn restore_units(state: &State, units: &Units) {
     health::restore_marks(&state.flush_failed, units);
     for unit in units.open.values() {
+        if let (Some(disk), Some(may_exit)) = (unit.disk(), state.sanitize_failed.get(&hex(unit.naa()))) {
+            disk.unit.fail_sanitize(*may_exit);
+        }
         let Some(kept) = state.reservations.get(&hex(unit.naa())) else { continue };
         let taken = nexuses(&unit.kind).take_over(&kept.clone().into());
         if let Err(error) = taken {

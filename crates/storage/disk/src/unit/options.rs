@@ -26,8 +26,8 @@ pub struct DiskOptions {
     pub identity: Identity,
     /// Storage for APTPL state; without it APTPL=1 is rejected.
     pub persist: Option<Arc<dyn Persist>>,
-    /// Storage for the record of a sanitize. Without it one that failed, or that the daemon's end
-    /// cut off, is forgotten.
+    /// Storage for the record of a sanitize. Without it one that the daemon's end cut off is
+    /// forgotten, and one that failed, unless the next daemon is told.
     pub sanitize_record: Option<Arc<dyn Persist>>,
     /// Maximum rate of SANITIZE in bytes per second, so that it does not starve the daemon's other
     /// work. `None` for no limit.

@@ -79,6 +79,18 @@ impl DiskUnit {
         self.flags() & flag::SANITIZING != 0
     }
 
+    /// Whether EXIT FAILURE MODE is allowed after a sanitize that has failed; `None` if none has.
+    pub fn failed_sanitize(&self) -> Option<bool> {
+        let failed = self.flags() & flag::SANITIZE_FAILED != 0;
+        failed.then(|| self.state().sanitizing.allow_exit)
+    }
+
+    /// A sanitize has failed in another process, which had this medium before.
+    pub fn fail_sanitize(&self, may_exit: bool) {
+        self.state().sanitizing.allow_exit = may_exit;
+        self.set_flag(flag::SANITIZE_FAILED, true);
+    }
+
     /// PROGRESS INDICATION: progress in 65536ths.
     pub(super) fn sanitize_progress(&self) -> u16 {
         u16::try_from(self.sanitize_done.load(Ordering::Relaxed)).unwrap_or(u16::MAX)

@@ -29,6 +29,11 @@ impl Watched {
         })
     }
 
+    /// What all operations end with from now on.
+    pub fn fail(&self, error: Option<StoreError>) {
+        *self.fails.lock().unwrap() = error;
+    }
+
     fn io<T>(&self, io: impl FnOnce() -> Io<T>) -> Io<T> {
         match *self.fails.lock().unwrap() {
             Some(error) => Io::err(error),

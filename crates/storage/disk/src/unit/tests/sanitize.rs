@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use backing::StoreError;
 use runtime::Pooled;
 use scsi::AdditionalSense as A;
 
@@ -164,6 +165,31 @@ fn a_sanitize_that_a_crash_cut_off_has_failed_at_the_next_start() {
         }
         it.read(0, 1).good();
         Initiator::new(&open(), 1).read(0, 1).good();
+    }
+}
+
+#[test]
+fn a_failed_sanitize_without_a_record_is_told_to_the_next_process() {
+    for may_exit in [false, true] {
+        let (mut cdb, list) = overwrite(1, &[0x55; 4]);
+        cdb[1] |= if may_exit { 0x20 } else { 0 };
+        let store = Watched::new();
+        let it = Initiator::new(&disk_of(store.clone(), options()), 1);
+        assert_eq!(it.unit.failed_sanitize(), None);
+        store.fail(Some(StoreError::Io(5)));
+        it.run_out(&cdb, &list).fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+        let told = it.unit.failed_sanitize();
+        assert_eq!(told, Some(may_exit));
+        store.fail(None);
+        let next = Initiator::new(&disk_of(store, options()), 1);
+        next.read(0, 1).good();
+        next.unit.fail_sanitize(told.unwrap());
+        next.read(0, 1).fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED);
+        let exit = next.run(&[0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0]);
+        match may_exit {
+            true => drop(exit.good()),
+            false => exit.fails(SenseKey::MediumError, A::SANITIZE_COMMAND_FAILED),
+        }
     }
 }
 
