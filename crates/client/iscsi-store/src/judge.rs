@@ -49,7 +49,19 @@ pub(crate) fn judge(status: u8, sense: Option<&Sense>) -> Verdict {
 fn judge_sense(sense: &Sense) -> Verdict {
     let AdditionalSense { asc, ascq } = sense.additional;
     match sense.key {
-        SenseKey::MediumError | SenseKey::HardwareError if sense.deferred => Verdict::EarlierFailed,
+        // A deferred error tells of an earlier command. This one did not run (SPC-4).
+        SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed if sense.deferred => {
+            Verdict::Again
+        }
+        SenseKey::MediumError
+        | SenseKey::HardwareError
+        | SenseKey::DataProtect
+        | SenseKey::AbortedCommand
+        | SenseKey::VolumeOverflow
+            if sense.deferred =>
+        {
+            Verdict::EarlierFailed
+        }
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Good,
         SenseKey::UnitAttention => Verdict::Attention(attention(sense.additional)),
         // LOGICAL UNIT NOT READY: it becomes ready, or its path does.
@@ -124,8 +136,21 @@ mod tests {
 
     #[test]
     fn a_deferred_error_is_of_an_earlier_change() {
-        let sense =
-            Sense { deferred: true, ..Sense::new(SenseKey::MediumError, AdditionalSense::WRITE_ERROR) };
-        assert_eq!(judge(0x02, Some(&sense)), Verdict::EarlierFailed);
+        let deferred = |key, asc, ascq| {
+            let sense = Sense::new(key, AdditionalSense::new(asc, ascq));
+            judge(0x02, Some(&Sense { deferred: true, ..sense }))
+        };
+        for (key, asc, ascq) in [
+            (SenseKey::MediumError, 0x0c, 0),
+            (SenseKey::HardwareError, 0x44, 0),
+            (SenseKey::DataProtect, 0x27, 7),
+            (SenseKey::AbortedCommand, 0, 0),
+        ] {
+            assert_eq!(deferred(key, asc, ascq), Verdict::EarlierFailed, "{key}");
+        }
+        // All is well with the earlier one, and this one did not run.
+        for key in [SenseKey::NoSense, SenseKey::RecoveredError, SenseKey::Completed] {
+            assert_eq!(deferred(key, 0x17, 1), Verdict::Again, "{key}");
+        }
     }
 }

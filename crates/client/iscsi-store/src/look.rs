@@ -141,8 +141,8 @@ async fn ready(unit: &Unit, heard: &mut Vec<Attention>) -> Result<(), OpenError>
             Verdict::Good => return Ok(()),
             Verdict::Attention(attention) if heard.len() < MAX_ATTENTIONS => heard.push(attention),
             Verdict::Failed(error) => return Err(OpenError::NotReady(error)),
-            Verdict::EarlierFailed => heard.push(Attention::Reset),
-            Verdict::Attention(_) | Verdict::Again | Verdict::Busy => {
+            Verdict::EarlierFailed if heard.len() < MAX_ATTENTIONS => heard.push(Attention::Reset),
+            Verdict::EarlierFailed | Verdict::Attention(_) | Verdict::Again | Verdict::Busy => {
                 busy += 1;
                 if busy > READY.0 {
                     return Err(OpenError::NotReady(StoreError::Unknown));
