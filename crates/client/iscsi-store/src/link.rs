@@ -63,7 +63,7 @@ pub(crate) enum Effect {
     None,
     /// The change is durable, or its caller sees to that.
     Durable,
-    /// The change may be in the cache only.
+    /// The change may be in the cache only, if there is one.
     Cached,
     /// What was in the cache before is durable.
     Flush,
@@ -186,6 +186,16 @@ impl Link {
 
     /// Carries out a command within the time that an operation may take.
     pub(crate) async fn ask(&self, command: Command, effect: Effect) -> Result<Response, StoreError> {
+        Ok(self.ask_by(|_| command.clone(), effect).await?.0)
+    }
+
+    /// [`Self::ask`] with a command that depends on the session: the far unit may have another cache
+    /// mode at the next one. Also returns the session that carried it out.
+    pub(crate) async fn ask_by(
+        &self,
+        make: impl Fn(&Serving) -> Command,
+        effect: Effect,
+    ) -> Result<(Response, Rc<Serving>), StoreError> {
         let deadline = self.deadline();
         let (mut attempts, mut tries) = (0, 0);
         // A session that was lost with this change, and whose reinstatement is not known yet.
@@ -202,6 +212,7 @@ impl Link {
             };
             in_doubt = None;
             let covered = self.share.changes.to_flush();
+            let command = make(&serving);
             let Some(started) = before(deadline, serving.session().start(command.clone())).await else {
                 return Err(StoreError::Unknown);
             };
@@ -248,11 +259,11 @@ impl Link {
             match (verdict, outcome) {
                 (Verdict::Good, Ok(response)) => {
                     match effect {
-                        Effect::Cached => self.share.changes.changed(),
+                        Effect::Cached if serving.far.write_cache => self.share.changes.changed(),
                         Effect::Flush => self.share.changes.has_flushed(covered),
-                        Effect::None | Effect::Durable => {}
+                        Effect::None | Effect::Durable | Effect::Cached => {}
                     }
-                    return Ok(response);
+                    return Ok((response, serving));
                 }
                 (Verdict::Attention(attention), _) => self.heed(&serving, attention).await,
                 (Verdict::EarlierFailed, _) => self.common.remote.flush_failed(libc::EIO).await,

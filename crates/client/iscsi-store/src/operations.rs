@@ -42,8 +42,7 @@ impl Link {
         for _ in 0..ATTEMPTS {
             let serving = self.serving().await?;
             let resets = self.resets();
-            self.send(&serving, at, data.clone(), durable).await?;
-            if !durable || !serving.far.write_cache || serving.far.fua {
+            if !self.send(&serving, at, data.clone(), durable).await? {
                 return Ok(());
             }
             self.clone().flush().await?;
@@ -54,28 +53,33 @@ impl Link {
         Err(StoreError::Unknown)
     }
 
+    /// Returns whether a durable write is in the cache only.
     async fn send(
         &self,
         serving: &Rc<Serving>,
         at: u64,
         mut data: Chain,
         durable: bool,
-    ) -> Result<(), StoreError> {
-        let (block, far) = (serving.far.block(), &serving.far);
-        let flags = if durable && far.write_cache && far.fua { Flags::FUA } else { Flags::default() };
-        let effect = if far.write_cache && !durable { Effect::Cached } else { Effect::Durable };
-        let mut lba = at / block;
+    ) -> Result<bool, StoreError> {
+        let block = serving.far.block();
+        let effect = if durable { Effect::Durable } else { Effect::Cached };
+        let (mut lba, mut is_cached) = (at / block, false);
         while !data.is_empty() {
-            let blocks = (data.len() as u64 / block).min(far.max_transfer.into());
+            let blocks = (data.len() as u64 / block).min(serving.far.max_transfer.into());
             let piece = data.split_to((blocks * block) as usize);
             if piece.is_empty() {
                 return Err(StoreError::Io(libc::EINVAL));
             }
-            let cdb = build::write(lba, blocks as u32, flags);
-            self.ask(serving.command(&cdb).writing(piece), effect).await?;
+            let write = |by: &Serving| {
+                let fua = durable && by.far.write_cache && by.far.fua;
+                let flags = if fua { Flags::FUA } else { Flags::default() };
+                by.command(&build::write(lba, blocks as u32, flags)).writing(piece.clone())
+            };
+            let (_, by) = self.ask_by(write, effect).await?;
+            is_cached |= durable && by.far.write_cache && !by.far.fua;
             lba += blocks;
         }
-        Ok(())
+        Ok(is_cached)
     }
 
     /// Flushes the far cache, and vouches for the changes of this link.
@@ -128,7 +132,7 @@ impl Link {
     ) -> Result<(), StoreError> {
         let serving = self.serving().await?;
         let (block, far) = (serving.far.block(), &serving.far);
-        let effect = if far.write_cache { Effect::Cached } else { Effect::Durable };
+        let effect = Effect::Cached;
         let unmap = deallocate && far.zeros_may_be_holes();
         let said = far.limits.map_or(0, |limits| limits.max_write_same);
         let most = (ZEROS_AT_ONCE / block).min(if said == 0 { u64::MAX } else { said });

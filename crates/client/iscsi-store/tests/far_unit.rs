@@ -10,8 +10,12 @@ use backing::health::Kind;
 use backing::{BlockStore, Extent, StoreError};
 use disk::unit::DiskOptions;
 use far::{Far, Medium, SIZE};
+use iscsi_client::{Options, Session, Unit};
 use iscsi_store::{IscsiStore, OpenError, Provider, Source};
 use runtime::{Buf, Chain, Config, Cores, Runtime};
+use scsi::cdb::PageControl;
+use scsi::cdb::build;
+use scsi::mode::{CACHING, ModeData, select_list};
 
 fn source(url: &str) -> Source {
     Source {
@@ -124,6 +128,39 @@ fn durable_writes_leave_nothing_to_lose() {
         store.write(0, data(3, 512), true).await.unwrap();
         far.wire.cut();
         assert_eq!(store.sync().await, Ok(()));
+    });
+}
+
+/// Sets or clears WCE, as another initiator.
+async fn set_write_cache(url: &str, on: bool) {
+    let options = Options { initiator: "iqn.2026-01.org.example:other".into(), ..Options::default() };
+    let session = Session::connect(&url.parse().unwrap(), options).await.unwrap();
+    let unit = Unit::new(&session, 0).unwrap();
+    let cdb = build::mode_sense6(PageControl::Current, CACHING, 0, true, 192);
+    let data = unit.read_data(&cdb, 192).await.unwrap();
+    let mut values = ModeData::parse(&data, false).unwrap().page(CACHING, 0).unwrap().to_vec();
+    values[0] = values[0] & !0x04 | if on { 0x04 } else { 0 };
+    let list = select_list(CACHING, &values, false);
+    let cdb = build::mode_select6(false, list.len() as u8);
+    let selected = unit.scsi_command(&cdb, Some(Buf::from(list).into()), None).await.unwrap();
+    assert_eq!(selected.status, 0);
+    session.close().await.unwrap();
+}
+
+#[test]
+fn a_durable_write_stays_one_when_the_far_cache_is_turned_on() {
+    let far = Far::start(Medium::new(), DiskOptions { write_cache: false, ..DiskOptions::default() });
+    let store = IscsiStore::open(patient(&far.wired())).unwrap();
+    run(async {
+        store.write(0, data(1, 512), true).await.unwrap();
+        set_write_cache(&far.direct("iscsi"), true).await;
+        // Its unit attention ends the session, and the next one sends it.
+        store.write(0, data(2, 512), true).await.unwrap();
+        assert_eq!((far.medium.written().last(), far.medium.is_durable()), (Some(&2), true));
+        store.write(0, data(3, 512), false).await.unwrap();
+        assert!(!far.medium.is_durable());
+        far.wire.cut();
+        assert_eq!(store.sync().await, Err(StoreError::Io(libc::EIO)), "it may be lost");
     });
 }
 

@@ -117,6 +117,8 @@ struct Inner {
     is_armed: AtomicBool,
     is_held: AtomicBool,
     syncs: AtomicUsize,
+    /// The last write had to be durable.
+    is_durable: AtomicBool,
     written: Mutex<Vec<u8>>,
 }
 
@@ -128,6 +130,7 @@ impl Medium {
             is_armed: AtomicBool::new(false),
             is_held: AtomicBool::new(false),
             syncs: AtomicUsize::new(0),
+            is_durable: AtomicBool::new(false),
             written: Mutex::default(),
         })))
     }
@@ -148,6 +151,11 @@ impl Medium {
 
     pub fn syncs(&self) -> usize {
         self.0.syncs.load(Ordering::SeqCst)
+    }
+
+    /// Whether the last write had to be durable.
+    pub fn is_durable(&self) -> bool {
+        self.0.is_durable.load(Ordering::SeqCst)
     }
 
     /// The first byte of each write, in the order in which they reached the medium.
@@ -184,6 +192,7 @@ impl BlockStore for Medium {
             while is_first && inner.is_held.load(Ordering::SeqCst) {
                 runtime::sleep(Duration::from_millis(2)).await;
             }
+            inner.is_durable.store(durable, Ordering::SeqCst);
             inner.written.lock().unwrap().extend(data.to_vec().first());
             inner.memory.write(at, data, durable).await
         })
