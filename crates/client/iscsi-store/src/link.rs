@@ -189,8 +189,8 @@ impl Link {
         Ok(self.ask_by(|_| command.clone(), effect).await?.0)
     }
 
-    /// [`Self::ask`] with a command that depends on the session: the far unit may have another cache
-    /// mode at the next one. Also returns the session that carried it out.
+    /// [`Self::ask`] with a command that depends on the session: the far unit may have another
+    /// cache mode at the next one. Also returns the session that carried it out.
     pub(crate) async fn ask_by(
         &self,
         make: impl Fn(&Serving) -> Command,

@@ -297,7 +297,8 @@ fn hindered(units: &Units) -> Option<String> {
     sanitized(units).or_else(|| in_doubt(units))
 }
 
-/// A unit that neither the new daemon could open, nor this one again: all would wait for it in vain.
+/// A unit that neither the new daemon could open, nor this one again. All would wait for it in
+/// vain.
 fn sanitized(units: &Units) -> Option<String> {
     let ((iqn, lun), _) = units.open.iter().find(|(_, unit)| unit.is_sanitizing())?;
     Some(format!("{iqn} LUN {lun} is being sanitized: upgrade when that has ended"))

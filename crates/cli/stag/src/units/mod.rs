@@ -144,8 +144,8 @@ impl Units {
         }
     }
 
-    /// A unit that would get a new one over its store, or another size, and is being sanitized since
-    /// its fate was decided.
+    /// A unit that would get a new one over its store, or another size, and is being sanitized
+    /// since its fate was decided.
     pub fn sanitized_since(&self, fates: &HashMap<Place, Fate>) -> Option<UnitError> {
         let (place, _) = fates.iter().find(|(place, fate)| {
             let is_changed = matches!(fate, Fate::Changed | Fate::Resized(_));

@@ -243,8 +243,8 @@ impl DiskUnit {
         self.check_capacity();
     }
 
-    /// Shows no more than `bytes` bytes of the medium from now on ([`BlockStore::limit`]). Once this
-    /// resolves, no command changes anything behind them.
+    /// Shows no more than `bytes` bytes of the medium from now on ([`BlockStore::limit`]). Once
+    /// this resolves, no command changes anything behind them.
     pub async fn limit(&self, bytes: u64) {
         self.store.limit(Some(bytes));
         // A command that is at work may have been let in before.
