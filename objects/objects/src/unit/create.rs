@@ -4,6 +4,9 @@
 //! The new objects and the attributes that the command sets of them are one change, so that a
 //! creation whose attributes cannot be set leaves nothing behind.
 
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, PoisonError};
+
 use osd::cdb::RemoveScope;
 use osd::ids::FIRST_ID;
 use osd::sense::function;
@@ -43,6 +46,7 @@ pub(super) async fn create(
     let last = plan.await?.id;
     let first = last.object - (count - 1);
     unit.check_objects(partition, count)?;
+    task.begin_creation(partition, first..=last.object);
     let mut done = Vec::new();
     let mut result = create_all(task, partition, first..=last.object, &mut done).await;
     let mut undone = result.is_err();
@@ -189,11 +193,46 @@ pub(super) async fn remove_partition(
     .await
 }
 
+/// Ids that are this far apart share an entry of [`CreationTimes`].
+const APART: usize = 4096;
+
+/// The next times of creation that ids may get. No two objects of one id have the same time while
+/// the unit runs, though both were created within a millisecond: commands and capabilities tell
+/// them apart by it.
+pub(super) struct CreationTimes(Mutex<Box<[u64]>>);
+
+impl Default for CreationTimes {
+    fn default() -> Self {
+        Self(Mutex::new([0; APART].into()))
+    }
+}
+
+impl CreationTimes {
+    /// A time of creation for the objects `ids` of a partition, milliseconds since 1970: `now`, or
+    /// the first one after it that none of these ids has had.
+    fn take(&self, now: u64, partition: u64, ids: RangeInclusive<u64>) -> u64 {
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = (partition.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).wrapping_add(*ids.start());
+        let count = ids.end().saturating_sub(*ids.start()).min(APART as u64 - 1);
+        // Neighbours have entries of their own, so that many creations do not run ahead of the clock.
+        let entries = (0..=count).map(|n| (first.wrapping_add(n) % APART as u64) as usize);
+        let time = entries.clone().map(|at| next[at]).fold(now, u64::max);
+        entries.for_each(|at| next[at] = time.saturating_add(1));
+        time
+    }
+}
+
 impl Task<'_> {
+    /// Takes the time of creation of the objects `ids` of `partition`, or of the partition itself
+    /// for 0: the command is about to create them.
+    pub(super) fn begin_creation(&mut self, partition: u64, ids: RangeInclusive<u64>) {
+        self.created_at = self.unit.creation_times.take(self.now, partition, ids);
+    }
+
     /// The times of what the command creates. The time of creation is kept even where timestamps
     /// are bypassed: capabilities name objects by it.
     pub(super) fn creation_times(&self, partition: u64) -> Result<TimesUpdate, Failure> {
-        let created = TimesUpdate { created: Some(self.now), ..TimesUpdate::default() };
+        let created = TimesUpdate { created: Some(self.created_at), ..TimesUpdate::default() };
         if self.bypass(partition)? {
             return Ok(created);
         }

@@ -94,10 +94,14 @@ impl<'a> Task<'a> {
         steps: impl FnOnce(&mut Self, &mut Change) -> Result<(), Failure>,
     ) -> Result<Plan, Failure> {
         let plan = self.enter(plan).await?;
+        let creates = self.cdb.command.effect() == Effect::Creates;
+        if creates {
+            self.begin_creation(plan.id.partition, plan.id.object..=plan.id.object);
+        }
         let mut change = Change::new();
         steps(self, &mut change)?;
         let applied = self.apply_with_attributes(plan.id, plan.of_type, change).await;
-        self.created |= applied.is_ok() && self.cdb.command.effect() == Effect::Creates;
+        self.created |= creates && applied.is_ok();
         if matches!(plan.of_type, ObjectType::Root | ObjectType::Partition) {
             // Quotas came or went with the content.
             self.unit.policies.forget();
@@ -174,6 +178,9 @@ impl<'a> Task<'a> {
             if offset == 0 && !is_last && !creates {
                 created = Some(self.unit.user_object(id)?.times.created);
             }
+            if offset == 0 && creates {
+                self.begin_creation(id.partition, id.object..=id.object);
+            }
             let mut change = Change::new();
             if let Some(created) = created {
                 change.push(Step::Expect { id, created });
@@ -189,7 +196,7 @@ impl<'a> Task<'a> {
             }
             if creates {
                 self.created = true;
-                created = Some(self.now);
+                created = Some(self.created_at);
             }
             if is_last {
                 break;
@@ -206,7 +213,7 @@ impl<'a> Task<'a> {
     /// Whether the object at `id` is the one that this command has created. While the initiator was
     /// waited for it may have been removed, and another one have got its id.
     pub fn has_made(&self, id: Id) -> bool {
-        self.unit.store.times(id).is_ok_and(|times| times.created == self.now)
+        self.unit.store.times(id).is_ok_and(|times| times.created == self.created_at)
     }
 
     /// Removes what a command that failed has created. If even that fails, the medium does, and the

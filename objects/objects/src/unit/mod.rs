@@ -55,6 +55,7 @@ use scsi::reservation::{Access, access};
 use smallvec::SmallVec;
 
 use crate::store::{Applied, Change, Commit, Duplicate, Error, ObjectStore};
+use create::CreationTimes;
 use failure::Failure;
 use limits::CHUNK_BYTES;
 use list::Lists;
@@ -76,6 +77,7 @@ pub struct OsdUnit {
     exclusion: Exclusion,
     locks: Locks,
     policies: Policies,
+    creation_times: CreationTimes,
     security: security::Security,
     lists: Lists,
     /// Queries that go on when their commands have ended.
@@ -110,6 +112,7 @@ impl OsdUnit {
             exclusion: Exclusion::new(),
             locks: Locks::new(),
             policies: Policies::default(),
+            creation_times: CreationTimes::default(),
             security,
             lists,
             searches: Searches::default(),

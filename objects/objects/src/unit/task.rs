@@ -77,6 +77,9 @@ pub(super) struct Task<'a> {
     pub read_past_end: Option<u64>,
     /// The command has created the object that it is about.
     pub created: bool,
+    /// The time of creation of what it creates, in milliseconds since 1970; [`Self::now`] until
+    /// [`Self::begin_creation`].
+    pub created_at: u64,
     /// It has given up its partitions while its initiator takes the data put, and waits for them
     /// again.
     paused: bool,
@@ -102,6 +105,7 @@ impl<'a> Task<'a> {
         if cdb.attributes.gets() {
             wanted |= function::GET_CAPABILITY | function::GET_ATTRIBUTES;
         }
+        let now = unit.now();
         Self {
             unit,
             command,
@@ -116,11 +120,12 @@ impl<'a> Task<'a> {
                 icv_len: cdb.form.icv_len(),
                 ..Current::default()
             },
-            now: unit.now(),
+            now,
             progress: Progress::of(wanted),
             proof: None,
             read_past_end: None,
             created: false,
+            created_at: now,
             paused: false,
             guards: SmallVec::new(),
             tail: None,

@@ -1,7 +1,8 @@
 //! CREATE, CREATE PARTITION, FORMAT OSD, REMOVE, REMOVE PARTITION.
 
+use osd::ObjectType;
 use osd::attributes::numbers::{
-    current_command, partition_information, root_information, user_information as info,
+    current_command, partition_information, root_information, timestamps, user_information as info,
 };
 use osd::cdb::RemoveScope;
 
@@ -189,6 +190,29 @@ fn a_creation_that_is_whole_stays_when_its_initiator_is_lost() {
 }
 
 #[test]
+fn an_object_that_is_created_again_within_a_millisecond_has_another_time() {
+    let it = Client::ready();
+    let time = |id: Id, of_type| {
+        let created = AttributeId::new(timestamps::page(of_type), timestamps::CREATED);
+        it.get(id, created).good().number()
+    };
+    let mut before = 0;
+    for _ in 0..3 {
+        it.create(O + 7).good();
+        let created = time(Id::new(P, O + 7), ObjectType::User);
+        assert!(created > before);
+        before = created;
+        it.ask(Osd::Remove(Id::new(P, O + 7))).send().good();
+    }
+    it.ask(Osd::CreateCollection { partition: P, requested: O + 7 }).send().good();
+    assert!(time(Id::new(P, O + 7), ObjectType::Collection) > before);
+    let before = time(Id::partition(P), ObjectType::Partition);
+    it.ask(Osd::RemovePartition { partition: P, scope: RemoveScope::Contents }).send().good();
+    it.make();
+    assert!(time(Id::partition(P), ObjectType::Partition) > before);
+}
+
+#[test]
 fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhile() {
     let it = Client::ready();
     let id = Id::new(P, O + 7);
@@ -198,7 +222,6 @@ fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhil
     let ask = it.ask(create).data(&vec![1; 2_000_000]).set(info::USED_CAPACITY, &[0; 8]);
     let mut writing = ask.begin(0, 1, 1);
     assert!(poll(&mut writing).is_pending());
-    it.tick(1);
     it.ask(Osd::Remove(id)).send().good();
     it.create(id.object).good();
     assert_eq!(block_on(writing).1.status, Status::CheckCondition);
@@ -212,7 +235,6 @@ fn a_create_and_write_puts_nothing_into_an_object_that_got_its_id_meanwhile() {
     let create = Osd::CreateAndWrite { partition: P, requested: id.object, range: range(0, 2_000_000) };
     let mut writing = it.ask(create).data(&vec![1; 2_000_000]).begin(0, 1, 1);
     assert!(poll(&mut writing).is_pending());
-    it.tick(1);
     it.ask(Osd::Remove(id)).send().good();
     it.create(id.object).good();
     assert_eq!(block_on(writing).1.status, Status::CheckCondition);
