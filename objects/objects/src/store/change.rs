@@ -115,7 +115,7 @@ pub enum Step {
     },
     /// Creates the partition `id` with everything that is in `source`, its attributes too; data is
     /// shared until one of them is written. Goes only with steps on attributes and times of
-    /// partitions and of the root, as the next four do.
+    /// partitions and of the root, expected ones too, as the next four do.
     Duplicate {
         source: u64,
         id: u64,
@@ -180,7 +180,9 @@ impl Change {
             )
         };
         let described = |step: &Step| match step {
-            Step::SetAttribute { id, .. } | Step::SetTimes { id, .. } => id.object == 0,
+            Step::SetAttribute { id, .. } | Step::SetTimes { id, .. } | Step::Expect { id, .. } => {
+                id.object == 0
+            }
             _ => false,
         };
         match self.steps.iter().filter(|step| whole(step)).count() {

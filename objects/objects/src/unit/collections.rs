@@ -74,7 +74,7 @@ async fn create(
             let source = source(task)?;
             let id = unit.new_id(partition, requested)?;
             let plan = Plan::of(id, ObjectType::Collection, Touch::None).growing();
-            let plan = plan.undo(Step::RemoveCollection { id, members: true });
+            let plan = plan.undo(|id| Step::RemoveCollection { id, members: true });
             Ok(source.into_iter().fold(plan, Plan::reading))
         },
         |task, change| {

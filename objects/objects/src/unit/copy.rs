@@ -38,7 +38,7 @@ pub(super) async fn copy(
     unit.user_object(from).map_err(lost)?;
     // A create that fails leaves nothing.
     let plan =
-        Plan::of(id, ObjectType::User, Touch::WRITE_ALL).reading(from).growing().undo(Step::RemoveUser(id));
+        Plan::of(id, ObjectType::User, Touch::WRITE_ALL).reading(from).growing().undo(Step::RemoveUser);
     task.mutate(
         |_| Ok(plan),
         |task, change| {

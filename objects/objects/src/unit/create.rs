@@ -47,7 +47,7 @@ pub(super) async fn create(
     let first = last.object - (count - 1);
     unit.check_objects(partition, count)?;
     task.begin_creation(partition, first..=last.object);
-    let mut done = Vec::new();
+    let mut done = 0;
     let mut result = create_all(task, partition, first..=last.object, &mut done).await;
     let mut undone = result.is_err();
     if result.is_ok() {
@@ -60,11 +60,8 @@ pub(super) async fn create(
         undone = undoes(&result);
     }
     if undone {
-        done.retain(|object| task.has_made(Id::new(partition, *object)));
-        for ids in done.chunks(MAX_STEPS) {
-            let steps = ids.iter().map(|object| Step::RemoveUser(Id::new(partition, *object)));
-            task.undo(Change { steps: steps.collect() }).await;
-        }
+        let made: Vec<Id> = (first..first + done).map(|object| Id::new(partition, object)).collect();
+        task.undo(&made, Step::RemoveUser).await;
     }
     result
 }
@@ -79,15 +76,16 @@ async fn get_all(task: &mut Task<'_>, partition: u64, first: u64, last: Id) -> R
     get_of_many(task, partition, created, last.object, &wanted).await
 }
 
-/// Creates `ids` in as few changes as possible: one, but for very many.
+/// Creates `ids` in as few changes as possible: one, but for very many. `done` is the number of those
+/// that are there.
 async fn create_all(
     task: &mut Task<'_>,
     partition: u64,
-    ids: std::ops::RangeInclusive<u64>,
-    done: &mut Vec<u64>,
+    ids: RangeInclusive<u64>,
+    done: &mut u64,
 ) -> Result<(), Failure> {
     let mut change = Change::new();
-    let mut pending = Vec::new();
+    let mut pending = 0;
     let mut effects = Effects::default();
     let mut looked_at = 0;
     for object in ids {
@@ -101,16 +99,16 @@ async fn create_all(
         let before = change.steps.len();
         task.unit.add_creation(task, id, &mut change)?;
         task.add_settings(id, ObjectType::User, &mut change, &mut effects)?;
-        pending.push(object);
+        pending += 1;
         let of_one = change.steps.len() - before;
         if change.steps.len() + of_one > MAX_STEPS {
             task.apply(std::mem::take(&mut change)).await?;
-            done.append(&mut pending);
+            *done += std::mem::take(&mut pending);
             task.transfer.pause().await?;
         }
     }
     task.apply(change).await?;
-    done.append(&mut pending);
+    *done += pending;
     task.settings_applied(effects);
     Ok(())
 }
@@ -126,7 +124,7 @@ pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Res
         |_| {
             let id = if requested == 0 { unit.store.reserve_ids(0, 1)? } else { requested };
             let plan = Plan::of(Id::partition(id), ObjectType::Partition, Touch::None);
-            Ok(plan.partitions().undo(Step::RemovePartition { id, contents: false }))
+            Ok(plan.partitions().undo(|id| Step::RemovePartition { id: id.partition, contents: false }))
         },
         |task, change| {
             let id = task.current.id;

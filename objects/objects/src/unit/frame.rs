@@ -22,7 +22,7 @@ use super::failure::{Failure, undoes};
 use super::limits::CHUNK_BYTES;
 use super::subject::Subject;
 use super::task::{Task, Touch};
-use crate::store::{Change, Commit, Scope, Step};
+use crate::store::{Change, Commit, Error, MAX_STEPS, Scope, Step};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quota {
@@ -40,8 +40,11 @@ pub(super) struct Plan {
     of_type: ObjectType,
     touches: SmallVec<[(Id, Touch); 2]>,
     quota: Quota,
-    undo: Option<Step>,
+    undo: Option<Removal>,
 }
+
+/// The step that removes what a command has created at an id.
+pub(super) type Removal = fn(Id) -> Step;
 
 impl Plan {
     pub fn of(id: Id, of_type: ObjectType, touch: Touch) -> Self {
@@ -62,9 +65,9 @@ impl Plan {
         self
     }
 
-    /// `step` undoes the creation, if the command fails later.
-    pub fn undo(self, step: Step) -> Self {
-        Self { undo: Some(step), ..self }
+    /// `removal` undoes the creation, if the command fails later.
+    pub fn undo(self, removal: Removal) -> Self {
+        Self { undo: Some(removal), ..self }
     }
 }
 
@@ -136,11 +139,8 @@ impl<'a> Task<'a> {
             result = self.get(plan.id).await;
             undone = undoes(&result);
         }
-        if undone
-            && let Some(step) = plan.undo
-            && self.has_made(plan.id)
-        {
-            self.undo(Change::of(step)).await;
+        if undone && let Some(removal) = plan.undo {
+            self.undo(&[plan.id], removal).await;
         }
         result
     }
@@ -216,11 +216,38 @@ impl<'a> Task<'a> {
         self.unit.store.times(id).is_ok_and(|times| times.created == self.created_at)
     }
 
-    /// Removes what a command that failed has created. If even that fails, the medium does, and the
-    /// command's own failure is the better one to report.
-    pub async fn undo(&self, change: Change) {
-        if let Err(error) = self.unit.apply(change, Commit::Relaxed).await {
-            tracing::warn!(%error, id = %self.current.id, "what a failed command created could not be removed");
+    /// Removes what a command that failed has created, and nothing of others that got the ids
+    /// meanwhile. If even that fails, the medium does, and the command's own failure is the better
+    /// one to report.
+    pub async fn undo(&mut self, made: &[Id], removal: Removal) {
+        for ids in made.chunks(MAX_STEPS / 2) {
+            match self.remove_made(ids, removal).await {
+                // Some are gone: one by one, and without them.
+                Err(Error::NotFound(_)) if ids.len() > 1 => {
+                    for id in ids {
+                        self.note_undone(self.remove_made(&[*id], removal).await);
+                        // It goes on whether the command is aborted or not.
+                        let _ = self.transfer.pause().await;
+                    }
+                }
+                result => self.note_undone(result),
+            }
+        }
+    }
+
+    async fn remove_made(&self, ids: &[Id], removal: Removal) -> Result<(), Error> {
+        let created = self.created_at;
+        let steps = ids.iter().flat_map(|&id| [Step::Expect { id, created }, removal(id)]);
+        self.unit.apply(Change { steps: steps.collect() }, Commit::Relaxed).await.map(drop)
+    }
+
+    fn note_undone(&self, result: Result<(), Error>) {
+        match result {
+            Ok(()) | Err(Error::NotFound(_)) => {}
+            Err(error) => {
+                let id = self.current.id;
+                tracing::warn!(%error, %id, "what a failed command created could not be removed");
+            }
         }
     }
 

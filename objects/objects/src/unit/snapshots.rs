@@ -46,7 +46,7 @@ pub(super) async fn duplicate(
         |_| {
             let id = if requested == 0 { unit.store.reserve_ids(0, 1)? } else { requested };
             let plan = Plan::of(Id::partition(id), ObjectType::Partition, Touch::WRITE_ALL);
-            Ok(plan.partitions().undo(Step::RemovePartition { id, contents: true }))
+            Ok(plan.partitions().undo(|id| Step::RemovePartition { id: id.partition, contents: true }))
         },
         |task, change| {
             let id = task.current.id;

@@ -37,11 +37,8 @@ pub(super) async fn create_and_write(
         result = task.get(id).await;
         undone = undoes(&result);
     }
-    if undone && task.created {
-        task.created = false;
-        if task.has_made(id) {
-            task.undo(Change::of(Step::RemoveUser(id))).await;
-        }
+    if undone && std::mem::take(&mut task.created) {
+        task.undo(&[id], Step::RemoveUser).await;
     }
     result
 }

@@ -7,6 +7,7 @@ use osd::attributes::numbers::{
 use osd::cdb::RemoveScope;
 
 use super::*;
+use crate::store::{Change, Commit, Io, ObjectStore, Step};
 
 #[test]
 fn one_object_gets_the_id_that_is_requested_or_one_of_the_units_choice() {
@@ -239,4 +240,39 @@ fn a_create_and_write_puts_nothing_into_an_object_that_got_its_id_meanwhile() {
     it.create(id.object).good();
     assert_eq!(block_on(writing).1.status, Status::CheckCondition);
     assert_eq!(it.get(id, info::LOGICAL_LENGTH).good().number(), 0);
+}
+
+/// Right before a creation is undone: removes the first object that it has made, and creates another
+/// one with its id.
+fn remake(store: &Oracle, change: &Change) -> bool {
+    let removed = change.steps.iter().find_map(|step| match step {
+        Step::RemoveUser(id) => Some(*id),
+        _ => None,
+    });
+    let Some(id) = removed else { return false };
+    let steps = [Step::RemoveUser(id), Step::CreateUser(id)].into_iter().collect();
+    assert!(matches!(store.apply(Change { steps }, Commit::Relaxed), Io::Ready(Some(Ok(_)))));
+    true
+}
+
+#[test]
+fn the_undoing_of_a_creation_leaves_an_object_alone_that_gets_its_id() {
+    let (store, clock) = (Oracle::new(CAPACITY), Arc::new(TestClock(AtomicU64::new(1_000_000))));
+    let it = Client::on(&store, options(&clock), clock);
+    it.make();
+    let objects = || it.get(Id::partition(P), partition_information::OBJECTS).good().number();
+    store.meddle(remake);
+    let write = Osd::CreateAndWrite { partition: P, requested: O + 7, range: range(0, 2_000_000) };
+    let failing = it.ask(write).data(&vec![1; 2_000_000]).set(info::USED_CAPACITY, &[0; 8]).send();
+    failing.fails(SenseKey::IllegalRequest, (0x26, 0x00));
+    assert_eq!((objects(), it.get(Id::new(P, O + 7), info::LOGICAL_LENGTH).good().number()), (2, 0));
+    // Of several, the others go. A page that there is none of fails the command.
+    store.meddle(remake);
+    let (mut cdb, ..) = it.ask(Osd::Create { partition: P, requested: 0, count: 3 }).get(&[FREE]).build();
+    cdb[11] = 0x20;
+    cdb[52..80].fill(0);
+    cdb[52..56].copy_from_slice(&info::ID.page.0.to_be_bytes());
+    cdb[56..60].copy_from_slice(&100u32.to_be_bytes());
+    it.raw(&cdb, &[]).bad_field(52);
+    assert_eq!(objects(), 3);
 }
