@@ -42,6 +42,7 @@ pub(super) async fn copy(
     task.mutate(
         |_| Ok(plan),
         |task, change| {
+            let id = task.current.id;
             let info = unit.user_object(from).map_err(lost)?;
             unit.check_objects(partition, 1)?;
             unit.check_length(id, None, info.length)?;

@@ -43,37 +43,47 @@ pub(super) async fn create(
         };
         Ok(Plan::of(Id::new(partition, first + (count - 1)), ObjectType::User, Touch::None).growing())
     });
-    let last = plan.await?.id;
-    let first = last.object - (count - 1);
-    unit.check_objects(partition, count)?;
-    task.begin_creation(partition, first..=last.object);
-    let mut done = 0;
-    let mut result = create_all(task, partition, first..=last.object, &mut done).await;
+    let mut plan = plan.await?;
+    let (mut result, made) = loop {
+        let last = plan.id.object;
+        let ids = last - (count - 1)..=last;
+        unit.check_objects(partition, count)?;
+        task.begin_creation(partition, ids.clone());
+        let mut done = 0;
+        let result = create_all(task, partition, ids.clone(), &mut done).await;
+        let made = ids.take(done).map(|object| Id::new(partition, object));
+        if result.is_ok() || !task.has_lost_id() {
+            break (result, made);
+        }
+        task.undo(&made.collect::<Vec<_>>(), Step::RemoveUser).await;
+        let first = unit.store.reserve_ids(partition, count as u32)?; // a u16
+        task.move_to(&mut plan, Id::new(partition, first + (count - 1))).await?;
+    };
+    let last = plan.id;
     let mut undone = result.is_err();
     if result.is_ok() {
         task.created = true;
         task.complete();
         result = match count {
             1 => task.get(last).await,
-            _ => get_all(task, partition, first, last).await,
+            _ => get_all(task, last, count).await,
         };
         undone = undoes(&result);
     }
     if undone {
-        let made: Vec<Id> = (first..first + done).map(|object| Id::new(partition, object)).collect();
-        task.undo(&made, Step::RemoveUser).await;
+        task.undo(&made.collect::<Vec<_>>(), Step::RemoveUser).await;
     }
     result
 }
 
-/// Gets attributes of all objects that were created, as a list of many objects; the Current Command
+/// Gets attributes of the `count` objects that were created, as a list of many objects; the Current Command
 /// page, which tells the highest id, is in the entries of each. A page is got of the last.
-async fn get_all(task: &mut Task<'_>, partition: u64, first: u64, last: Id) -> Result<(), Failure> {
+async fn get_all(task: &mut Task<'_>, last: Id, count: u64) -> Result<(), Failure> {
     let Request::List(wanted) = &mut task.parameters.get else { return task.get(last).await };
     let wanted = std::mem::take(wanted);
     task.isolate_getting(last).await?;
-    let created = Walk::new(List::Users(partition), first);
-    get_of_many(task, partition, created, last.object, &wanted).await
+    let created = Walk::new(List::Users(last.partition), last.object - (count - 1));
+    get_of_many(task, last.partition, created, last.object, &wanted).await
 }
 
 /// Creates `ids` in as few changes as possible: one, but for very many. `done` is the number of those
@@ -82,7 +92,7 @@ async fn create_all(
     task: &mut Task<'_>,
     partition: u64,
     ids: RangeInclusive<u64>,
-    done: &mut u64,
+    done: &mut usize,
 ) -> Result<(), Failure> {
     let mut change = Change::new();
     let mut pending = 0;

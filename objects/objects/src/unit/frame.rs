@@ -84,26 +84,37 @@ impl<'a> Task<'a> {
     pub async fn mutate(
         &mut self,
         plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,
-        steps: impl FnOnce(&mut Self, &mut Change) -> Result<(), Failure>,
+        steps: impl FnMut(&mut Self, &mut Change) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let plan = self.change(plan, steps).await?;
         self.finish(plan, Ok(())).await
     }
 
-    /// [`Self::mutate`] up to the change.
+    /// [`Self::mutate`] up to the change. If others have created an object with the id that the unit
+    /// chose, the command gets another id, and `steps` runs again.
     pub async fn change(
         &mut self,
         plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,
-        steps: impl FnOnce(&mut Self, &mut Change) -> Result<(), Failure>,
+        mut steps: impl FnMut(&mut Self, &mut Change) -> Result<(), Failure>,
     ) -> Result<Plan, Failure> {
-        let plan = self.enter(plan).await?;
+        let mut plan = self.enter(plan).await?;
         let creates = self.cdb.command.effect() == Effect::Creates;
-        if creates {
-            self.begin_creation(plan.id.partition, plan.id.object..=plan.id.object);
-        }
-        let mut change = Change::new();
-        steps(self, &mut change)?;
-        let applied = self.apply_with_attributes(plan.id, plan.of_type, change).await;
+        let applied = loop {
+            if creates {
+                self.begin_creation(plan.id.partition, plan.id.object..=plan.id.object);
+            }
+            let mut change = Change::new();
+            steps(self, &mut change)?;
+            let applied = self.apply_with_attributes(plan.id, plan.of_type, change).await;
+            if applied.is_ok() || !self.has_lost_id() {
+                break applied;
+            }
+            let id = match plan.of_type {
+                ObjectType::Partition => Id::partition(self.unit.store.reserve_ids(0, 1)?),
+                _ => self.unit.new_id(plan.id.partition, 0)?,
+            };
+            self.move_to(&mut plan, id).await?;
+        };
         self.created |= creates && applied.is_ok();
         if matches!(plan.of_type, ObjectType::Root | ObjectType::Partition) {
             // Quotas came or went with the content.
@@ -119,15 +130,29 @@ impl<'a> Task<'a> {
     ) -> Result<Plan, Failure> {
         self.take_parameters().await?;
         let mut plan = plan(self)?;
+        self.take_place(&mut plan).await?;
+        self.progress.begin(function::COMMAND);
+        Ok(plan)
+    }
+
+    /// Has the command create the object at `id` in place of the one that it was to create.
+    pub async fn move_to(&mut self, plan: &mut Plan, id: Id) -> Result<(), Failure> {
+        let before = std::mem::replace(&mut plan.id, id);
+        for (touched, _) in plan.touches.iter_mut().filter(|(touched, _)| *touched == before) {
+            *touched = id;
+        }
+        self.release();
+        self.take_place(plan).await
+    }
+
+    async fn take_place(&mut self, plan: &mut Plan) -> Result<(), Failure> {
         self.current.id = plan.id;
         self.isolate_all(&mut plan.touches).await?;
         match plan.quota {
-            Quota::None => {}
-            Quota::Partition => self.quota_turn(plan.id.partition).await?,
-            Quota::Partitions => self.partition_turn().await?,
+            Quota::None => Ok(()),
+            Quota::Partition => self.quota_turn(plan.id.partition).await,
+            Quota::Partitions => self.partition_turn().await,
         }
-        self.progress.begin(function::COMMAND);
-        Ok(plan)
     }
 
     /// [`Self::mutate`] from the change on, which ended with `result`: a creation that fails leaves
@@ -147,50 +172,60 @@ impl<'a> Task<'a> {
 
     /// A command that takes `total` bytes of data, in pieces of [`CHUNK_BYTES`] at most: the last
     /// piece and the attributes that it sets are one change. `isolate` runs when the first piece is
-    /// there; `steps` says what each piece changes. All pieces go to one object: while the initiator
-    /// is waited for, another may get its id.
+    /// there; `steps` says what each piece changes. All pieces go to one object, `current.id`:
+    /// while the initiator is waited for, another may get its id. If others have created an object
+    /// with the id that the unit chose, the command gets another id, and both run again.
     pub async fn stream(
         &mut self,
-        id: Id,
         total: u64,
-        isolate: impl AsyncFnOnce(&mut Self) -> Result<(), Failure>,
+        isolate: impl AsyncFn(&mut Self) -> Result<(), Failure>,
         mut steps: impl FnMut(&mut Self, Piece, &mut Change) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let creates = self.cdb.command.effect() == Effect::Creates;
-        let mut isolate = Some(isolate);
         let mut created = None;
         let mut offset = 0;
         loop {
             let len = (total - offset).min(CHUNK_BYTES);
             let is_last = offset + len == total;
-            let data = self.take_data(offset, len).await?;
+            let mut data = self.take_data(offset, len).await?;
             if is_last {
                 self.take_parameters().await?;
             }
-            match isolate.take() {
-                Some(isolate) => {
-                    isolate(self).await?;
-                    self.progress.begin(function::COMMAND);
-                }
-                None => self.take_turn().await?,
+            if offset == 0 {
+                isolate(self).await?;
+                self.progress.begin(function::COMMAND);
+            } else {
+                self.take_turn().await?;
             }
-            self.quota_turn(id.partition).await?;
+            self.quota_turn(self.current.id.partition).await?;
             if offset == 0 && !is_last && !creates {
-                created = Some(self.unit.user_object(id)?.times.created);
+                created = Some(self.unit.user_object(self.current.id)?.times.created);
             }
-            if offset == 0 && creates {
-                self.begin_creation(id.partition, id.object..=id.object);
-            }
-            let mut change = Change::new();
-            if let Some(created) = created {
-                change.push(Step::Expect { id, created });
-            }
-            steps(self, Piece { offset, len, data, is_last }, &mut change)?;
-            offset += len;
-            let applied = match is_last {
-                true => self.apply_with_attributes(id, ObjectType::User, change).await?,
-                false => self.apply_as(change, Commit::Relaxed).await?,
+            let applied = loop {
+                let id = self.current.id;
+                if offset == 0 && creates {
+                    self.begin_creation(id.partition, id.object..=id.object);
+                }
+                let again = (offset == 0 && self.chooses_id()).then(|| data.clone());
+                let mut change = Change::new();
+                if let Some(created) = created {
+                    change.push(Step::Expect { id, created });
+                }
+                steps(self, Piece { offset, len, data, is_last }, &mut change)?;
+                let applied = match is_last {
+                    true => self.apply_with_attributes(id, ObjectType::User, change).await,
+                    false => self.apply_as(change, Commit::Relaxed).await,
+                };
+                match again {
+                    Some(again) if applied.is_err() && self.has_lost_id() => data = again,
+                    _ => break applied?,
+                }
+                self.current.id = self.unit.new_id(id.partition, 0)?;
+                self.release();
+                isolate(self).await?;
+                self.quota_turn(id.partition).await?;
             };
+            offset += len;
             if let Some(at) = applied.appended.first() {
                 self.current.appended_at = *at;
             }
@@ -204,7 +239,7 @@ impl<'a> Task<'a> {
             self.yield_turn();
         }
         if self.cdb.options.fua && total > CHUNK_BYTES {
-            self.sync(Scope::Object(id)).await?;
+            self.sync(Scope::Object(self.current.id)).await?;
         }
         self.complete();
         Ok(())

@@ -95,6 +95,7 @@ pub(super) async fn restore(task: &mut Task<'_>, partition: u64, snapshot: u64) 
 }
 
 /// The content that replaces a partition's own.
+#[derive(Clone, Copy)]
 struct Content {
     /// The partition that has it.
     of: u64,
@@ -115,7 +116,7 @@ async fn change_whole(
     task.mutate(
         |_| Ok(Plan::of(id, ObjectType::Partition, Touch::WRITE_ALL)),
         |task, change| {
-            change.push(step);
+            change.push(step.clone());
             if let Some(Content { of, named_by: (duplicate, field), origin: before }) = content {
                 // The initiator was waited for, and others.
                 let now = origin(task, duplicate, field, &[before.kind])?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use device::{Command, DataMover, Outcome};
 use osd::attributes::numbers::{collections, partition_quotas, user_information};
-use osd::cdb::{AttributeParameters, Cdb, Isolation, ObjectRange, Timestamps};
+use osd::cdb::{AttributeParameters, Cdb, Effect, Isolation, ObjectRange, Timestamps};
 use osd::continuation::{Continuation, ContinuationError, Descriptor, HEADER_LEN};
 use osd::sense::function;
 use osd::{Command as Osd, Id, ObjectType, Version};
@@ -23,7 +23,7 @@ use super::locks::{Guard, Key, Mode, Part};
 use super::progress::Progress;
 use super::security::Proof;
 use super::transfer::Transfer;
-use crate::store::{Applied, Change, Commit, Scope, Step, TimesUpdate};
+use crate::store::{Applied, Change, Commit, Error, Scope, Step, TimesUpdate};
 
 /// Values of the Current Command page.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,6 +80,8 @@ pub(super) struct Task<'a> {
     /// The time of creation of what it creates, in milliseconds since 1970; [`Self::now`] until
     /// [`Self::begin_creation`].
     pub created_at: u64,
+    /// The last change was refused because there is an object that it was to create.
+    exists: bool,
     /// It has given up its partitions while its initiator takes the data put, and waits for them
     /// again.
     paused: bool,
@@ -126,6 +128,7 @@ impl<'a> Task<'a> {
             read_past_end: None,
             created: false,
             created_at: now,
+            exists: false,
             paused: false,
             guards: SmallVec::new(),
             tail: None,
@@ -347,6 +350,27 @@ impl<'a> Task<'a> {
         self.turn = None;
     }
 
+    /// Gives up all that isolates the command. From here on, it may find its objects changed.
+    pub fn release(&mut self) {
+        self.yield_turn();
+        self.guards.clear();
+        self.tail = None;
+    }
+
+    /// Whether the last change was refused because others have created an object with an id that the
+    /// unit had chosen for the command: it has to choose another one.
+    pub(crate) fn has_lost_id(&mut self) -> bool {
+        std::mem::take(&mut self.exists) && self.chooses_id()
+    }
+
+    /// Whether the unit chooses the ids of what the command creates.
+    pub(crate) fn chooses_id(&self) -> bool {
+        let (command, id) = (&self.cdb.command, self.cdb.command.id());
+        let requested =
+            if command.object_type() == Some(ObjectType::Partition) { id.partition } else { id.object };
+        command.effect() == Effect::Creates && requested == 0
+    }
+
     /// Waits until the initiator has taken enough of the data put for more to follow. Meanwhile the
     /// command keeps no other from its partitions; afterwards it checks again whether it is still
     /// permitted.
@@ -407,8 +431,7 @@ impl<'a> Task<'a> {
     /// The command's next function on the object at `id`, where each is isolated for itself.
     pub(crate) async fn isolate_next(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         if self.isolation()? == Isolation::Functional {
-            self.guards.clear();
-            self.tail = None;
+            self.release();
             self.isolate(id, touch).await?;
         }
         Ok(())
@@ -418,9 +441,7 @@ impl<'a> Task<'a> {
     /// of the command is isolated for itself.
     pub(crate) async fn isolate_getting(&mut self, id: Id) -> Result<(), Failure> {
         if self.isolation()? == Isolation::Functional {
-            self.yield_turn();
-            self.guards.clear();
-            self.tail = None;
+            self.release();
             let key = Key { id, part: Part::Attributes };
             let guard = self.guard(key, Mode::SHARED).await?;
             self.guards.push(guard);
@@ -477,7 +498,9 @@ impl<'a> Task<'a> {
 
     /// [`Self::apply`], as durably as `commit` says.
     pub(crate) async fn apply_as(&mut self, change: Change, commit: Commit) -> Result<Applied, Failure> {
-        let applied = self.unit.apply(change, commit).await?;
+        let applied = self.unit.apply(change, commit).await;
+        self.exists = matches!(applied, Err(Error::Exists(_)));
+        let applied = applied?;
         self.current.used_change = self.current.used_change.saturating_add(applied.used_change);
         Ok(applied)
     }

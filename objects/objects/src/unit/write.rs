@@ -17,7 +17,7 @@ use crate::store::{Change, Step, TimesUpdate};
 pub(super) async fn write(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Result<(), Failure> {
     task.unit.user_object(id)?;
     let segments = Segments::of(task, range)?;
-    put(task, id, &segments, false).await?;
+    put(task, &segments, false).await?;
     task.get(id).await
 }
 
@@ -29,9 +29,9 @@ pub(super) async fn create_and_write(
     range: ObjectRange,
 ) -> Result<(), Failure> {
     let segments = Segments::of(task, range)?;
-    let id = task.unit.new_id(partition, requested)?;
-    task.current.id = id;
-    let mut result = put(task, id, &segments, true).await;
+    task.current.id = task.unit.new_id(partition, requested)?;
+    let mut result = put(task, &segments, true).await;
+    let id = task.current.id;
     let mut undone = result.is_err();
     if result.is_ok() {
         result = task.get(id).await;
@@ -44,19 +44,21 @@ pub(super) async fn create_and_write(
 }
 
 /// Takes the command's data and writes it, and sets the command's attributes with the last piece.
-async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> Result<(), Failure> {
+async fn put(task: &mut Task<'_>, segments: &Segments, create: bool) -> Result<(), Failure> {
     let total = segments.total();
     let (start, end) = segments.span();
     if total > CHUNK_BYTES {
         // Refuses a write that is not possible before all of its data is requested. It is checked
         // again under the quota's turn.
-        check(task, id, segments, 0, total, create)?;
+        check(task, segments, 0, total, create)?;
     }
-    let isolate = async |task: &mut Task<'_>| task.isolate(id, Touch::Write { start, end }).await;
-    task.stream(id, total, isolate, |task, piece, change| {
+    let isolate =
+        async |task: &mut Task<'_>| task.isolate(task.current.id, Touch::Write { start, end }).await;
+    task.stream(total, isolate, |task, piece, change| {
         let Piece { offset, len, mut data, .. } = piece;
+        let id = task.current.id;
         let create_now = create && offset == 0;
-        check(task, id, segments, offset, offset + len, create_now)?;
+        check(task, segments, offset, offset + len, create_now)?;
         if create_now {
             task.unit.add_creation(task, id, change)?;
         }
@@ -75,15 +77,8 @@ fn modified(now: u64) -> TimesUpdate {
 }
 
 /// Whether quotas allow the bytes `from..to` of the command's buffer to be written.
-fn check(
-    task: &Task<'_>,
-    id: Id,
-    segments: &Segments,
-    from: u64,
-    to: u64,
-    create: bool,
-) -> Result<(), Failure> {
-    let unit = task.unit;
+fn check(task: &Task<'_>, segments: &Segments, from: u64, to: u64, create: bool) -> Result<(), Failure> {
+    let (unit, id) = (task.unit, task.current.id);
     if create {
         unit.check_objects(id.partition, 1)?;
     }
@@ -103,7 +98,7 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         let from = if task.isolation()? == Isolation::Range { unit.user_object(id)?.length } else { 0 };
         task.isolate_at_end(id, Touch::Write { start: from, end: u64::MAX }).await
     };
-    task.stream(id, total, isolate, |task, piece, change| {
+    task.stream(total, isolate, |task, piece, change| {
         let Piece { offset, len, data, is_last } = piece;
         let info = unit.user_object(id)?;
         // Later pieces follow the first one: writes, which take no turns with an append, may have
@@ -166,7 +161,7 @@ async fn change_range(
                 task.unit.check_punch(id, info.length, range)?;
             }
             if range.len > 0 {
-                change.push(step);
+                change.push(step.clone());
             }
             task.set_times(id, modified(task.now), change)
         },

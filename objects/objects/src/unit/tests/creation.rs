@@ -276,3 +276,55 @@ fn the_undoing_of_a_creation_leaves_an_object_alone_that_gets_its_id() {
     it.raw(&cdb, &[]).bad_field(52);
     assert_eq!(objects(), 3);
 }
+
+/// Right before something is created, creates another thing with its id.
+fn take_id(store: &Oracle, change: &Change) -> bool {
+    let taken = change.steps.iter().find_map(|step| match step {
+        Step::CreateUser(id) | Step::CreateCollection(id, _) | Step::Copy { to: id, .. } => {
+            Some(Step::CreateUser(*id))
+        }
+        Step::CreatePartition(id) | Step::Duplicate { id, .. } => Some(Step::CreatePartition(*id)),
+        _ => None,
+    });
+    let Some(taken) = taken else { return false };
+    assert!(matches!(store.apply(taken.into(), Commit::Relaxed), Io::Ready(Some(Ok(_)))));
+    true
+}
+
+#[test]
+fn a_creation_gets_another_id_when_others_take_the_one_that_the_unit_chose() {
+    let create = |count| Osd::Create { partition: P, requested: 0, count };
+    let write = |len| Osd::CreateAndWrite { partition: P, requested: 0, range: range(0, len) };
+    let commands = [
+        create(1),
+        create(3),
+        write(5),
+        write(1_500_000),
+        Osd::CreateCollection { partition: P, requested: 0 },
+        Osd::CopyUserObjects { partition: P, requested: 0, method: 0 },
+        Osd::CreatePartition { requested: 0 },
+        Osd::CreateClone { requested: 0, source: P, method: 0 },
+    ];
+    for isolation in [Isolation::None, Isolation::Strict] {
+        for command in commands {
+            let (store, clock) = (Oracle::new(CAPACITY), Arc::new(TestClock(AtomicU64::new(1_000_000))));
+            let it = Client::on(&store, options(&clock), clock);
+            it.make();
+            let data = vec![7; command.data_out_len() as usize];
+            let mut ask = it.ask(command).data(&data).isolation(isolation).get(&[current_command::OBJECT_ID]);
+            if matches!(command, Osd::CopyUserObjects { .. }) {
+                let source =
+                    osd::continuation::CopySource { id: ID, attributes: false, freeze: false, time: 0 };
+                ask = ask.descriptor(Descriptor::CopySource(source));
+            }
+            store.meddle(take_id);
+            let ran = ask.send().good();
+            if let Osd::CreateAndWrite { range, .. } = command {
+                let id = Id::new(P, ran.number());
+                assert!(it.ask(Osd::Read(id, range)).send().good().data == data);
+            }
+        }
+        let it = Client::ready();
+        assert_eq!(it.create(O).sense().key, SenseKey::IllegalRequest, "a requested id stays requested");
+    }
+}
