@@ -289,9 +289,15 @@ impl Txn {
                 (key(MEMBERSHIP, home, id.object, 0), key(MEMBERSHIP, home, id.object, u64::MAX));
             for membership in self.keys(from, to)? {
                 let [_, _, collection] = numbers(&membership);
+                let member = key(MEMBER, home, collection, id.object);
+                if self.puts.contains_key(&member) {
+                    // This change has made it a member, and so locked the collection.
+                    *self.members.entry((home, collection)).or_default() -= 1;
+                } else {
+                    self.left.push(member);
+                }
                 self.put(membership, None);
-                self.put(key(MEMBER, home, collection, id.object), None);
-                *self.members.entry((home, collection)).or_default() -= 1;
+                self.put(member, None);
             }
         }
         Ok(())

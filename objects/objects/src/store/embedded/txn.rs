@@ -69,6 +69,9 @@ pub(super) struct Txn {
     pub shared: Vec<Blocks>,
     /// Changes of collections' numbers of members, by home and id.
     pub members: BTreeMap<(u64, u64), i64>,
+    /// Members that go because their objects do. Their collections are not locked: others may remove
+    /// one meanwhile, and create another with its id.
+    pub left: Vec<Key>,
     /// Partitions that begin and end, with their homes.
     pub created: BTreeMap<u64, Partition>,
     pub removed: BTreeMap<u64, u64>,
@@ -103,6 +106,7 @@ impl Txn {
             freed: Vec::new(),
             shared: Vec::new(),
             members: BTreeMap::new(),
+            left: Vec::new(),
             created: BTreeMap::new(),
             removed: BTreeMap::new(),
             dying: SmallVec::new(),
@@ -366,6 +370,10 @@ impl Txn {
             let ticket = self.inner.log().appended;
             return Ok((ticket, std::mem::take(&mut self.applied)));
         }
+        for member in &self.left {
+            let [home, collection, _] = numbers(member);
+            self.members.entry((home, collection)).or_default();
+        }
         let most = payload.len() + self.members.len() * 64;
         let inner = self.inner.clone();
         let quiet = deltas.values().all(Delta::is_nothing)
@@ -383,6 +391,10 @@ impl Txn {
             let at = key(COUNT, *home, *collection, 0);
             counts.push(inner.layers.ask(&at, |bytes| count_of(&at, bytes))?);
         }
+        let mut left: SmallVec<[Known<()>; 2]> = SmallVec::new();
+        for member in &self.left {
+            left.push(inner.layers.ask(member, |_| ())?);
+        }
         loop {
             {
                 let mut log = inner.log();
@@ -390,6 +402,12 @@ impl Txn {
                     return Err(error);
                 }
                 if log.has_room(&inner.journal, most) {
+                    for (member, known) in std::mem::take(&mut self.left).iter().zip(left) {
+                        if inner.layers.get_known(member, known, |_| ())?.is_some() {
+                            let [home, collection, _] = numbers(member);
+                            *self.members.entry((home, collection)).or_default() -= 1;
+                        }
+                    }
                     for (((home, collection), change), known) in
                         std::mem::take(&mut self.members).into_iter().zip(counts)
                     {

@@ -1,8 +1,11 @@
 //! Rare turns: a waiter while another writes, parts that are too large, damage that comes later,
 //! bytes beyond an end.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use backing::faulty::{Action, Operations, Rule};
 
 use crate::store::embedded::journal::{self, Log, Turn};
 use crate::store::embedded::record::{ROOT, USER, key};
@@ -102,6 +105,37 @@ fn a_check_passes_over_a_removed_partition_that_is_half_emptied() {
     assert!(now(store.inner.empty_some()).unwrap());
     sound(&store);
     while now(store.inner.empty_some()).unwrap() {}
+    sound(&store);
+}
+
+#[test]
+fn a_member_that_goes_does_not_count_for_a_collection_that_got_the_id_meanwhile() {
+    let (rig, store) = Rig::begun(100);
+    let collection = object(100);
+    let create = || Step::CreateCollection(collection, CollectionType::LINKED);
+    let join = |n| Step::Join { object: object(n), collection: collection.object, number: 1 };
+    let mut change = Change::of(create());
+    for n in 1..4 {
+        change.push(Step::CreateUser(object(n)));
+    }
+    change.push(join(1));
+    apply(&store, change).unwrap();
+    // The removal has been through its steps, and waits for the arena.
+    rig.arena_faults.add(Rule::new(Operations::WRITE, Action::Delay(u64::MAX..u64::MAX)));
+    let mut change = Change::of(Step::RemoveUser(object(1)));
+    change.push(write(3, 0, vec![1; 100]));
+    let mut removal = pin!(store.apply(change, Commit::Durable));
+    assert!(removal.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(rig.arena_faults.waiting(), 1);
+    for step in [Step::RemoveCollection { id: collection, members: true }, create(), join(2)] {
+        apply(&store, step).unwrap();
+    }
+    rig.arena_faults.clear();
+    now(removal).unwrap();
+    assert_eq!(store.object(collection).unwrap().members, 1);
+    sound(&store);
+    apply(&store, Step::RemoveUser(object(2))).unwrap();
+    assert_eq!(store.object(collection).unwrap().members, 0);
     sound(&store);
 }
 
