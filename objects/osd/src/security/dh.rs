@@ -6,7 +6,7 @@
 //! it.
 
 use crypto_bigint::modular::{MontyForm, MontyParams};
-use crypto_bigint::{Odd, U2048};
+use crypto_bigint::{Odd, U256, U2048};
 
 use super::keys::KEY_ID_LEN;
 use super::{Algorithm, Icv, Key, KeyPair, mac};
@@ -39,15 +39,13 @@ const PRIME: U2048 = U2048::from_be_hex(concat!(
 #[error("not a public value of the Diffie-Hellman group")]
 pub struct InvalidValue;
 
-/// One side's secret exponent.
-pub struct Exponent(U2048);
+/// One side's secret exponent. A power takes time by its length, and it is no longer than it has to be.
+pub struct Exponent(U256);
 
 impl Exponent {
     /// Of 32 random bytes: 256 bits are more than twice the group's strength.
     pub fn new(random: [u8; 32]) -> Self {
-        let mut bytes = [0; VALUE_LEN];
-        bytes[VALUE_LEN - 32..].copy_from_slice(&random);
-        Self(U2048::from_be_slice(&bytes))
+        Self(U256::from_be_slice(&random))
     }
 
     /// The public value to send.
@@ -74,7 +72,7 @@ impl std::fmt::Debug for Exponent {
     }
 }
 
-fn power(base: &U2048, exponent: &U2048) -> [u8; VALUE_LEN] {
+fn power(base: &U2048, exponent: &U256) -> [u8; VALUE_LEN] {
     // The prime is odd. Zero, which is not, would be a mistake in the constant.
     let Some(prime) = Option::<Odd<U2048>>::from(Odd::new(PRIME)) else { return [0; VALUE_LEN] };
     MontyForm::new(base, MontyParams::new_vartime(prime)).pow(exponent).retrieve().to_be_bytes()

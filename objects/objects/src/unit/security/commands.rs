@@ -15,6 +15,7 @@ use super::keyring::{Kept, Name};
 use super::refused;
 use crate::store::Change;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signer {
@@ -36,6 +37,28 @@ pub(super) const fn signer(command: &Command) -> Signer {
             KeyToSet::Working => Signer::Partition(set.partition),
         },
         _ => Signer::Working,
+    }
+}
+
+/// While there is no master key, any initiator may have a unit compute exchanges, which takes
+/// milliseconds of a core each: so many in a row, and one more after each of these times.
+const EXCHANGES: u64 = 8;
+const EXCHANGE_MS: u64 = 250;
+
+/// The time, in milliseconds since 1970, from which on all [`EXCHANGES`] may be computed again.
+#[derive(Default)]
+pub(in super::super) struct ExchangeRate(AtomicU64);
+
+impl ExchangeRate {
+    /// Whether one may be computed at `now`, which then counts.
+    fn admits(&self, now: u64) -> bool {
+        let most = EXCHANGES * EXCHANGE_MS;
+        let next = |full: u64| {
+            // One that is further away is from before the clock was set back.
+            let full = if full > now.saturating_add(most) { now } else { full.max(now) } + EXCHANGE_MS;
+            (full <= now.saturating_add(most)).then_some(full)
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }
 
@@ -123,6 +146,9 @@ fn exchange(task: &mut Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<(), F
         return Err(Failure::cdb(36));
     }
     let theirs = dh::parse_exchange(data).ok_or_else(|| Failure::parameter(0))?;
+    if task.proof.is_none() && !task.unit.security.exchange_rate.admits(task.unit.now()) {
+        return Err(Failure::busy());
+    }
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|_| Failure::busy())?;
     let exponent = dh::Exponent::new(random);

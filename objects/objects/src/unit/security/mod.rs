@@ -40,7 +40,7 @@ use super::segments::Segments;
 use super::task::Task;
 use crate::store::{Change, Kind, List, ObjectStore};
 
-pub(super) use commands::{Exchange, set_key, set_master_key};
+pub(super) use commands::{Exchange, ExchangeRate, set_key, set_master_key};
 use commands::{Signer, signer};
 use keyring::{Mark, Name};
 
@@ -61,6 +61,7 @@ pub(super) struct Security {
     nonces: Mutex<Nonces>,
     /// SET MASTER KEY between its two steps.
     exchange: Mutex<Option<Exchange>>,
+    exchange_rate: ExchangeRate,
 }
 
 impl Security {
@@ -81,6 +82,7 @@ impl Security {
             demanded: AtomicBool::new(demands(store)),
             nonces: Mutex::new(Nonces::new(now, NONCES)),
             exchange: Mutex::new(None),
+            exchange_rate: ExchangeRate::default(),
         }
     }
 

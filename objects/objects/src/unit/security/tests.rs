@@ -425,6 +425,31 @@ fn a_key_that_is_replaced_takes_all_keys_below_it_along() {
 }
 
 #[test]
+fn a_unit_without_a_master_key_computes_few_exchanges_for_everybody() {
+    let client = Client::empty();
+    let other = Client::to(&client.unit, 2, client.clock.clone());
+    let set = SetMasterKey {
+        step: 0,
+        group: dh::GROUP,
+        key_id: *b"masterk",
+        parameter_len: dh::EXCHANGE_LEN as u32,
+        allocation: dh::EXCHANGE_LEN as u32,
+    };
+    let public = dh::exchange(&dh::Exponent::new([1; 32]).public());
+    let asked = |client: &Client| client.ask(Osd::SetMasterKey(set)).data(&public).send();
+    let computed = |client: &Client| (0..20).take_while(|_| asked(client).outcome.sense.is_none()).count();
+    assert_eq!(computed(&client), 8);
+    asked(&other).fails(SenseKey::AbortedCommand, (0x55, 0x03));
+    client.tick(250);
+    assert_eq!((computed(&other), computed(&client)), (1, 0));
+    // A clock that was set back keeps nobody out for long.
+    client.clock.0.store(500_000, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(computed(&client), 8);
+    client.tick(10_000);
+    assert!(agree(&client, None, Algorithm::of_form(client.form)).is_ok());
+}
+
+#[test]
 fn keys_are_changed_by_nobody_but_their_manager() {
     let (client, manager) = protected(Method::NoSec);
     // Nothing demands a method, yet: neither the master key nor one below is changed without the
