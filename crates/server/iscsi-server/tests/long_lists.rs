@@ -50,11 +50,11 @@ fn start() -> Server {
     for first in (1..OBJECTS).step_by(1000) {
         let ids = first..(first + 1000).min(OBJECTS);
         let create = ids.map(|number| Step::CreateUser(Id { object: id.object + number, ..id }));
-        changes.push(Change { steps: create.collect() });
+        changes.push(create.collect());
     }
     for first in (0..PARTS).step_by(500) {
         let write = |part| Step::Write { id, at: part * 8192, data: vec![1; 100].into() };
-        changes.push(Change { steps: (first..first + 500).map(write).collect() });
+        changes.push((first..first + 500).map(write).collect());
     }
     let runtime = runtime::Runtime::new(runtime::Config::default()).expect("a ring");
     for change in changes {

@@ -1,5 +1,8 @@
 //! [`Change`]: a list of steps that is done as a whole or not at all.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use runtime::Chain;
 use smallvec::SmallVec;
 
@@ -144,6 +147,25 @@ pub enum Step {
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     pub steps: SmallVec<[Step; 4]>,
+    /// Ends the change early, if it takes long: see [`Stop`].
+    pub stop: Option<Stop>,
+}
+
+/// By this, a [`Step::Punch`] that copies much data, and a copy of a partition's content, are asked to
+/// end between two pieces of it. The change then fails with [`Error::Stopped`], unless it is done
+/// before.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// [`Error::Stopped`] once `stop` has been asked.
+    pub(super) fn check(stop: Option<&Self>) -> Result<(), Error> {
+        if stop.is_some_and(|stop| stop.0.load(Ordering::Relaxed)) { Err(Error::Stopped) } else { Ok(()) }
+    }
 }
 
 impl Change {
@@ -194,6 +216,23 @@ impl Change {
     }
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    /// Whether it may take long: see [`Stop`].
+    pub fn may_take_long(&self) -> bool {
+        let long = |step: &Step| {
+            matches!(
+                step,
+                Step::Punch { .. } | Step::Duplicate { .. } | Step::Refresh { .. } | Step::Restore { .. }
+            )
+        };
+        self.steps.iter().any(long)
+    }
+}
+
+impl FromIterator<Step> for Change {
+    fn from_iter<T: IntoIterator<Item = Step>>(steps: T) -> Self {
+        Self { steps: steps.into_iter().collect(), stop: None }
     }
 }
 

@@ -34,6 +34,9 @@ pub enum Error {
     /// The change has more steps than [`super::MAX_STEPS`], or steps that do not go together.
     #[error("the change cannot be done as one")]
     BadChange,
+    /// The change was asked to end early, and has done nothing: see [`super::Stop`].
+    #[error("the change was stopped")]
+    Stopped,
     /// The partition is a snapshot: its contents do not change.
     #[error("partition {0:#x} is a snapshot")]
     Snapshot(u64),

@@ -26,7 +26,7 @@ use runtime::Chain;
 pub use osd::attributes::list::MAX_VALUE;
 pub use osd::ids::FIRST_ID;
 
-pub use change::{Applied, Change, Duplicate, Step, Value};
+pub use change::{Applied, Change, Duplicate, Step, Stop, Value};
 pub use error::Error;
 pub use info::{
     Attribute, Attributes, CheckReport, CollectionType, Commit, Difference, Extent, Kind, List, Membership,

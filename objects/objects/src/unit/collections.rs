@@ -182,7 +182,7 @@ async fn part_with_members(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
             let object = Id::new(id.partition, *object);
             Step::Leave { object, collection: id.object }
         };
-        match unit.apply(Change { steps: members.iter().map(leave).collect() }, Commit::Relaxed).await {
+        match unit.apply(members.iter().map(leave).collect(), Commit::Relaxed).await {
             // Some have gone since they were listed: the others go with the collection.
             Ok(_) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),

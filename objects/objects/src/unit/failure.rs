@@ -66,6 +66,8 @@ impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
         match error {
+            // Only a command that is aborted stops its change.
+            Error::Stopped => return Self::Lost,
             Error::NotFound(id) => {
                 // A lookup in a partition that does not exist finds this out: the store names the
                 // id that it missed.

@@ -273,7 +273,7 @@ impl<'a> Task<'a> {
     async fn remove_made(&self, ids: &[Id], removal: Removal) -> Result<(), Error> {
         let created = self.created_at;
         let steps = ids.iter().flat_map(|&id| [Step::Expect { id, created }, removal(id)]);
-        self.unit.apply(Change { steps: steps.collect() }, Commit::Relaxed).await.map(drop)
+        self.unit.apply(steps.collect(), Commit::Relaxed).await.map(drop)
     }
 
     fn note_undone(&self, result: Result<(), Error>) {

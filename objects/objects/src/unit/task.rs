@@ -1,6 +1,8 @@
 //! One OSD command at work: its CDB, its buffers, its locks, and the steps that all commands share.
 //! [`super::frame`] defines the order of a command's steps. Owns no command's meaning.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use device::{Command, DataMover, Outcome};
@@ -23,7 +25,7 @@ use super::locks::{Guard, Key, Mode, Part};
 use super::progress::Progress;
 use super::security::Proof;
 use super::transfer::Transfer;
-use crate::store::{Applied, Change, Commit, Error, Scope, Step, TimesUpdate};
+use crate::store::{Applied, Change, Commit, Error, Scope, Step, Stop, TimesUpdate};
 
 /// Values of the Current Command page.
 #[derive(Clone, Copy, Debug, Default)]
@@ -498,11 +500,30 @@ impl<'a> Task<'a> {
 
     /// [`Self::apply`], as durably as `commit` says.
     pub(crate) async fn apply_as(&mut self, change: Change, commit: Commit) -> Result<Applied, Failure> {
-        let applied = self.unit.apply(change, commit).await;
+        let applied = match change.may_take_long() {
+            true => self.apply_long(change, commit).await,
+            false => self.unit.apply(change, commit).await,
+        };
         self.exists = matches!(applied, Err(Error::Exists(_)));
         let applied = applied?;
         self.current.used_change = self.current.used_change.saturating_add(applied.used_change);
         Ok(applied)
+    }
+
+    /// Applies a change that may take long: it is stopped when the command is aborted.
+    async fn apply_long(&mut self, mut change: Change, commit: Commit) -> Result<Applied, Error> {
+        let stop = Stop::default();
+        change.stop = Some(stop.clone());
+        let mut applying = pin!(self.unit.apply(change, commit));
+        let transfer = &mut self.transfer;
+        poll_fn(|cx| {
+            let applied = applying.as_mut().poll(cx);
+            if applied.is_pending() && transfer.poll_lost(cx).is_ready() {
+                stop.ask();
+            }
+            applied
+        })
+        .await
     }
 
     /// Everything that concerns `scope` is on the medium.

@@ -168,6 +168,11 @@ impl<'a> Transfer<'a> {
         Ok(self.mover.unless_lost(others).await?)
     }
 
+    /// See [`DataMover::poll_lost`].
+    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        self.mover.poll_lost(cx)
+    }
+
     /// The outcome of a command that has moved all its data.
     pub fn outcome(&self) -> Outcome {
         Outcome { wanted_in: self.in_at, wanted_out: self.wanted_out, ..Outcome::GOOD }

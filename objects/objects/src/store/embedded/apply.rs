@@ -44,6 +44,7 @@ impl Inner {
         let held = self.locks.take(self.needed(change)).await;
         let data: usize = change.steps.iter().map(data_len).sum();
         let mut txn = Txn::new(self.clone(), commit == Commit::Durable && data <= LOGGED);
+        txn.stop.clone_from(&change.stop);
         for (at, step) in change.steps.iter().enumerate() {
             let in_place = change.steps[at + 1..].iter().all(|later| is_harmless(later, step));
             txn.step(step, in_place).await?;

@@ -17,6 +17,8 @@ use crate::store::{BLOCK, Error, Id, MAX_LENGTH};
 
 /// Bytes that are moved at once where data has to be copied.
 const PIECE: u64 = 256 << 10;
+/// Extents that are moved at once where they keep their blocks.
+const RUNS: usize = 4096;
 /// Bytes of data that a change may bring into the journal, with what surrounds them: the smallest
 /// segment holds them.
 const MOST_LOGGED: usize = LOGGED + (32 << 10);
@@ -373,7 +375,11 @@ impl Txn {
             let (to, by) = (at / BLOCK, (from - at) / BLOCK);
             let removed = self.unmap(work, id, to, from / BLOCK)?;
             self.give_up(&removed);
-            for run in self.unmap(work, id, from / BLOCK, length.div_ceil(BLOCK))? {
+            let tail = self.unmap(work, id, from / BLOCK, length.div_ceil(BLOCK))?;
+            for (n, run) in tail.into_iter().enumerate() {
+                if n % RUNS == RUNS - 1 {
+                    self.pause().await?;
+                }
                 self.map(work, id, Run { block: run.block - by, ..run })?;
             }
         } else {
@@ -383,9 +389,14 @@ impl Txn {
             let logs_data = std::mem::replace(&mut self.logs_data, true);
             let fresh_from = std::mem::replace(&mut self.fresh_from, self.added.len());
             self.set_length(work, id, at, false).await?;
+            let mut moved = 0;
             for run in tail {
                 let (mut next, end) = ((run.block * BLOCK).max(from), (run.end() * BLOCK).min(length));
                 while next < end {
+                    if moved >= PIECE {
+                        self.pause().await?;
+                        moved = 0;
+                    }
                     let n = PIECE.min(end - next);
                     let base = Some(run.arena * BLOCK);
                     let skip = next - run.block * BLOCK;
@@ -393,6 +404,7 @@ impl Txn {
                     // All that is mapped there is of this change.
                     self.write(work, id, at + (next - from), &bytes, false).await?;
                     next += n;
+                    moved += n;
                 }
             }
             (self.logs_data, self.fresh_from) = (logs_data, fresh_from);

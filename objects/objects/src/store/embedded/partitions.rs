@@ -15,7 +15,7 @@ use super::record::{self, CHUNK, CONTENT, Key, PARTITION, Record, USER, View, de
 use super::space::Blocks;
 use super::txn::Txn;
 use super::{Inner, journal, unpoisoned};
-use crate::store::{Commit, Error, FIRST_ID, Id, Origin};
+use crate::store::{Commit, Error, FIRST_ID, Id, Origin, Stop};
 
 /// Keys that one commit copies or deletes.
 const AT_ONCE: usize = 512;
@@ -149,7 +149,7 @@ impl Txn {
         let home = self.new_home();
         // Unless the change is committed, it is emptied again.
         self.made.push(home);
-        self.inner.copy_content(source, home).await?;
+        self.inner.copy_content(source, home, self.stop.as_ref()).await?;
         Ok(home)
     }
 }
@@ -196,10 +196,11 @@ impl Inner {
         usize::try_from(self.journal.segment / 8).unwrap_or(usize::MAX)
     }
 
-    async fn copy_content(&self, source: u64, home: u64) -> Result<(), Error> {
+    async fn copy_content(&self, source: u64, home: u64, stop: Option<&Stop>) -> Result<(), Error> {
         for kind in CONTENT {
             let mut next = Some(key(kind, source, 0, 0));
             while let Some(from) = next {
+                Stop::check(stop)?;
                 let (mut part, mut failed) = (Part::default(), None);
                 let (mut bytes, mut full) = (0, None);
                 let to = key(kind, source, u64::MAX, u64::MAX);

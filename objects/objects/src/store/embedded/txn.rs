@@ -17,7 +17,7 @@ use super::record::{
 };
 use super::space::Blocks;
 use super::{Inner, journal, unpoisoned};
-use crate::store::{Applied, BLOCK, Error, Id};
+use crate::store::{Applied, BLOCK, Error, Id, Stop};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
@@ -89,6 +89,7 @@ pub(super) struct Txn {
     pub logged: usize,
     /// It is committed by the task that writes the checkpoints, which cannot wait for itself.
     pub by_checkpointer: bool,
+    pub stop: Option<Stop>,
     pub applied: Applied,
     deltas: BTreeMap<u64, Delta>,
     committed: bool,
@@ -117,6 +118,7 @@ impl Txn {
             must_sync: false,
             logged: 0,
             by_checkpointer: false,
+            stop: None,
             applied: Applied::default(),
             deltas: BTreeMap::new(),
             committed: false,
@@ -183,6 +185,16 @@ impl Txn {
 
     pub fn put(&mut self, key: Key, value: Option<Vec<u8>>) {
         self.puts.insert(key, value.map(Arc::from));
+    }
+
+    /// Between two pieces of a step that takes long: gives the core's other tasks their turn.
+    /// [`Error::Stopped`] if the change is to end, [`Error::BadChange`] if the journal cannot hold it.
+    pub async fn pause(&self) -> Result<(), Error> {
+        runtime::yield_now().await;
+        if self.payload.len() as u64 > self.inner.journal.segment {
+            return Err(Error::BadChange);
+        }
+        Stop::check(self.stop.as_ref())
     }
 
     /// Numbers in the keys of an object's attributes that its record does not hold.

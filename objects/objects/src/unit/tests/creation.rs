@@ -250,8 +250,8 @@ fn remake(store: &Oracle, change: &Change) -> bool {
         _ => None,
     });
     let Some(id) = removed else { return false };
-    let steps = [Step::RemoveUser(id), Step::CreateUser(id)].into_iter().collect();
-    assert!(matches!(store.apply(Change { steps }, Commit::Relaxed), Io::Ready(Some(Ok(_)))));
+    let remade = [Step::RemoveUser(id), Step::CreateUser(id)].into_iter().collect();
+    assert!(matches!(store.apply(remade, Commit::Relaxed), Io::Ready(Some(Ok(_)))));
     true
 }
 

@@ -275,6 +275,23 @@ fn a_read_that_waits_puts_nothing_of_an_object_that_got_the_id_meanwhile() {
 }
 
 #[test]
+fn an_aborted_punch_of_a_long_object_leaves_it_as_it_was() {
+    let rig = crate::store::embedded::testing::Rig::new(4000, 1 << 20);
+    let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
+    let unit = OsdUnit::new(Arc::new(rig.open()), options(&clock)).unwrap();
+    let it = Client::to(&unit, 1, clock);
+    it.make();
+    it.write(0, &vec![7; 2_000_000]).good();
+    let (cdb, out, _) = it.ask(Osd::Punch(ID, range(100, 50))).build();
+    // It is aborted while data moves.
+    let (_, outcome) = Client::end(it.execute(&cdb, 0, 0, TestMover::aborted_after(0, &out)));
+    assert_eq!(outcome, Outcome::GOOD);
+    assert_eq!(it.length(), 2_000_000);
+    it.ask(Osd::Punch(ID, range(100, 50))).send().good();
+    assert_eq!(it.length(), 2_000_000 - 50);
+}
+
+#[test]
 fn create_and_write_is_undone_when_an_attribute_cannot_be_set_or_got() {
     for it in Client::each_form() {
         for len in [10, 1_500_000] {

@@ -11,7 +11,7 @@ use crate::store::embedded::journal::{self, Log, Turn};
 use crate::store::embedded::record::{ROOT, USER, key};
 use crate::store::embedded::testing::{Disk, P, Rig, apply, describe, now, object, sound};
 use crate::store::{
-    BLOCK, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, ObjectStore, Step,
+    BLOCK, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, ObjectStore, Step, Stop,
 };
 
 fn write(n: u64, at: u64, bytes: Vec<u8>) -> Step {
@@ -214,6 +214,31 @@ fn a_change_that_writes_and_punches_or_copies_keeps_both_apart() {
     change.push(write(2, 10, vec![255; 20]));
     apply(&store, change).unwrap();
     assert_eq!(now(store.read(object(3), 0, 9999)).unwrap().to_vec(), bytes);
+    sound(&store);
+}
+
+#[test]
+fn a_punch_or_a_snapshot_that_is_stopped_leaves_everything_as_it_was() {
+    let (_, store) = Rig::begun(4000);
+    let bytes: Vec<u8> = (0..2_000_000).map(|i| (i % 251) as u8).collect();
+    apply(&store, create(1, bytes)).unwrap();
+    let before = describe(&store);
+    for step in [
+        Step::Punch { id: object(1), at: 100, len: 50 },
+        Step::Duplicate { source: P, id: P + 1, kind: Duplicate::Snapshot, made_ms: 1 },
+    ] {
+        let stop = Stop::default();
+        let change = Change { stop: Some(stop.clone()), ..Change::of(step) };
+        let mut stopped = pin!(store.apply(change, Commit::Durable));
+        // Others have their turn after each piece.
+        assert!(stopped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        stop.ask();
+        assert_eq!(now(stopped), Err(Error::Stopped));
+        assert_eq!(describe(&store), before);
+        sound(&store);
+    }
+    apply(&store, Step::Punch { id: object(1), at: 100, len: 50 }).unwrap();
+    assert_eq!(store.object(object(1)).unwrap().length, 2_000_000 - 50);
     sound(&store);
 }
 
