@@ -282,8 +282,7 @@ impl Putting {
                 let made = self.tree.make_link(name.collection, &name.name, object.object).await;
                 made.map_err(OsdError::at(name.path.display()))?;
             }
-            let named = self.tree.device.set_attributes(object, [layout::finished()]).await;
-            named.map_err(OsdError::at(path.display()))?;
+            self.tree.finish(object, [], path.display()).await?;
         }
         for name in names {
             self.give_way(name.there, &name.path).await?;
@@ -355,10 +354,7 @@ impl Putting {
             self.write(id, path, Arc::new(file), &ranges).await?;
             match place.is_empty() {
                 true => Ok(()),
-                false => {
-                    let whole = place.into_iter().chain([layout::finished()]);
-                    tree.device.set_attributes(id, whole).await.map_err(at())
-                }
+                false => tree.finish(id, place, path.display()).await,
             }
         };
         if let Err(error) = written.await {
@@ -503,12 +499,11 @@ impl Putting {
         let id = tree.device.create(tree.partition, new).await.map_err(OsdError::at(&place))?;
         let written = async {
             self.stream(id, 0).await?;
-            let mut set = match collection {
+            let set = match collection {
                 Some(_) => tree.place_in(collection, name),
                 None => Vec::new(),
             };
-            set.push(layout::finished());
-            tree.device.set_attributes(id, set).await.map_err(OsdError::at(&place))
+            tree.finish(id, set, &place).await
         };
         if let Err(error) = written.await {
             let _ = tree.device.remove(id).await;
@@ -546,7 +541,9 @@ impl Putting {
     async fn replace(&self, id: Id, from: &Path) -> Result<(), OsdError> {
         let device = &self.tree.device;
         let place = format!("{}/{:#x}", self.tree.place, id.object);
-        match device.set_len(id, 0).await {
+        // A put that was cut off may have left its mark there.
+        let emptied = [Attribute::number(user_information::LOGICAL_LENGTH, 0), layout::finished()];
+        match device.set_attributes(id, emptied).await {
             Err(error) if error.is_not_found() => {
                 let new = New::default().id(id.object);
                 device.create(id.partition, new).await.map_err(OsdError::at(&place))?;
@@ -562,8 +559,6 @@ impl Putting {
             device.set_len(id, size).await.map_err(OsdError::at(&place))?;
             self.write(id, from, Arc::new(file), &ranges).await?;
         }
-        // A put that was cut off may have left its mark there.
-        device.set_attributes(id, [layout::finished()]).await.map_err(OsdError::at(&place))?;
         self.progress.file(0);
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use iscsi_client::objects::{Query, Range};
-use osd::Id;
+use iscsi_client::objects::{Attribute, Operation, Query, Range};
+use osd::{Command, Id};
 use serde_json::json;
 
 use super::error::OsdError;
@@ -97,17 +97,24 @@ async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> 
     let all = Id::partition(tree.partition);
     let found = tree.device.query(all, &query).await.map_err(OsdError::at(&tree.place))?;
     for id in found {
-        // Its put may have ended since it was found.
-        match tree.device.attribute(id, layout::UNFINISHED).await {
-            Ok(Some(_)) => {}
-            Ok(None) => continue,
+        // Its put may have ended since it was found, or end before it is removed: the put finishes it
+        // and looks for the mark, this marks it and looks whether it is finished. One of both sees
+        // the other.
+        let keep = || Attribute::new(layout::LEFT_BEHIND, []);
+        let mark = Operation::new(Command::SetAttributes(id)).set(layout::LEFT_BEHIND, [1u8]);
+        match tree.device.run(mark.get([layout::UNFINISHED])).await {
+            Ok(reply) if reply.value(layout::UNFINISHED).is_some() => {}
+            Ok(_) => match tree.device.set_attributes(id, [keep()]).await {
+                Err(error) if !error.is_not_found() => return Err(OsdError::at(id)(error)),
+                _ => continue,
+            },
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(OsdError::at(id)(error)),
         }
         // Links to an object are made once it is complete: keep it, even if its put did not remove
         // the mark.
         if tree.names_of(id.object).await.map_err(OsdError::at(id))? > 0 {
-            tree.device.set_attributes(id, [layout::finished()]).await.map_err(OsdError::at(id))?;
+            tree.device.set_attributes(id, [layout::finished(), keep()]).await.map_err(OsdError::at(id))?;
             continue;
         }
         match tree.device.remove(id).await {

@@ -175,6 +175,31 @@ impl Tree {
         Ok(self.device.query(Id::partition(self.partition), &query).await?.len().min(2))
     }
 
+    /// Marks an object as complete, and sets `place` with that.
+    ///
+    /// # Errors
+    /// The device's, about `at`; and that the object was taken for one that was left behind: it is
+    /// gone, or about to go.
+    pub async fn finish(
+        &self,
+        id: Id,
+        place: impl IntoIterator<Item = Attribute>,
+        at: impl std::fmt::Display,
+    ) -> Result<(), OsdError> {
+        let set = Operation::new(Command::SetAttributes(id)).set_all(place).set_all([layout::finished()]);
+        let set = set.get([layout::LEFT_BEHIND]);
+        let place = at.to_string();
+        match self.device.run(set).await {
+            Ok(reply) if reply.value(layout::LEFT_BEHIND).is_none() => Ok(()),
+            Ok(_) => {
+                let what = "stag osd rm --unfinished removes it; put it again, and give --hours more than your \
+                            longest put";
+                Err(OsdError::Io { place, error: std::io::Error::other(what) })
+            }
+            Err(error) => Err(OsdError::Object { place, error }),
+        }
+    }
+
     /// Removes a file that is no directory, and with the last link its object.
     pub async fn remove_file(&self, entry: &Entry) -> Result<(), ObjectError> {
         self.device.remove(self.id(entry.id)).await?;

@@ -339,6 +339,47 @@ fn unfinished_objects_of_a_killed_put_are_marked_and_removable() {
 }
 
 #[test]
+fn a_put_fails_whose_object_is_taken_for_one_that_was_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve("osd:mem:1G");
+    let partition = said(&["osd", "mkpart", server.iscsi(0)]).trim().to_owned();
+    let url = format!("{}/{partition}", server.iscsi(0));
+    let file = path(dir.path(), "file");
+    fs::write(&file, noise(1000)).unwrap();
+    done(&["osd", "put", "-q", &file, &format!("{url}/whole")]);
+    let objects = || -> Vec<String> {
+        let all = json(&["osd", "ls", "--objects", "--json", &url]);
+        all.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let before = objects();
+    let mut put = std::process::Command::new(support::command::STAG)
+        .args(["osd", "put", "-q", "-", &format!("{url}/late")])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = put.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, &noise(600_000)).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(90);
+    let own = loop {
+        assert!(std::time::Instant::now() < deadline, "it does not begin");
+        if let Some(own) = objects().into_iter().find(|id| !before.contains(id)) {
+            break own;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    // As rm --unfinished marks it, right before it removes it.
+    done(&["osd", "attr", "set", &format!("{url}/{own}"), "535446:c=u64:1"]);
+    drop(stdin);
+    let output = put.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("rm --unfinished"), "{said}");
+    assert_eq!(objects(), before);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn a_damaged_store_is_told_of_repaired_and_served_again() {
     let dir = tempfile::tempdir().unwrap();
     let store = path(dir.path(), "store");
