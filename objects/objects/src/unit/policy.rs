@@ -115,7 +115,7 @@ impl OsdUnit {
             Ok(false) | Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        Ok(Some(value.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))))
+        Ok(Some(osd::attributes::number(&value)))
     }
 
     /// Keeps others from growing `partition` meanwhile, if it has a quota: to be taken before a

@@ -9,6 +9,11 @@ use std::fmt;
 
 use crate::ObjectType;
 
+/// The big-endian number that a value of up to 8 bytes is; of a longer one, that in its last 8.
+pub fn number(value: &[u8]) -> u64 {
+    value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 /// An attributes page number. Its range determines the type of object that it belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Page(pub u32);

@@ -332,7 +332,7 @@ impl Reply {
 
 /// A big-endian number of up to 8 bytes.
 pub fn number(value: &[u8]) -> Option<u64> {
-    (value.len() <= 8).then(|| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    (value.len() <= 8).then(|| osd::attributes::number(value))
 }
 
 /// An outstanding command.

@@ -414,7 +414,8 @@ impl<'a> Gone<'a> {
     }
 }
 
-fn successor(key: &Key) -> Option<Key> {
+/// The first key after one; none after the last.
+pub(super) fn successor(key: &Key) -> Option<Key> {
     let mut next = *key;
     for byte in next.iter_mut().rev() {
         *byte = byte.wrapping_add(1);

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::directory::Partition;
 use super::extents::blocks;
-use super::layers::Val;
+use super::layers::{Val, successor};
 use super::locks::Needed;
 use super::record::{self, CHUNK, CONTENT, Key, PARTITION, Record, USER, View, decode_chunk, key, numbers};
 use super::space::Blocks;
@@ -178,17 +178,6 @@ pub(super) fn entry_len(value: &Val) -> usize {
     ENTRY + value.as_ref().map_or(0, |value| value.len())
 }
 
-/// The first key after one; none after the last.
-fn following(mut key: Key) -> Option<Key> {
-    for byte in key.iter_mut().rev() {
-        *byte = byte.wrapping_add(1);
-        if *byte > 0 {
-            return Some(key);
-        }
-    }
-    None
-}
-
 impl Inner {
     /// Bytes of puts after which a part ends: with the longest attribute after it, it fits into a
     /// segment.
@@ -215,7 +204,7 @@ impl Inner {
                     failed.is_none() && full.is_none()
                 })?;
                 if let Some(last) = full {
-                    next = following(last).filter(|next| *next <= to);
+                    next = successor(&last).filter(|next| *next <= to);
                 }
                 match failed {
                     Some(error) => return Err(error),

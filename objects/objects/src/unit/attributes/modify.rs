@@ -258,5 +258,5 @@ pub(in super::super) fn number_of(setting: &Setting, len: usize) -> Result<u64, 
     if setting.value.len() != len {
         return Err(setting.refuse(true));
     }
-    Ok(setting.value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    Ok(osd::attributes::number(&setting.value))
 }

@@ -129,7 +129,7 @@ impl OsdUnit {
         if !value.is_empty() && value.len() != len {
             return Err(setting.refuse(true));
         }
-        if len == 6 && value.iter().fold(0u64, |limit, byte| limit << 8 | u64::from(*byte)) > MAX_LIMIT {
+        if len == 6 && osd::attributes::number(value) > MAX_LIMIT {
             return Err(setting.refuse(true));
         }
         if len == 1 && value.first().is_some_and(|code| *code != 0) {

@@ -622,9 +622,8 @@ impl OsdUnit {
         )?;
         let allowed = |wanted: AttributeId| {
             list.chunks_exact(8).any(|pair| {
-                let word =
-                    |at: usize| pair[at..at + 4].iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
-                let (page, number) = (word(0), word(4));
+                let pair = osd::attributes::number(pair);
+                let (page, number) = ((pair >> 32) as u32, pair as u32); // both halves
                 (page == Page::ALL.0 || page == wanted.page.0)
                     && (number == AttributeId::ALL || number == wanted.number)
             })
