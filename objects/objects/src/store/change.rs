@@ -151,9 +151,9 @@ pub struct Change {
     pub stop: Option<Stop>,
 }
 
-/// By this, a [`Step::Punch`] that copies much data, and a copy of a partition's content, are asked to
-/// end between two pieces of it. The change then fails with [`Error::Stopped`], unless it is done
-/// before.
+/// By this, a [`Step::Punch`] that copies much data, and a copy of a partition's content, are asked
+/// to end between two pieces of it. The change then fails with [`Error::Stopped`], unless it is
+/// done before.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

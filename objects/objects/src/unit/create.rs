@@ -76,8 +76,8 @@ pub(super) async fn create(
     result
 }
 
-/// Gets attributes of the `count` objects that were created, as a list of many objects; the Current Command
-/// page, which tells the highest id, is in the entries of each. A page is got of the last.
+/// Gets attributes of the `count` objects that were created, as a list of many objects; the Current
+/// Command page, which tells the highest id, is in the entries of each. A page is got of the last.
 async fn get_all(task: &mut Task<'_>, last: Id, count: u64) -> Result<(), Failure> {
     let Request::List(wanted) = &mut task.parameters.get else { return task.get(last).await };
     let wanted = std::mem::take(wanted);
@@ -86,8 +86,8 @@ async fn get_all(task: &mut Task<'_>, last: Id, count: u64) -> Result<(), Failur
     get_of_many(task, last.partition, created, last.object, &wanted).await
 }
 
-/// Creates `ids` in as few changes as possible: one, but for very many. `done` is the number of those
-/// that are there.
+/// Creates `ids` in as few changes as possible: one, but for very many. `done` is the number of
+/// those that are there.
 async fn create_all(
     task: &mut Task<'_>,
     partition: u64,
@@ -222,7 +222,8 @@ impl CreationTimes {
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let first = (partition.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).wrapping_add(*ids.start());
         let count = ids.end().saturating_sub(*ids.start()).min(APART as u64 - 1);
-        // Neighbours have entries of their own, so that many creations do not run ahead of the clock.
+        // Neighbours have entries of their own, so that many creations do not run ahead of the
+        // clock.
         let entries = (0..=count).map(|n| (first.wrapping_add(n) % APART as u64) as usize);
         let time = entries.clone().map(|at| next[at]).fold(now, u64::max);
         entries.for_each(|at| next[at] = time.saturating_add(1));

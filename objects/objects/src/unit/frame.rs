@@ -90,8 +90,8 @@ impl<'a> Task<'a> {
         self.finish(plan, Ok(())).await
     }
 
-    /// [`Self::mutate`] up to the change. If others have created an object with the id that the unit
-    /// chose, the command gets another id, and `steps` runs again.
+    /// [`Self::mutate`] up to the change. If others have created an object with the id that the
+    /// unit chose, the command gets another id, and `steps` runs again.
     pub async fn change(
         &mut self,
         plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,

@@ -359,8 +359,8 @@ impl<'a> Task<'a> {
         self.tail = None;
     }
 
-    /// Whether the last change was refused because others have created an object with an id that the
-    /// unit had chosen for the command: it has to choose another one.
+    /// Whether the last change was refused because others have created an object with an id that
+    /// the unit had chosen for the command: it has to choose another one.
     pub(crate) fn has_lost_id(&mut self) -> bool {
         std::mem::take(&mut self.exists) && self.chooses_id()
     }

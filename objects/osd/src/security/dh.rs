@@ -39,7 +39,8 @@ const PRIME: U2048 = U2048::from_be_hex(concat!(
 #[error("not a public value of the Diffie-Hellman group")]
 pub struct InvalidValue;
 
-/// One side's secret exponent. A power takes time by its length, and it is no longer than it has to be.
+/// One side's secret exponent. A power takes time by its length, and it is no longer than it has to
+/// be.
 pub struct Exponent(U256);
 
 impl Exponent {

@@ -41,8 +41,8 @@ pub const LINK: AttributeId = AttributeId::new(FILE, 10);
 /// On an object that is incomplete or has no name yet: the time at which it was begun, 8 bytes of
 /// milliseconds since 1970. Removed once the object is complete.
 pub const UNFINISHED: AttributeId = AttributeId::new(FILE, 11);
-/// On an unfinished object that is about to be removed as one that was left behind: 1 byte. A put that
-/// finishes it fails.
+/// On an unfinished object that is about to be removed as one that was left behind: 1 byte. A put
+/// that finishes it fails.
 pub const LEFT_BEHIND: AttributeId = AttributeId::new(FILE, 12);
 /// Number of extended attributes: 2 bytes; 0 if it is missing.
 pub const XATTR_COUNT: AttributeId = AttributeId::new(XATTRS, 1);

@@ -97,9 +97,9 @@ async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> 
     let all = Id::partition(tree.partition);
     let found = tree.device.query(all, &query).await.map_err(OsdError::at(&tree.place))?;
     for id in found {
-        // Its put may have ended since it was found, or end before it is removed: the put finishes it
-        // and looks for the mark, this marks it and looks whether it is finished. One of both sees
-        // the other.
+        // Its put may have ended since it was found, or end before it is removed: the put finishes
+        // it and looks for the mark, this marks it and looks whether it is finished. One of both
+        // sees the other.
         let keep = || Attribute::new(layout::LEFT_BEHIND, []);
         let mark = Operation::new(Command::SetAttributes(id)).set(layout::LEFT_BEHIND, [1u8]);
         match tree.device.run(mark.get([layout::UNFINISHED])).await {

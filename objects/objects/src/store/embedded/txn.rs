@@ -69,8 +69,8 @@ pub(super) struct Txn {
     pub shared: Vec<Blocks>,
     /// Changes of collections' numbers of members, by home and id.
     pub members: BTreeMap<(u64, u64), i64>,
-    /// Members that go because their objects do. Their collections are not locked: others may remove
-    /// one meanwhile, and create another with its id.
+    /// Members that go because their objects do. Their collections are not locked: others may
+    /// remove one meanwhile, and create another with its id.
     pub left: Vec<Key>,
     /// Partitions that begin and end, with their homes.
     pub created: BTreeMap<u64, Partition>,
@@ -188,7 +188,8 @@ impl Txn {
     }
 
     /// Between two pieces of a step that takes long: gives the core's other tasks their turn.
-    /// [`Error::Stopped`] if the change is to end, [`Error::BadChange`] if the journal cannot hold it.
+    /// [`Error::Stopped`] if the change is to end, [`Error::BadChange`] if the journal cannot hold
+    /// it.
     pub async fn pause(&self) -> Result<(), Error> {
         runtime::yield_now().await;
         if self.payload.len() as u64 > self.inner.journal.segment {

@@ -1,5 +1,5 @@
-//! What a capability permits: its object, its validity, its permissions, the attributes and the bytes
-//! that it is for. Owns these checks; that the capability is genuine was proved before.
+//! What a capability permits: its object, its validity, its permissions, the attributes and the
+//! bytes that it is for. Owns these checks; that the capability is genuine was proved before.
 
 use osd::attributes::numbers::{
     attributes_access, collection_security, partition_security, user_information, user_security,

@@ -242,8 +242,8 @@ fn a_create_and_write_puts_nothing_into_an_object_that_got_its_id_meanwhile() {
     assert_eq!(it.get(id, info::LOGICAL_LENGTH).good().number(), 0);
 }
 
-/// Right before a creation is undone: removes the first object that it has made, and creates another
-/// one with its id.
+/// Right before a creation is undone: removes the first object that it has made, and creates
+/// another one with its id.
 fn remake(store: &Oracle, change: &Change) -> bool {
     let removed = change.steps.iter().find_map(|step| match step {
         Step::RemoveUser(id) => Some(*id),
