@@ -64,6 +64,19 @@ impl Lun {
         }
     }
 
+    /// The encoding of [`Self::new`] for a single-level LUN, so that one unit has one value. Every
+    /// other LUN stays as it is.
+    #[inline]
+    pub const fn canonical(self) -> Self {
+        match self.number() {
+            Some(number) => match Self::new(number) {
+                Some(lun) => lun,
+                None => self,
+            },
+            None => self,
+        }
+    }
+
     /// Whether it addresses a well-known logical unit (SAM-5 §4.7.7.5.1).
     #[inline]
     pub const fn is_well_known(self) -> bool {
@@ -143,6 +156,7 @@ mod tests {
         for n in 0..0x4000 {
             assert_eq!(Lun::new(n).and_then(Lun::number), Some(n));
             assert_eq!(Lun::flat(n).and_then(Lun::number), Some(n));
+            assert_eq!(Lun::flat(n).map(Lun::canonical), Lun::new(n));
         }
         assert_eq!(Lun::new(0x4000), None);
         assert_eq!(Lun::flat(0xffff), None);
@@ -162,6 +176,7 @@ mod tests {
         assert_eq!(Lun([0, 0, 0, 0, 0, 0, 0, 1]).number(), None);
         assert_eq!(Lun([0x80, 5, 0, 0, 0, 0, 0, 0]).number(), None);
         assert_eq!(Lun::REPORT_LUNS.number(), None);
+        assert_eq!(Lun::REPORT_LUNS.canonical(), Lun::REPORT_LUNS);
         assert!(Lun::REPORT_LUNS.is_well_known());
         assert_eq!(Lun::REPORT_LUNS.to_string(), "0xc101000000000000");
         assert_eq!(Lun::new(300).unwrap().to_string(), "300");

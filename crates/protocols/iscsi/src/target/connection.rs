@@ -141,7 +141,7 @@ impl<P: Payload> Connection<P> {
         }
         let ordered = matches!(view, PduRef::ScsiCommand(command)
             if command.attribute() == Some(TaskAttribute::Ordered));
-        match to.numbering.order.receive(cmd_sn, ordered.then(|| bhs.lun())) {
+        match to.numbering.order.receive(cmd_sn, ordered.then(|| bhs.lun().canonical())) {
             Admission::Deliver => {
                 if let PduRef::ScsiCommand(command) = view
                     && !requests.is_discovery()

@@ -48,7 +48,7 @@ pub struct ScsiCommand {
     pub task: TaskKey,
     /// Its Initiator Task Tag.
     pub itt: u32,
-    /// The LUN of its logical unit.
+    /// The LUN of its logical unit, in its [canonical](Lun::canonical) encoding.
     pub lun: Lun,
     /// The CDB: 16 bytes, or more with an Extended CDB (RFC 7143 §11.2.2.3).
     pub cdb: SmallVec<[u8; 16]>,
@@ -69,7 +69,7 @@ pub struct TaskManagement {
     pub itt: u32,
     /// The Function field's seven bits.
     pub function: u8,
-    /// The LUN.
+    /// The LUN, in its [canonical](Lun::canonical) encoding.
     pub lun: Lun,
     /// Referenced Task Tag.
     pub referenced: u32,

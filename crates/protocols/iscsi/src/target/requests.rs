@@ -129,7 +129,7 @@ impl Requests {
                 Work::Event(Event::TaskManagement(TaskManagement {
                     itt: bhs.itt(),
                     function: request.function_code(),
-                    lun: bhs.lun(),
+                    lun: bhs.lun().canonical(),
                     referenced: request.referenced_task_tag.get(),
                     ref_cmd_sn: request.ref_cmd_sn.get(),
                     cmd_sn,
@@ -209,7 +209,9 @@ impl Requests {
         let Some((key, task)) = transfers.tasks.open(bhs.itt()) else {
             return Err(Unfit::Reject(RejectReason::LongOperationReject, *bhs));
         };
-        (task.lun, task.cmd_sn, task.immediate) = (bhs.lun(), cmd_sn, immediate);
+        let lun = bhs.lun().canonical();
+        (task.lun, task.lun_field) = (lun, bhs.lun());
+        (task.cmd_sn, task.immediate) = (cmd_sn, immediate);
         (task.expected_in, task.expected_out) = (expected_in, expected_out);
         task.bidirectional = read && write;
         if history.is_some() {
@@ -231,7 +233,7 @@ impl Requests {
         Ok(ScsiCommand {
             task: key,
             itt: bhs.itt(),
-            lun: bhs.lun(),
+            lun,
             cdb,
             attribute: command.flags & 0x07,
             cmd_sn,

@@ -37,8 +37,10 @@ impl TaskKey {
 pub struct Task<P> {
     /// Initiator Task Tag.
     pub itt: u32,
-    /// The LUN field as received, for R2Ts.
+    /// The LUN, in its [canonical](Lun::canonical) encoding.
     pub lun: Lun,
+    /// The LUN field as received, for R2Ts and DataACKs.
+    pub(crate) lun_field: Lun,
     /// CmdSN.
     pub cmd_sn: u32,
     /// Whether it was immediate, and so holds no place in the command window.
@@ -75,6 +77,7 @@ impl<P: Payload> Task<P> {
         Self {
             itt: RESERVED_TAG,
             lun: Lun::default(),
+            lun_field: Lun::default(),
             cmd_sn: 0,
             immediate: false,
             expected_in: 0,

@@ -243,7 +243,7 @@ impl<P: Payload> Transfers<P> {
                     let tag = *history.ack_tag.get_or_insert_with(|| numbering.output.tag());
                     header.set_wants_ack(true);
                     header.ttt.set(tag);
-                    header.lun = task.lun;
+                    header.lun = task.lun_field;
                 }
                 piece = piece.stable();
                 recovery.keep_data(history, header, piece.clone(), numbering.keepalive.last_heard());
@@ -274,7 +274,7 @@ impl<P: Payload> Transfers<P> {
         if task.aborted || rdma {
             return;
         }
-        let (itt, lun) = (task.itt, task.lun);
+        let (itt, lun) = (task.itt, task.lun_field);
         loop {
             let Some(task) = self.tasks.get_mut(key) else {
                 broken!("a task that ended with its R2T");

@@ -326,6 +326,24 @@ fn commands_of_another_connection_wait_for_an_older_ordered_one() {
 }
 
 #[test]
+fn both_encodings_of_a_lun_share_one_order() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two(&server);
+    let mut write = ordered(late_write(&mut first));
+    write.lun = Lun::flat(0).expect("a small number");
+    let data = begin_write(&mut first, write);
+    let reads = [late_read(&mut first, 0), late_read(&mut first, 0)];
+    first.send(reads[0].into(), &[]);
+    second.send(reads[1].into(), &[]);
+    assert!(is_quiet(&first) && is_quiet(&second), "the write has not ended");
+    first.send(data.into(), &[0xaa; 512]);
+    assert_eq!(first.finish().0, 0, "the write");
+    assert_eq!(first.finish(), (0, vec![0xaa; 512]));
+    assert_eq!(second.finish(), (0, vec![0xaa; 512]));
+    stop(server);
+}
+
+#[test]
 fn the_abort_of_an_ordered_command_releases_those_of_another_connection() {
     let server = server(|_| ());
     let (mut first, mut second) = two(&server);

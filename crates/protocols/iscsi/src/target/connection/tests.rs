@@ -206,6 +206,22 @@ fn a_write_takes_immediate_data_and_asks_for_the_rest() {
     );
 }
 
+/// SAM-5 §4.7.7: peripheral device and flat space addressing name the same unit.
+#[test]
+fn both_encodings_of_a_lun_are_one_unit_and_r2ts_return_the_field() {
+    let mut d = Dialog::new();
+    let flat = Lun::flat(0).expect("a small number");
+    let mut write = pdu::ScsiCommand::new(9, flat, TaskAttribute::Simple, &[0x2a; 10]);
+    write.set_write(true);
+    write.edtl.set(512);
+    write.cmd_sn.set(100);
+    let Some(Event::Command(command)) = d.say(write.into(), &[]) else { panic!("a command") };
+    assert_eq!(command.lun, Lun::ZERO);
+    assert!(d.connection.tasks().all(|(_, task)| task.lun == Lun::ZERO));
+    d.connection.want_data(command.task, 512, &mut d.sent);
+    assert_eq!(&d.sent[8..16], &flat.0, "as in the command");
+}
+
 /// A logout of the connection itself, as passed to the caller.
 fn log_out(d: &mut Dialog, immediate: bool) -> LogoutRequest {
     let mut logout = pdu::LogoutRequest::new(5, LogoutReason::CloseConnection, 7);

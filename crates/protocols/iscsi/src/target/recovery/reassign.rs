@@ -18,6 +18,7 @@ use crate::target::tasks::{Task, TaskKey, TaskTable};
 pub struct Moved {
     itt: u32,
     lun: crate::pdu::Lun,
+    lun_field: crate::pdu::Lun,
     cmd_sn: u32,
     /// Whether it holds no place in the command window: it was immediate, or has ended.
     placeless: bool,
@@ -154,6 +155,7 @@ impl<P: Payload> Allegiance<'_, P> {
         let task_moved = Moved {
             itt,
             lun: task.lun,
+            lun_field: task.lun_field,
             cmd_sn: task.cmd_sn,
             placeless,
             expected_in: task.expected_in,
@@ -177,6 +179,7 @@ impl<P: Payload> Allegiance<'_, P> {
         let key = self.tasks.insert(Task {
             itt: moved.itt,
             lun: moved.lun,
+            lun_field: moved.lun_field,
             cmd_sn: moved.cmd_sn,
             immediate: moved.placeless,
             expected_in: moved.expected_in,

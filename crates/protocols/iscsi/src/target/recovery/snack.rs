@@ -128,7 +128,7 @@ impl<P: Payload> Resend<'_, P> {
         let lun = request.lun;
         let is_it = |task: &Task<P>| {
             let history = task.history.as_ref();
-            task.lun == lun
+            task.lun_field == lun
                 && tag != RESERVED_TAG
                 && history.is_some_and(|history| history.ack_tag == Some(tag))
         };
@@ -186,7 +186,7 @@ impl<P: Payload> Resend<'_, P> {
         let stat_sn = self.numbering.output.stat_sn();
         let task = self.task_at(place).ok_or(UNKNOWN)?;
         let next = task.next_data_sn();
-        let (itt, lun) = (task.itt, task.lun);
+        let (itt, lun) = (task.itt, task.lun_field);
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
         if history.misses(request) {
             return Err(lost(task));
@@ -262,7 +262,7 @@ impl<P: Payload> Resend<'_, P> {
                 }
                 let mut header = pdu::DataIn::new(task.itt, task.data_sn, task.sent);
                 header.set_final(is_final);
-                let lun = task.lun;
+                let lun = task.lun_field;
                 task.data_sn = task.data_sn.wrapping_add(1);
                 task.sent += len as u32;
                 let history = task.history.as_mut().ok_or(UNKNOWN)?;
