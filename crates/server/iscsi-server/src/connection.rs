@@ -145,8 +145,9 @@ impl Connection {
         state: iscsi::target::Connection<Segment>,
         negotiated: Negotiated,
     ) -> Rc<Self> {
-        let Link { transport, outbox } = link;
+        let Link { transport, mut outbox } = link;
         let view = LocalView::new(session.view(), core.ended.clone());
+        outbox.view = view.shared().clone();
         let send_high_water = shared.limits().send_high_water;
         let recovers = state.error_recovery_level() > 0;
         let keeps = state.error_recovery_level() > 1;
@@ -484,6 +485,7 @@ impl Connection {
     fn look_again(self: &Rc<Self>) -> Rc<LocalView> {
         let view = Rc::new(LocalView::new(self.session.view(), self.core.ended.clone()));
         let before = self.view.replace(view.clone());
+        self.inner.borrow_mut().outbox.view = view.shared().clone();
         let past = &mut *self.past.borrow_mut();
         before.nexuses.counts().iter().for_each(|(_, counts)| past.add(counts));
         self.look_at_limits();

@@ -2,7 +2,7 @@
 
 use super::tasks::TaskKey;
 use crate::digest::{self, DigestBytes};
-use crate::pdu::BHS_LEN;
+use crate::pdu::{BHS_LEN, Lun};
 
 /// Bytes of a PDU, by reference: cheap to split, never read on the data path.
 pub trait Payload: Clone {
@@ -118,6 +118,11 @@ pub trait Sink<P> {
     /// Announces that the next PDU has the status of this task, which ends with it. For transports
     /// that add information to it, as iSER does.
     fn ends(&mut self, _task: TaskKey) {}
+    /// Whether the unit of this LUN has its sense data in descriptor format (D_SENSE of its Control
+    /// mode page): sense data of the connection then has that too.
+    fn descriptor_sense(&self, _lun: Lun) -> bool {
+        false
+    }
     /// Ends a PDU. For transports that separate PDUs.
     fn whole(&mut self) {}
 }

@@ -87,8 +87,19 @@ pub(super) fn snack_rejected() -> Completion {
     aborted_command((0x11, 0x13)) // READ ERROR - FAILED RETRANSMISSION REQUEST
 }
 
+/// CHECK CONDITION, ABORTED COMMAND, in fixed format (SPC-4 §4.5.3).
 pub(super) fn aborted_command((asc, ascq): (u8, u8)) -> Completion {
     let mut sense = [0; 18];
     (sense[0], sense[2], sense[7], sense[12], sense[13]) = (0x70, 0x0b, 10, asc, ascq);
     Completion { status: 0x02, sense: Some(Box::new(sense)), ..Completion::default() }
+}
+
+/// Changes sense data of [`aborted_command`] to descriptor format (SPC-4 §4.5.2). Sense data of a
+/// logical unit has the unit's format already.
+pub(super) fn to_descriptor_format(completion: &mut Completion) {
+    if let Some(sense) = &mut completion.sense
+        && let [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0] = **sense
+    {
+        *sense = Box::new([0x72, key, asc, ascq, 0, 0, 0, 0]);
+    }
 }

@@ -11,7 +11,7 @@ use super::inbound::{Read, WriteLimits};
 use super::numbering::Numbering;
 use super::payload::{Data, Payload, Sink};
 use super::recovery::{Status, StatusData};
-use super::respond::{Residuals, aborted_command, refusal, scsi_response};
+use super::respond::{Residuals, aborted_command, refusal, scsi_response, to_descriptor_format};
 use super::tasks::{Task, TaskKey, TaskTable};
 use crate::pdu::{self, Bhs, RESERVED_TAG, Residual, ResponseCode};
 
@@ -158,7 +158,10 @@ impl<P: Payload> Transfers<P> {
             broken!("an answer to a task that has ended");
             return;
         };
-        let completion = task.refused.take().unwrap_or(completion);
+        let mut completion = task.refused.take().unwrap_or(completion);
+        if completion.sense.is_some() && sink.descriptor_sense(task.lun) {
+            to_descriptor_format(&mut completion);
+        }
         let residuals = Residuals::of(task, &completion);
         // After an R-Data SNACK the status is sent in a SCSI Response with the SNACK's tag
         // (§11.16.3).

@@ -6,11 +6,14 @@
 pub(crate) mod iser;
 pub(crate) mod tcp;
 
-use iscsi::pdu::BHS_LEN;
+use std::sync::Arc;
+
+use iscsi::pdu::{BHS_LEN, Lun};
 use iscsi::stream::Limits;
 use iscsi::target::{Sink, TaskKey};
 use runtime::Gather;
 
+use crate::lun_map::View;
 use crate::wire::Segment;
 
 /// A connection's transport to its initiator.
@@ -49,6 +52,8 @@ pub(crate) struct Outbox {
     pub iser: Option<Box<iser::Outgoing>>,
     /// The connection is gone: discard further PDUs.
     pub muted: bool,
+    /// What the session sees, for the format of sense data.
+    pub view: Arc<View>,
 }
 
 impl Outbox {
@@ -103,6 +108,10 @@ impl Sink<Segment> for Outbox {
         if let Some(iser) = &mut self.iser {
             iser.ends(task);
         }
+    }
+
+    fn descriptor_sense(&self, lun: Lun) -> bool {
+        self.view.luns.get(lun).is_some_and(|entry| entry.unit.descriptor_sense())
     }
 
     #[inline]

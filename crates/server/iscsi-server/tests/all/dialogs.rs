@@ -55,6 +55,28 @@ fn luns_are_reported_and_absent_ones_answered() {
 }
 
 #[test]
+fn refused_data_has_sense_data_in_the_format_that_its_unit_was_given() {
+    let server = server(|_| ());
+    let mut client = Client::login(address(&server), Client::config(1));
+    client.settle(0);
+    // D_SENSE of the Control mode page.
+    let (status, mut modes) = client.read(0, &[0x1a, 0x08, 0x0a, 0, 64, 0], 64);
+    assert_eq!(status, 0);
+    modes[..4].fill(0);
+    modes[4] &= 0x3f;
+    modes[6] |= 0x04;
+    assert_eq!(client.write(0, &[0x15, 0x10, 0, 0, modes.len() as u8, 0], &modes).0, 0);
+    let mut write = client.command(0, &write10(0, 1));
+    write.set_write(true);
+    write.edtl.set(512);
+    client.send(write.into(), &[1; 1024]);
+    let (status, sense) = client.finish();
+    // ABORTED COMMAND, INCORRECT AMOUNT OF DATA.
+    assert_eq!((status, &sense[..]), (2, &[0x72, 0x0b, 0x0c, 0x0d, 0, 0, 0, 0][..]));
+    stop(server);
+}
+
+#[test]
 fn commands_run_in_order_of_their_numbers_across_connections() {
     let server = server(|_| ());
     let mut first = Client::login(address(&server), Client::config(1));

@@ -586,6 +586,7 @@ struct Told {
     bytes: Vec<u8>,
     ends: Option<TaskKey>,
     pdus: Vec<(u8, Option<TaskKey>, usize)>,
+    descriptor_sense: bool,
 }
 
 impl Sink<Vec<u8>> for Told {
@@ -598,6 +599,9 @@ impl Sink<Vec<u8>> for Told {
     fn ends(&mut self, task: TaskKey) {
         self.ends = Some(task);
     }
+    fn descriptor_sense(&self, _lun: Lun) -> bool {
+        self.descriptor_sense
+    }
     fn whole(&mut self) {
         let pdu = std::mem::take(&mut self.bytes);
         self.pdus.push((pdu[0], self.ends.take(), pdu.len()));
@@ -605,6 +609,27 @@ impl Sink<Vec<u8>> for Told {
 }
 
 const SCSI_RESPONSE: u8 = 0x21;
+
+#[test]
+fn refused_data_has_sense_data_in_the_format_of_its_unit() {
+    // The header, SenseLength, and 18 bytes in fixed format or 8 in descriptor format, padded.
+    for (descriptor_sense, len) in [(false, 48 + 20), (true, 48 + 12)] {
+        let mut told = Told { descriptor_sense, ..Told::default() };
+        // At arrival, and while its unit waits for the data.
+        let mut d = Dialog::new();
+        let write = d.command(9, false, true, 512);
+        assert_eq!(d.connection.handle(&write, &[], vec![0; 1024], d.now, &mut told), Ok(None));
+        let write = d.command(9, false, true, 2048);
+        let task = d.start(write, &[]);
+        d.connection.want_data(task, 2048, &mut d.sent);
+        let mut out = pdu::DataOut::new(9, task.tag(), Lun::default(), 1, 0);
+        out.set_final(true);
+        assert_eq!(d.say(out.into(), &[2; 2048]), Some(Event::Data(task)));
+        d.connection.finish(task, good(0, 2048), &mut told);
+        let responses: Vec<_> = told.pdus.iter().map(|pdu| (pdu.0, pdu.2)).collect();
+        assert_eq!(responses, [(SCSI_RESPONSE, len); 2]);
+    }
+}
 
 /// The residuals count its data.
 #[test]
