@@ -14,7 +14,7 @@ use super::events::{
 };
 use super::inbound::Read;
 use super::numbering::Numbering;
-use super::order::{MAX_IMMEDIATE, Work};
+use super::order::{HELD_BESIDES, MAX_IMMEDIATE, Work};
 use super::payload::{Data, Due, Payload, Sink};
 use super::recovery::{Allegiance, Loss, Moved, Recovered, Released, Resend, allegiant};
 use super::requests::{Parts, Request, Requests};
@@ -156,7 +156,12 @@ impl<P: Payload> Connection<P> {
                 self.deliver(work, false, sink)
             }
             Admission::Hold => {
-                let work = requests.interpret(view, request, data, to);
+                let most = to.transfers.limits.first_burst as usize + HELD_BESIDES;
+                let is_plain = matches!(view, PduRef::NopOut(_) | PduRef::TextRequest(_));
+                let work = match is_plain && data.len() > most {
+                    true => Work::Reject(RejectReason::LongOperationReject, *bhs),
+                    false => requests.interpret(view, request, data, to),
+                };
                 self.numbering.order.hold(cmd_sn, work);
                 Ok(None)
             }

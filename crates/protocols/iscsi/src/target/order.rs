@@ -16,6 +16,10 @@ pub(super) const MAX_IMMEDIATE: usize = 16;
 /// The number of rejected PDUs after which a connection is dropped.
 pub(super) const MAX_REJECTS: u32 = 256;
 
+/// Bytes that a PDU without a task may hold while it waits for its turn, in addition to
+/// FirstBurstLength: pings and text then cost no more than commands with unsolicited data.
+pub(super) const HELD_BESIDES: usize = 1024;
+
 /// A numbered PDU that waits for its turn.
 #[derive(Debug)]
 pub(super) enum Work<P> {

@@ -435,6 +435,31 @@ fn a_command_that_comes_early_waits_for_its_turn() {
 }
 
 #[test]
+fn a_ping_that_waits_for_its_turn_holds_no_more_than_a_command() {
+    let ping = |d: &mut Dialog, itt: u32, len: usize| {
+        let mut ping = NopOut::ping(itt);
+        ping.as_bhs_mut().set_immediate(false);
+        ping.cmd_sn.set(d.cmd_sn);
+        d.cmd_sn += 1;
+        assert_eq!(d.say(ping.into(), &vec![7; len]), None);
+    };
+    let mut d = Dialog::new();
+    let first = d.command(1, true, false, 0);
+    // FirstBurstLength is 2048.
+    ping(&mut d, 2, 2048 + 1024);
+    ping(&mut d, 3, 2048 + 1025);
+    d.start(first, &[]);
+    assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
+    ping(&mut d, 4, 8192);
+    let heard = d.heard();
+    let lines: Vec<_> = heard.iter().map(|(line, _)| line.as_str()).collect();
+    assert!(lines[0].starts_with("NOP-In itt=0x2 "), "{lines:?}");
+    assert!(lines[1].starts_with("Reject reason=\"Long op reject - out of resources\""), "{lines:?}");
+    assert!(lines[2].starts_with("NOP-In itt=0x4 "), "one in its turn may be longer: {lines:?}");
+    assert_eq!(d.connection.numbering.order.numbers(), (104, 110), "only the command is running");
+}
+
+#[test]
 fn a_held_command_can_be_aborted_and_never_runs() {
     let mut d = Dialog::new();
     let first = d.command(1, true, false, 0);
