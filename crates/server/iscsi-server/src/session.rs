@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,8 @@ pub(crate) struct Session {
     /// replaced.
     exp_cmd_sn: AtomicU32,
     members: Mutex<Members>,
+    /// Its tasks that go from one connection to another.
+    pub moves: Moves,
     /// Counts of recovery on connections that have ended.
     recovered: Mutex<Recovered>,
 }
@@ -79,6 +81,38 @@ struct Members {
     /// Number of connections that are about to replace others (RFC 7143 §6.3.4): meanwhile the
     /// session lives without any.
     replacing: usize,
+}
+
+/// Reassignments of a session's tasks. Meanwhile a task may be at neither of its two connections,
+/// and a count of all connections' tasks may miss it.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+/// A reassignment, until it is dropped.
+pub(crate) struct Moving<'a>(&'a Moves);
+
+impl Moves {
+    /// Begins one.
+    pub(crate) fn begin(&self) -> Moving<'_> {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        Moving(self)
+    }
+
+    /// The number of reassignments, if none is in progress. A count between two equal results has
+    /// missed no task.
+    pub(crate) fn at_rest(&self) -> Option<usize> {
+        let ended = self.ended.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) == ended).then_some(ended)
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 /// A connection's properties at its login.
@@ -482,6 +516,7 @@ impl Registry {
             since: first.arrival.at,
             exp_cmd_sn: AtomicU32::new(0),
             recovered: Mutex::default(),
+            moves: Moves::default(),
             members: Mutex::new(Members { list: vec![first], ..Members::default() }),
         });
         let mut sessions = self.sessions();
@@ -580,5 +615,23 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.registry.leave(&self.session, self.id);
         remote::bury(&self.core, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_during_or_around_a_reassignment_is_void() {
+        let moves = Moves::default();
+        let before = moves.at_rest();
+        assert!(before.is_some());
+        let (first, second) = (moves.begin(), moves.begin());
+        assert_eq!(moves.at_rest(), None);
+        drop(first);
+        assert_eq!(moves.at_rest(), None, "the second is in progress");
+        drop(second);
+        assert!(moves.at_rest().is_some_and(|now| Some(now) != before));
     }
 }

@@ -140,6 +140,11 @@ impl<P> Order<P> {
         held
     }
 
+    /// Gives up a command that another connection has released, and that has no task here.
+    pub fn abandon(&mut self, cmd_sn: u32) {
+        self.window.give_up(cmd_sn);
+    }
+
     /// Gives up all held requests, so that the session's other connections continue.
     pub fn give_up_all(&mut self) {
         for cmd_sn in std::mem::take(&mut self.held).into_keys() {

@@ -152,9 +152,14 @@ impl Connection {
             let older = Victims::Earlier(cmd_sn, Some(unit));
             let mut pause = FIRST_LOOK;
             loop {
-                let waits = connection.inner.borrow().state.has(task);
+                let (session, waits) = (&connection.session, connection.inner.borrow().state.has(task));
+                let at_rest = session.moves.at_rest();
                 // All older commands have come, or this one would not have had its turn.
-                if !waits || preemptor::ask_session(&connection.session, &older, &Remote::count).await == 0 {
+                if !waits
+                    || preemptor::ask_session(session, &older, &Remote::count).await == 0
+                        && at_rest.is_some()
+                        && session.moves.at_rest() == at_rest
+                {
                     break;
                 }
                 // No event reports the end of another connection's command.

@@ -68,6 +68,7 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
 
 /// TASK REASSIGN (§11.5.1). Answers it, and continues the task.
 pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
+    let moving = connection.session.moves.begin();
     let found = find(&connection, &request).await;
     let (result, parcel) = match found {
         Ok(parcel) => (TaskManagementResult::FunctionComplete, Some(parcel)),
@@ -82,6 +83,7 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
         }
         Some((key?, parcel))
     });
+    drop(moving);
     let result = match (result, &adopted) {
         // This connection has no room for the task.
         (TaskManagementResult::FunctionComplete, None) => TaskManagementResult::FunctionRejected,
@@ -89,7 +91,10 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
     };
     // The new allegiance begins after the response (§7.2.2).
     connection.with(|state, outbox| state.task_management_response(&request, result, outbox));
-    let Some((key, parcel)) = adopted else { return };
+    let Some((key, parcel)) = adopted else {
+        // Commands may have waited for a task that found no room.
+        return connection.look_at_order();
+    };
     match parcel.held {
         Some((command, _)) => {
             connection.hold(ScsiCommand { task: key, ..command }, &parcel.view);

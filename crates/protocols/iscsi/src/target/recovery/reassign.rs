@@ -197,7 +197,9 @@ impl<P: Payload> Allegiance<'_, P> {
         });
         let Some(key) = key else {
             // It gets no answer, and later commands need not wait for it.
-            self.numbering.order.lift(moved.cmd_sn);
+            if !moved.placeless {
+                self.numbering.order.abandon(moved.cmd_sn);
+            }
             return None;
         };
         self.numbering.order.begin(moved.placeless);
@@ -213,17 +215,17 @@ mod tests {
     use super::*;
     use crate::pdu::{self, Lun, NopOut};
     use crate::target::connection::tests::{Dialog, good};
+    use crate::target::order::MAX_IMMEDIATE;
     use crate::target::recovery::Limits;
+    use crate::target::{CommandWindow, Window};
+
+    fn limits() -> Option<Limits> {
+        let data_timeout = Duration::from_secs(5);
+        Some(Limits { level: 2, keep_bytes: 1 << 20, keep_statuses: 12, data_timeout })
+    }
 
     fn dialog() -> Dialog {
-        Dialog::with(|config| {
-            config.recovery = Some(Limits {
-                level: 2,
-                keep_bytes: 1 << 20,
-                keep_statuses: 12,
-                data_timeout: Duration::from_secs(5),
-            });
-        })
+        Dialog::with(|config| config.recovery = limits())
     }
 
     fn lines(d: &mut Dialog) -> Vec<String> {
@@ -376,6 +378,26 @@ mod tests {
         assert_eq!(to.connection.want_data(key, 4000, &mut to.sent), Some(4000));
         assert_eq!(to.connection.data_available(key), 1000);
         assert!(lines(&mut to)[0].contains("r2tsn=0 offset=1000 length=3000"));
+    }
+
+    #[test]
+    fn a_task_that_finds_no_room_gives_its_place_back() {
+        let mut from = dialog();
+        let mut to = Dialog::with(|config| {
+            config.recovery = limits();
+            config.queue_depth = 0;
+            config.window = Window::Own(Box::new(CommandWindow::new(100, 32)));
+        });
+        let bhs = from.command(40, true, false, 512);
+        from.start(bhs, &[]);
+        let released = from.connection.release(40, 0).expect("it is there");
+        for itt in 0..MAX_IMMEDIATE as u32 {
+            let bhs = to.command(itt, true, false, 0);
+            to.start(bhs, &[]);
+        }
+        let (exp, max) = to.connection.numbering.order.numbers();
+        assert_eq!(to.connection.adopt(&released.task, Vec::new()), None);
+        assert_eq!(to.connection.numbering.order.numbers(), (exp, max + 1));
     }
 
     #[test]
