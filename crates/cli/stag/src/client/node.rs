@@ -161,7 +161,8 @@ impl Node {
     }
 }
 
-/// Copies or compares a file, and closes what is on servers.
+/// Copies or compares a file, and closes what is on servers. `plan.sync`: a local file is on its
+/// medium then.
 pub async fn through(
     source: Source<Opened>,
     sink: Sink<Opened>,
@@ -172,8 +173,8 @@ pub async fn through(
     if let Source::Unit(file) = &source {
         files.push(file.clone());
     }
-    // Local files stay in the page cache; files on a server are made stable.
-    let mut sync = false;
+    // Files on a server are made stable in any case; a local file may stay in the page cache.
+    let mut sync = plan.sync;
     if let Sink::Unit(file) = &sink {
         files.push(file.clone());
         sync = true;

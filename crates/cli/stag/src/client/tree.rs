@@ -259,10 +259,12 @@ pub async fn copy_tree(
         }
         other => return Err(no_tree(other)),
     };
+    let preserve = keeping.preserve || keeping.resume;
     let copying = Rc::new(Copying {
-        plan: plan.clone(),
+        // `--resume` takes a file with its time for a whole one: after a power failure too.
+        plan: Plan { sync: preserve, ..plan.clone() },
         mask: !umask() & 0o777,
-        preserve: keeping.preserve || keeping.resume,
+        preserve,
         resume: keeping.resume,
         progress: Progress::new(transfer.quiet),
         failed: Cell::new(0),
