@@ -201,7 +201,9 @@ impl Work {
         let mut link = Link::connect(&self.config.server)?;
         let local = link.local()?;
         let interval_s = self.config.esi_interval_s;
-        if interval_s > 0 && self.inquiries.is_none() {
+        // After a change of this machine's addresses the server asks at the new one.
+        let listens = self.inquiries.as_ref().is_some_and(|inquiries| inquiries.is_at(local));
+        if interval_s > 0 && !listens {
             self.inquiries = Some(Inquiries::listen(local)?);
         }
         let port = self.inquiries.as_ref().map(|inquiries| inquiries.address()).transpose()?;
