@@ -5,12 +5,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-use device::{AbortTasks, Command, Deed, ItlNexus, Tasks};
+use device::{AbortTasks, Charge, Command, Deed, ItlNexus, Tasks};
 
-use crate::audit;
 use crate::remote::{Remote, Victims};
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::{audit, qos};
 
 /// Has `ask` act on tasks on each connection of a session; returns the number of tasks.
 pub(crate) async fn ask_session(
@@ -89,14 +89,20 @@ impl AbortTasks for Preemptor {
         Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
     }
 
+    fn limits(&self, nexus: &Arc<ItlNexus>, writes: bool) -> Option<Charge> {
+        let session = self.0.upgrade()?.registry.of_nexus(nexus.nexus.id)?;
+        let view = session.view();
+        let entry = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus))?;
+        Some(qos::charge([entry.limiter.clone(), session.limiter.clone()], writes))
+    }
+
     fn did(&self, command: &Command, deed: Deed) {
         let Some(shared) = self.0.upgrade() else { return };
         let nexus = command.nexus.shared();
-        let all = shared.registry.all();
-        if let Some(session) = all.iter().find(|session| session.nexus.id == nexus.nexus.id) {
+        if let Some(session) = shared.registry.of_nexus(nexus.nexus.id) {
             let view = session.view();
             let lun = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus)).map(|entry| entry.lun);
-            audit::did(session, lun, deed);
+            audit::did(&session, lun, deed);
         }
     }
 }

@@ -495,6 +495,11 @@ impl Registry {
         all
     }
 
+    /// The session of a nexus.
+    pub(crate) fn of_nexus(&self, id: NexusId) -> Option<Arc<Session>> {
+        self.sessions().by_tsih.values().find(|session| session.nexus.id == id).cloned()
+    }
+
     /// All sessions.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.sessions().by_tsih.values().cloned().collect()

@@ -176,6 +176,19 @@ impl Unit {
         self.nexuses().set_target_ports(ports);
     }
 
+    /// The bytes of a block and the number of blocks, of a disk as far as it is known. 0 of a unit of
+    /// objects.
+    pub(crate) fn medium(&self) -> (u32, u64) {
+        match self {
+            Self::Disk(unit) => (unit.options().block_size, unit.blocks()),
+            Self::Objects(_) => (0, 0),
+            Self::Group(unit) => {
+                let block = unit.block_size();
+                (block, unit.size().checked_div(block.into()).unwrap_or(0))
+            }
+        }
+    }
+
     /// Whether sense data goes out in descriptor format (D_SENSE of the Control mode page).
     pub fn descriptor_sense(&self) -> bool {
         match self {

@@ -169,21 +169,33 @@ impl Limiter {
 
     /// Charges a command; returns the time at which it may start: `now`, or later.
     pub fn charge(&self, cost: Cost, now: Instant) -> Instant {
+        self.charge_amounts([Some(1), Some(cost.bytes)], cost.writes, now)
+    }
+
+    /// Charges the bytes of `cost` to a command that is running; returns the time at which they may
+    /// move: `now`, or later.
+    pub fn charge_bytes(&self, cost: Cost, now: Instant) -> Instant {
+        self.charge_amounts([None, Some(cost.bytes)], cost.writes, now)
+    }
+
+    fn charge_amounts(&self, amounts: [Option<u64>; 2], writes: bool, now: Instant) -> Instant {
         let start = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         let burst = self.burst_ns.load(Ordering::Relaxed);
         let mut at = start;
-        self.each(cost, |bucket, amount| at = at.max(bucket.charge(amount, burst, start)));
+        self.each(amounts, writes, |bucket, amount| at = at.max(bucket.charge(amount, burst, start)));
         now + Duration::from_nanos(at - start)
     }
 
     /// Takes back the charge of a command that will not run.
     pub(crate) fn refund(&self, cost: Cost) {
-        self.each(cost, Bucket::refund);
+        self.each([Some(1), Some(cost.bytes)], cost.writes, Bucket::refund);
     }
 
-    fn each(&self, cost: Cost, mut f: impl FnMut(&Bucket, u64)) {
-        let own = if cost.writes { 2 } else { 1 };
-        for (buckets, amount) in self.buckets.iter().zip([1, cost.bytes]) {
+    /// Calls `f` with the buckets of commands and of bytes that have an amount.
+    fn each(&self, amounts: [Option<u64>; 2], writes: bool, mut f: impl FnMut(&Bucket, u64)) {
+        let own = if writes { 2 } else { 1 };
+        for (buckets, amount) in self.buckets.iter().zip(amounts) {
+            let Some(amount) = amount else { continue };
             f(&buckets[0], amount);
             f(&buckets[own], amount);
         }
@@ -276,6 +288,16 @@ mod tests {
         assert!(served(&limiter, READ, now, second).abs_diff(200) <= 1);
         let limiter = Limiter::new(limits(iops, Rates::default(), 0));
         assert!(served(&limiter, WRITE, now, second).abs_diff(300) <= 1, "writes have the common limit only");
+    }
+
+    #[test]
+    fn bytes_of_a_running_command_owe_no_command() {
+        let limiter = Limiter::new(limits(total(1), total(1 << 20), 0));
+        let now = Instant::now();
+        assert_eq!(limiter.charge(WRITE, now), now);
+        let bytes = limiter.charge_bytes(WRITE, now);
+        assert!(bytes > now && bytes < now + Duration::from_millis(100), "it waits for the bytes before it");
+        assert!(limiter.charge(WRITE, now) >= now + Duration::from_millis(999), "it waits for its second");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod mover;
 mod nexus;
 mod nexuses;
 mod owners;
+mod pace;
 mod persist;
 mod ports;
 mod sync;
@@ -27,6 +28,7 @@ pub use landing::{Fill, LEAST as LEAST_LANDING, Land, Landing, Step as LandingSt
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Principal, Verdict};
 pub use nexuses::{AbortTasks, Deed, HandedOver, KeptError, Nexuses, Tasks};
+pub use pace::{Charge, Charged, Pace};
 pub use persist::{Persist, Reload};
 pub use ports::{AccessError, PortGroups};
 pub use unit::{Execution, LogicalUnit, ResetKind};

@@ -19,7 +19,7 @@ use scsi::{AdditionalSense, Sense, Status, UnitAttention};
 
 use crate::exclusion::Exclusion;
 use crate::owners::Owners;
-use crate::{Command, ItlNexus, Nexus, NexusId, Outcome, Persist, Principal, Reload, ResetKind};
+use crate::{Charge, Command, ItlNexus, Nexus, NexusId, Outcome, Persist, Principal, Reload, ResetKind};
 
 /// A selection of a nexus's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub enum Tasks {
     Tagged(u64),
 }
 
-/// Aborts and counts tasks, for PREEMPT AND ABORT and for task management by the unit itself. The
-/// server implements it, since it owns the tasks.
+/// Aborts and counts tasks, for PREEMPT AND ABORT and for task management by the unit itself, and
+/// knows limits of service. The server implements it, since it owns both.
 pub trait AbortTasks: Send + Sync + 'static {
     /// Aborts tasks of `nexus` except `except`, the command that requests it. Resolves to their
     /// number when they have stopped.
@@ -49,6 +49,13 @@ pub trait AbortTasks: Send + Sync + 'static {
         which: Tasks,
         except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>>;
+
+    /// The limits of service of what a unit reads or writes at `nexus` beyond its commands' own
+    /// data.
+    fn limits(&self, nexus: &Arc<ItlNexus>, writes: bool) -> Option<Charge> {
+        let _ = (nexus, writes);
+        None
+    }
 
     /// Reports what `command` has done to other initiators.
     fn did(&self, command: &Command, deed: Deed) {

@@ -184,9 +184,12 @@ impl Connection {
     #[cold]
     fn pass_limits(self: &Rc<Self>, command: Admitted) {
         let scsi = &command.scsi;
-        let (lun, cost) = (scsi.lun, qos::cost(&scsi.cdb, scsi.expected_in, scsi.expected_out));
-        let limiter = command.entry().map(|entry| entry.limiter.clone());
-        let (Some(cost), Some(limiter)) = (cost, limiter) else { return self.pass(command, Stage::Room) };
+        let lun = scsi.lun;
+        let charged = command.entry().and_then(|entry| {
+            let cost = qos::cost(&scsi.cdb, (scsi.expected_in, scsi.expected_out), entry.unit.medium())?;
+            Some((cost, entry.limiter.clone()))
+        });
+        let Some((cost, limiter)) = charged else { return self.pass(command, Stage::Room) };
         let limiters = [&limiter, &self.session.limiter];
         let is_like = |other: &Admitted| other.scsi.lun == lun;
         match self.pipeline.gate.pass(command, cost, limiters, runtime::now(), is_like) {

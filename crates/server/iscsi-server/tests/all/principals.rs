@@ -95,9 +95,8 @@ fn two_units() -> [(Unit, Vec<u8>); 2] {
     })
 }
 
-/// EXTENDED COPY of the first block of one unit to the first of another: its status, sense key and
-/// additional sense.
-fn copy(client: &mut Client, from: &[u8], to: &[u8]) -> (u8, Option<(u8, u8, u8)>) {
+/// The parameters of an EXTENDED COPY of the first block of one unit to the first of another.
+pub fn copy_list(from: &[u8], to: &[u8]) -> Vec<u8> {
     let cscd = |naa: &[u8]| {
         let mut cscd = [&[0xe4, 0, 0, 0, 1, 3, 0, naa.len() as u8][..], naa].concat();
         cscd.resize(32, 0);
@@ -105,7 +104,12 @@ fn copy(client: &mut Client, from: &[u8], to: &[u8]) -> (u8, Option<(u8, u8, u8)
     };
     let segment = [&[2, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 1][..], &[0; 16]].concat();
     let head = [1, 0x10, 0, 64, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
-    let list = [&head[..], &cscd(from), &cscd(to), &segment].concat();
+    [&head[..], &cscd(from), &cscd(to), &segment].concat()
+}
+
+/// That copy: its status, sense key and additional sense.
+fn copy(client: &mut Client, from: &[u8], to: &[u8]) -> (u8, Option<(u8, u8, u8)>) {
+    let list = copy_list(from, to);
     let mut cdb = [0; 16];
     (cdb[0], cdb[13]) = (0x83, list.len() as u8);
     let (status, sense) = client.write(0, &cdb, &list);

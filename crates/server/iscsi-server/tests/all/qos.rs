@@ -4,10 +4,12 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::principals::copy_list;
 use crate::support::{Client, PATIENCE, address, read10, server};
 use iscsi::pdu::{
     Opcode, ScsiCommand, TaskAttribute, TaskManagementFunction, TaskManagementRequest, TaskManagementResult,
 };
+use iscsi_server::Unit;
 use iscsi_server::config::{Acl, Limiter, QosLimits, Rates};
 
 fn iops(rate: u64) -> QosLimits {
@@ -149,6 +151,35 @@ fn commands_behind_an_ordered_one_run_when_it_is_aborted_while_it_waits_for_a_li
     let mut opcodes: Vec<_> = (0..2).map(|_| client.receive().expect("an answer").bhs.opcode()).collect();
     opcodes.sort_unstable_by_key(|opcode| opcode.map(|opcode| opcode as u8));
     assert_eq!(opcodes, [Some(Opcode::ScsiResponse), Some(Opcode::TaskManagementResponse)]);
+    stop(server);
+}
+
+#[test]
+fn a_copy_waits_for_the_limit_of_what_it_moves() {
+    let limiter = Arc::new(Limiter::default());
+    let (own, mut naa) = (limiter.clone(), Vec::new());
+    let server = server(|config| {
+        let first = &mut config.targets[0].units[0];
+        first.limiter = own;
+        if let Unit::Disk(disk) = &first.unit {
+            naa = disk.options().identity.naa.clone();
+        }
+    });
+    let mut client = settled(&server, 1);
+    turn_a_minute(&server, &limiter);
+    let list = copy_list(&naa, &naa);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+    let mut copy = client.command(0, &cdb);
+    copy.set_write(true);
+    copy.edtl.set(list.len() as u32);
+    client.send(copy.into(), &list);
+    let ready = client.command(0, &[0; 6]);
+    client.send(ready.into(), &[]);
+    assert_eq!(client.receive().expect("an answer").bhs.itt(), ready.itt.get(), "its block waits");
+    limiter.set(QosLimits::default());
+    server.handle().limits_changed();
+    assert_eq!(client.finish().0, 0);
     stop(server);
 }
 

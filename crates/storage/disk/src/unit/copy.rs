@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use backing::StoreError;
-use device::{Command, DataMover, ItlNexus, Outcome};
+use device::{Command, DataMover, ItlNexus, Lost, Outcome, Pace};
 use runtime::Chain;
 use scsi::cdb::{ReceiveCopyResults, opcode};
 use scsi::copy::{
@@ -30,6 +30,8 @@ pub(super) struct Side {
     pub unit: Arc<DiskUnit>,
     pub nexus: Arc<ItlNexus>,
     pub at: u64,
+    /// The limits of service there.
+    pub pace: Pace,
 }
 
 /// The sense data for a segment that cannot be copied: COPY ABORTED.
@@ -123,8 +125,8 @@ impl DiskUnit {
         report: &mut dyn FnMut(CopyProgress) -> bool,
         progress: &mut CopyProgress,
     ) -> Result<(), Sense> {
-        let mut source = self.side(command, list, segment.source, 4)?;
-        let mut destination = self.side(command, list, segment.destination, 6)?;
+        let mut source = self.side(command, list, segment.source, opcode::READ_16)?;
+        let mut destination = self.side(command, list, segment.destination, opcode::WRITE_16)?;
         let (from_block, to_block) = (source.block(), destination.block());
         let bytes = match segment.length {
             SegmentLength::Blocks { count, of_destination } => {
@@ -148,11 +150,16 @@ impl DiskUnit {
         destination.locate(segment.destination_lba, bytes).ok_or(in_segment(no_room(), 20))?;
         let mut done = 0;
         while done < bytes {
+            let len = (bytes - done).min(CHUNK_BYTES as u64);
+            let so_far = *progress;
+            for side in [&source, &destination] {
+                let admitted = side.pace.admit(len, mover.as_deref_mut(), &mut || report(so_far)).await;
+                admitted.map_err(lost)?;
+            }
             // Check for each chunk: an initiator fenced out meanwhile loses its copy too.
             source.check(opcode::READ_16)?;
             destination.check(opcode::WRITE_16)?;
             self.pause_copy(mover).await?;
-            let len = (bytes - done).min(CHUNK_BYTES as u64);
             let to = destination.unit.around(destination.at + done, len);
             let whole = (to.at, to.bytes) == (destination.at + done, len);
             let copied = match whole {
@@ -178,14 +185,15 @@ impl DiskUnit {
         Ok(())
     }
 
-    /// The unit of a CSCD descriptor, if the initiator has access to it.
+    /// The unit of a CSCD descriptor, if the initiator has access to it, for `operation`.
     fn side(
         self: &Arc<Self>,
         command: &Command,
         list: &CopyList,
         index: u16,
-        byte: u16,
+        operation: u8,
     ) -> Result<Side, Sense> {
+        let byte = Side::byte(operation);
         let Some(cscd) = list.cscds.get(usize::from(index)) else {
             return Err(in_segment(aborted(AdditionalSense::new(0x08, 0x04)), byte));
         };
@@ -199,7 +207,7 @@ impl DiskUnit {
         }
         // Report a unit without access for the initiator as missing.
         let nexus = self.reaches(command, &unit).ok_or_else(unreachable)?;
-        Ok(Side { unit, nexus, at: 0 })
+        Ok(Side::new(unit, nexus, operation))
     }
 
     fn unit_of(self: &Arc<Self>, cscd: &Cscd) -> Option<Arc<Self>> {
@@ -313,7 +321,23 @@ fn no_room() -> Sense {
     aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION)
 }
 
+/// The sense data of a copy whose command has ended: nobody sees it.
+pub(super) fn lost(_: Lost) -> Sense {
+    aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION)
+}
+
 impl Side {
+    /// A side for `operation`: READ (16) or WRITE (16).
+    pub(super) fn new(unit: Arc<DiskUnit>, nexus: Arc<ItlNexus>, operation: u8) -> Self {
+        let pace = Pace::new(unit.nexuses(), &nexus, operation == opcode::WRITE_16);
+        Self { unit, nexus, at: 0, pace }
+    }
+
+    /// The byte of a segment descriptor that names the unit for `operation`.
+    fn byte(operation: u8) -> u16 {
+        if operation == opcode::WRITE_16 { 6 } else { 4 }
+    }
+
     fn block(&self) -> u64 {
         u64::from(self.unit.options.block_size)
     }
@@ -329,7 +353,7 @@ impl Side {
 
     /// Checks for the errors that would reject a READ or WRITE of the initiator itself.
     pub(super) fn check(&self, operation: u8) -> Result<(), Sense> {
-        let byte = if operation == opcode::WRITE_16 { 6 } else { 4 };
+        let byte = Self::byte(operation);
         let refused = |additional| in_segment(aborted(additional), byte);
         // A session that has ended, or no longer sees the unit, has no rights.
         if !self.unit.nexuses.is_attached(&self.nexus) {

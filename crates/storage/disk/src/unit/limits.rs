@@ -2,7 +2,7 @@
 //! them.
 
 /// Maximum bytes of one READ, WRITE, VERIFY, ORWRITE...: MAXIMUM TRANSFER LENGTH.
-pub(crate) const MAX_TRANSFER_BYTES: u64 = 32 << 20;
+pub const MAX_TRANSFER_BYTES: u64 = 32 << 20;
 /// Recommended bytes per command: OPTIMAL TRANSFER LENGTH.
 pub(crate) const OPTIMAL_TRANSFER_BYTES: u64 = 1 << 20;
 /// Bytes that a command transfers before it waits for the connection.

@@ -1,6 +1,6 @@
 //! Allocation and deallocation of blocks: UNMAP, WRITE SAME, GET LBA STATUS.
 
-use device::{Command, DataMover, Outcome};
+use device::{Command, DataMover, Outcome, Pace};
 use runtime::Chain;
 use scsi::Sense;
 use scsi::cdb::{GetLbaStatus, Unmap, WriteSame, opcode};
@@ -106,7 +106,8 @@ impl DiskUnit {
             self.write_zeros(mover, range, cdb.unmap).await?;
         } else {
             // A pattern other than zeros cannot be deallocated: UNMAP is then only a hint.
-            self.write_pattern(mover, range, &block).await?;
+            let pace = cdb.unmap.then(|| Pace::new(self.nexuses(), command.nexus.shared(), true));
+            self.write_pattern(mover, range, &block, pace).await?;
         }
         Ok(Outcome::wrote(wanted))
     }
@@ -126,16 +127,22 @@ impl DiskUnit {
         self.settle().await
     }
 
-    /// Fills `range` with copies of `block`, which is one block long.
+    /// Fills `range` with copies of `block`, which is one block long. `pace`: the server has not
+    /// charged it, since it was to deallocate.
     async fn write_pattern(
         &self,
         mover: &mut dyn DataMover,
         range: Range,
         block: &[u8],
+        pace: Option<Pace>,
     ) -> Result<(), Outcome> {
         let copies = range.bytes.min(CHUNK_BYTES as u64) as usize / block.len().max(1);
         let pattern = Chain::from(block.repeat(copies));
         for chunk in range.chunks(self.block_shift) {
+            if let Some(pace) = &pace {
+                let admitted = pace.admit(chunk.bytes, Some(&mut *mover), &mut || true).await;
+                admitted.map_err(|_| Outcome::GOOD)?;
+            }
             self.pause(mover).await?;
             let mut data = pattern.clone();
             data.truncate(chunk.bytes as usize);

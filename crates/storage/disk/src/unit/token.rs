@@ -18,7 +18,7 @@ use scsi::copy::rod::{self, BlockRange, PopulateList, Presented, TOKEN_LEN, Toke
 use scsi::copy::{CopyList, CopyProgress, Ending, ListIdUsage, Originator, RecordError, ResultsAction};
 use scsi::{AdditionalSense, Sense};
 
-use super::copy::{Side, aborted};
+use super::copy::{Side, aborted, lost};
 use super::gate::flag;
 use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};
@@ -202,7 +202,7 @@ impl DiskUnit {
         let to = self.ranges(&list.ranges)?;
         let asked: u64 = to.iter().map(|range| range.bytes).sum();
         let block = u64::from(self.options.block_size);
-        let here = Side { unit: self.clone(), nexus: command.nexus.shared().clone(), at: 0 };
+        let here = Side::new(self.clone(), command.nexus.shared().clone(), opcode::WRITE_16);
         let creator = match rod::present(&list.token)? {
             Presented::Zero => {
                 return Ok(TokenWrite {
@@ -235,7 +235,11 @@ impl DiskUnit {
         let used = asked.min(there - offset);
         Ok(TokenWrite {
             here,
-            source: Some(Source { side: Side { unit, nexus, at: 0 }, token: list.token.clone(), from }),
+            source: Some(Source {
+                side: Side::new(unit, nexus, opcode::READ_16),
+                token: list.token.clone(),
+                from,
+            }),
             to,
             bytes: used.next_multiple_of(block),
             used,
@@ -281,7 +285,12 @@ impl DiskUnit {
                 }
                 let chunk = Range { bytes: chunk.bytes.min(left), ..chunk };
                 let blocks = *done >> self.block_shift;
-                if !self.state().operations.advance(ticket, blocks, n as u16) {
+                let mut goes_on = || self.state().operations.advance(ticket, blocks, n as u16);
+                for side in work.source.iter().map(|source| &source.side).chain([&work.here]) {
+                    let admitted = side.pace.admit(chunk.bytes, mover.as_deref_mut(), &mut goes_on).await;
+                    admitted.map_err(lost)?;
+                }
+                if !goes_on() {
                     return Err(aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION));
                 }
                 // Check for each piece: an initiator fenced out meanwhile loses its copy too.
