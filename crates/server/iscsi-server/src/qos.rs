@@ -33,7 +33,7 @@ pub(crate) fn cost(
         // WRITE SAME, UNMAP.
         (0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x9c | 0x89 | 0x8b, _) => true,
         (0x41 | 0x93 | 0x42, _) => true,
-        // Of the third-party copies, those that copy: EXTENDED COPY of both kinds, WRITE USING TOKEN.
+        // The third-party copies that copy: EXTENDED COPY of both kinds, WRITE USING TOKEN.
         (0x83, _) => matches!(cdb.get(1)? & 0x1f, 0x00 | 0x01 | 0x11).then_some(true)?,
         // The 32-byte ones, by SERVICE ACTION: READ, VERIFY; WRITE, WRITE AND VERIFY, WRITE SAME,
         // WRITE ATOMIC.

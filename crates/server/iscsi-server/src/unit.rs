@@ -176,8 +176,8 @@ impl Unit {
         self.nexuses().set_target_ports(ports);
     }
 
-    /// The bytes of a block and the number of blocks, of a disk as far as it is known. 0 of a unit of
-    /// objects.
+    /// The bytes of a block and the number of blocks, of a disk as far as it is known. 0 of a unit
+    /// of objects.
     pub(crate) fn medium(&self) -> (u32, u64) {
         match self {
             Self::Disk(unit) => (unit.options().block_size, unit.blocks()),

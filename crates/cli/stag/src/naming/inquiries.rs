@@ -10,8 +10,8 @@ use isns::{Function, Joiner, Message, Status};
 
 /// Connections at once; one more takes the oldest one's place.
 const MAX: usize = 8;
-/// Reads of a connection in one call, of [`PIECE`] bytes at most: a peer that sends without end must
-/// not keep the agent from its registration.
+/// Reads of a connection in one call, of [`PIECE`] bytes at most: a peer that sends without end
+/// must not keep the agent from its registration.
 const READS: usize = 16;
 const PIECE: usize = 4096;
 
