@@ -1,6 +1,6 @@
 //! A world of task attributes and limits of service. Initiators send SIMPLE, ORDERED and HEAD OF
-//! QUEUE commands over one connection each, an administrator changes the unit's limits meanwhile,
-//! links break and commands come twice.
+//! QUEUE commands over one to three connections each, an administrator changes the unit's limits
+//! meanwhile, links break and commands come twice.
 //!
 //! At the medium, an ORDERED command begins when all commands that its session sent before have
 //! ended. Those sent after it, except HEAD OF QUEUE, begin when it has ended (SAM-5 §8.6). Commands
@@ -80,6 +80,7 @@ async fn whole(seed: u64, ordered: bool, loud: bool) -> Result<Report, String> {
     (settings.chap, settings.queue_depth) = (None, 64);
     let iser = settings.iser.is_some();
     settings.level = if iser { 0 } else { rng.pick(&[0, 0, 1, 2]) };
+    settings.connections = if iser { 1 } else { 3 };
     (settings.time2wait, settings.time2retain) = (0, 60);
     let level = settings.level;
     let losses = Losses { repeated: if level > 0 { rng.pick(&[0, 100]) } else { 0 }, ..Losses::default() };
@@ -95,8 +96,9 @@ async fn whole(seed: u64, ordered: bool, loud: bool) -> Result<Report, String> {
     let mut running = Vec::new();
     for number in 0..sessions {
         let first = (number * COMMANDS) as OpId + 1;
-        let initiator =
-            Initiator { number, first, level, iser, ordered, rng: rng.fork(), verdict: verdict.clone() };
+        let connections = if iser { 1 } else { rng.pick(&[1, 2, 3]) };
+        let (rng, verdict) = (rng.fork(), verdict.clone());
+        let initiator = Initiator { number, first, connections, level, iser, ordered, rng, verdict };
         running.push(runtime::spawn(initiator.run()));
     }
     let mut limited: Vec<Limited> = Vec::new();
@@ -150,6 +152,7 @@ struct Initiator {
     number: usize,
     /// Its first command.
     first: OpId,
+    connections: u16,
     level: u8,
     iser: bool,
     /// Whether commands are sent with their attributes.
@@ -170,6 +173,7 @@ impl Initiator {
         let url = Url { transport, ..Url::portal("10.0.0.200", 3260).with_unit(NAME, 0) };
         let options = Options {
             initiator: format!("iqn.2026-01.example.sim:initiator-{}", self.number),
+            connections: self.connections,
             error_recovery_level: self.level,
             queue_depth: COMMANDS,
             command_timeout: Duration::from_secs(600),
