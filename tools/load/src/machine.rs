@@ -4,8 +4,8 @@
 use std::fs;
 use std::time::Duration;
 
-/// Ticks of /proc on every supported architecture are hundredths of a second (USER_HZ).
-const TICK: Duration = Duration::from_millis(10);
+/// A tick of /proc on every supported architecture is a hundredth of a second (USER_HZ).
+const TICK_MS: u64 = 10;
 
 /// Counted since the machine booted, or between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,11 @@ impl Machine {
     /// first line; `intr` and `ctxt`.
     pub fn read(text: &str) -> Self {
         let first = text.lines().next().unwrap_or_default();
-        let ticks: Vec<u32> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        let of = |at: usize| TICK * ticks.get(at).copied().unwrap_or(0);
+        // More than 32 bits: 128 processors idle for that many ticks in four days.
+        let ticks: Vec<u64> =
+            first.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0)).collect();
+        let of =
+            |at: usize| Duration::from_millis(ticks.get(at).map_or(0, |ticks| ticks.saturating_mul(TICK_MS)));
         let count = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
@@ -100,6 +103,14 @@ mod tests {
         assert_eq!(did, expected);
         assert_eq!((did.programs(), did.busy()), (ms(2000), ms(2600)));
         assert_eq!(Machine::read(""), Machine::default());
+    }
+
+    #[test]
+    fn a_machine_of_many_processors_that_is_up_for_long_counts_too() {
+        let read = Machine::read("cpu  6000000000 0 50 9000000000 3 7 40 20 0 0\n");
+        let ms = Duration::from_millis;
+        assert_eq!((read.user, read.irq, read.softirq), (ms(60_000_000_000), ms(70), ms(400)));
+        assert_eq!(read.stolen, ms(200));
     }
 
     #[test]

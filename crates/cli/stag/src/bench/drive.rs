@@ -154,7 +154,8 @@ impl<M: Medium> Driver<M> {
         let (mut before, mut after) = (None, None);
         loop {
             let now = Instant::now();
-            if interrupt::came() {
+            // The seconds after it are not of the load.
+            if self.stopped() {
                 self.engine.cut(now);
             }
             if let (Some(target), None) = (target, before) {

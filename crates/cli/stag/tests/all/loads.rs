@@ -302,10 +302,11 @@ fn a_file_that_somebody_else_writes_to_is_found_wrong() {
     let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
     let file = format!("{}/file", server.urls[0]);
     let load = ["--span", "1M", "--pattern", "randread", "--fill", "--verify", "--destroy", "--time", "300"];
+    let begun = Instant::now();
     let mut bench = Command::new(STAG)
-        .args(["bench", &file])
+        .args(["bench", &file, "--json"])
         .args(load)
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -322,6 +323,10 @@ fn a_file_that_somebody_else_writes_to_is_found_wrong() {
     let mut words = String::new();
     bench.stderr.take().unwrap().read_to_string(&mut words).unwrap();
     assert!(words.contains("expected generation 1"), "{words}");
+    // The rate is that of the time until it ended.
+    let report: Value = serde_json::from_reader(bench.stdout.take().unwrap()).unwrap();
+    let seconds = report["runs"][0]["seconds"].as_f64().unwrap();
+    assert!(seconds <= begun.elapsed().as_secs_f64(), "{seconds} s");
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 
