@@ -413,8 +413,13 @@ impl Lab {
     /// A command that sends at least `bytes`, in whole blocks: a write if writing is allowed,
     /// otherwise a comparison with the medium's content.
     pub fn outgoing(&self, conn: &mut Conn, bytes: usize) -> Verdict<Outgoing> {
+        self.outgoing_behind(conn, bytes, 0)
+    }
+
+    /// The same, `skip` blocks behind the area's first.
+    pub fn outgoing_behind(&self, conn: &mut Conn, bytes: usize, skip: u16) -> Verdict<Outgoing> {
         let unit = self.unit(conn)?;
-        let lba = self.area(unit)?;
+        let lba = self.area(unit)? + u32::from(skip);
         let len = unit.block_len as usize;
         let blocks = bytes.div_ceil(len).max(1);
         let blocks =

@@ -211,13 +211,14 @@ pub(super) const CHECKS: &[Check] = &[
         ONE,
         |lab| {
             let (mut first, mut second) = two(lab)?;
-            let out = lab.outgoing(&mut first, 16_384)?;
             for n in 0..8 {
                 let (one, other) = if n % 2 == 0 { (&mut first, &mut second) } else { (&mut second, &mut first) };
+                let out = lab.outgoing(one, 16_384)?;
                 one.run(&out.command)?.good("the write")?;
+                lab.confirm(one, &out)?;
                 other.cmd_sn = one.cmd_sn;
             }
-            lab.confirm(&mut first, &out)
+            Ok(())
         }),
 ];
 

@@ -9,7 +9,7 @@ use crate::conn::{Conn, Ending, QUIET};
 use crate::finding::{Finding, Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
 use crate::pdu::Pdu;
-use crate::scsi::{Command, Done, Outgoing, Task, write10};
+use crate::scsi::{Command, Done, Outgoing, Task, read10, write10};
 
 const COMBINE: &str =
     "Initiators and targets agree on one of four ways for a write's data, and every one is in use.";
@@ -276,6 +276,12 @@ pub(super) const CHECKS: &[Check] = &[
         "It goes where another command's data, or the target's own memory is.",
         |lab| {
             let (mut conn, out) = solicited(lab, &[], 4096)?;
+            let unit = lab.unit(&mut conn)?;
+            // Where the data would lie that is sent beyond the R2T.
+            let blocks = 8192_u32.div_ceil(unit.block_len);
+            let read = read10(out.lba + u32::from(out.blocks), blocks as u16);
+            let behind = Command::reading(&read, blocks * unit.block_len);
+            let before = conn.run(&behind)?.good("READ (10)")?.data;
             let task = conn.start(&out.command)?;
             let mut once = true;
             let outcome = conn.finish_with(&task, |conn, task, r2t| {
@@ -287,7 +293,11 @@ pub(super) const CHECKS: &[Check] = &[
                 conn.data_out(task, ttt, at, len, 0)
             });
             match outcome {
-                Ok(done) if done.is_good() => lab.confirm(&mut conn, &out),
+                Ok(done) if done.is_good() => {
+                    lab.confirm(&mut conn, &out)?;
+                    let after = conn.run(&behind)?.good("READ (10)")?.data;
+                    expect(after == before, "the blocks behind the write as they were", || "other data".to_owned())
+                }
                 _ => Ok(()),
             }
         }).tcp(),
@@ -356,7 +366,8 @@ pub(super) const CHECKS: &[Check] = &[
         |lab| {
             let keys = [("MaxBurstLength", "4096"), ("FirstBurstLength", "4096")];
             let (mut conn, one) = solicited(lab, &keys, 16_384)?;
-            let (first, second) = (conn.start(&one.command)?, conn.start(&one.command)?);
+            let other = lab.outgoing_behind(&mut conn, 16_384, one.blocks)?;
+            let (first, second) = (conn.start(&one.command)?, conn.start(&other.command)?);
             let mut ended = 0;
             for _ in 0..64 {
                 let (a, b) = (first.itt, second.itt);
@@ -369,7 +380,8 @@ pub(super) const CHECKS: &[Check] = &[
                 expect(pdu.is(Opcode::ScsiResponse) && pdu.bhs.as_scsi_response().status == 0, "status GOOD", || pdu.bhs.to_string())?;
                 ended += 1;
                 if ended == 2 {
-                    return lab.confirm(&mut conn, &one);
+                    lab.confirm(&mut conn, &one)?;
+                    return lab.confirm(&mut conn, &other);
                 }
             }
             wrong("64 PDUs and no end", "two statuses")
