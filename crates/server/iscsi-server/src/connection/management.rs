@@ -28,6 +28,8 @@ const ACKNOWLEDGEMENT: Duration = Duration::from_secs(4);
 /// The first and the longest pause between two looks whether they have come: no event reports that.
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
 pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(32);
+/// Most looks of a function for tasks that are being reassigned.
+const PASSES: usize = 16;
 
 /// Does what `request` asks. Returns its result when it has been done; `None` if it gets no
 /// response, since its session has ended.
@@ -107,9 +109,20 @@ fn sessions(connection: &Connection) -> Vec<Arc<Session>> {
     }
 }
 
-/// Aborts tasks on all connections of a session; says how many there were.
+/// Aborts tasks on all connections of a session; says how many there were. Looks again for tasks
+/// that were between two connections meanwhile.
 async fn abort_in(session: &Session, victims: &Victims) -> usize {
-    preemptor::ask_session(session, victims, &Remote::abort).await
+    let mut count = 0;
+    // Bounded: an initiator that reassigns tasks without end delays nobody's function for ever.
+    for _ in 0..PASSES {
+        let at_rest = session.moves.at_rest();
+        count += preemptor::ask_session(session, victims, &Remote::abort).await;
+        if at_rest.is_some() && session.moves.at_rest() == at_rest {
+            break;
+        }
+        runtime::sleep(FIRST_LOOK).await;
+    }
+    count
 }
 
 /// Waits until the commands that were sent before `request` have come, on whatever connection (RFC
