@@ -128,8 +128,8 @@ impl Order {
         admitted
     }
 
-    /// A task that this admitted has ended, or is not at work any more. [`Self::next`] tells what may
-    /// run now.
+    /// A task that this admitted has ended, or is not at work any more. [`Self::next`] tells what
+    /// may run now.
     pub(crate) fn end(&mut self, task: TaskKey) {
         if let Some(gate) = self.gates.iter_mut().find(|gate| gate.at_work == Some(task)) {
             gate.at_work = None;

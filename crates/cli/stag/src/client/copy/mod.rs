@@ -168,8 +168,8 @@ pub struct Copied {
     pub unsure: bool,
 }
 
-/// Copies, and reports each finished piece to `progress`. With `plan.sync`, all of it is on the medium
-/// then, except where [`Copied::unsure`] says otherwise.
+/// Copies, and reports each finished piece to `progress`. With `plan.sync`, all of it is on the
+/// medium then, except where [`Copied::unsure`] says otherwise.
 ///
 /// # Errors
 /// Stops at the first error, after all pieces in flight have ended.
@@ -239,7 +239,8 @@ pub async fn copy<D: Disk>(
 }
 
 /// Copies or compares all of it once: `length` bytes, or to the end of a stream. `there`: bytes that
-/// the sink has at the beginning. Returns what was done, and the first byte of the sink that differed.
+/// the sink has at the beginning. Returns what was done, and the first byte of the sink that
+/// differed.
 async fn pass<D: Disk>(
     source: &Rc<Source<D>>,
     sink: &Rc<Sink<D>>,
