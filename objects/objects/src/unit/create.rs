@@ -201,7 +201,7 @@ pub(super) async fn remove_partition(
     .await
 }
 
-/// Ids that are this far apart share an entry of [`CreationTimes`].
+/// The number of entries of [`CreationTimes`].
 const APART: usize = 4096;
 
 /// The next times of creation that ids may get. No two objects of one id have the same time while
@@ -220,11 +220,14 @@ impl CreationTimes {
     /// the first one after it that none of these ids has had.
     fn take(&self, now: u64, partition: u64, ids: RangeInclusive<u64>) -> u64 {
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = (partition.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).wrapping_add(*ids.start());
+        let base = partition.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let count = ids.end().saturating_sub(*ids.start()).min(APART as u64 - 1);
-        // Neighbours have entries of their own, so that many creations do not run ahead of the
-        // clock.
-        let entries = (0..=count).map(|n| (first.wrapping_add(n) % APART as u64) as usize);
+        // Neighbours have entries of their own, so that many creations do not run ahead of the clock;
+        // so have a partition and its first object, which are a multiple of `APART` apart.
+        let entries = (0..=count).map(|n| {
+            let id = ids.start().wrapping_add(n);
+            (base.wrapping_add(id).wrapping_add(id >> 12) % APART as u64) as usize
+        });
         let time = entries.clone().map(|at| next[at]).fold(now, u64::max);
         entries.for_each(|at| next[at] = time.saturating_add(1));
         time

@@ -333,7 +333,11 @@ fn reads_for_sending_survive_a_file_that_shrinks() {
             assert_eq!(sent(&store, 512 << 10, 4096).await.unwrap_err(), StoreError::OutOfRange);
             assert_eq!(sent(&store, (512 << 10) - 4096, 8192).await.unwrap_err(), StoreError::OutOfRange);
             assert!(sent(&store, 0, 512 << 10).await.unwrap() == pattern(512 << 10, 1));
-            // A write extends the file again.
+            // No write extends the file again.
+            let behind = store.write(768 << 10, pattern(4096, 3).into(), false).await;
+            assert_eq!(behind.unwrap_err(), StoreError::OutOfRange);
+            file.set_len(1 << 20).unwrap();
+            assert_eq!(store.refresh(), 1 << 20);
             store.write(768 << 10, pattern(4096, 3).into(), false).await.unwrap();
             assert!(sent(&store, 768 << 10, 4096).await.unwrap() == pattern(4096, 3));
             assert_eq!(sent(&store, 640 << 10, 4096).await.unwrap(), vec![0; 4096]);
