@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use iscsi::pdu::{Lun, TaskAttribute};
+use iscsi::sn;
 use iscsi::target::{ScsiCommand, TaskKey};
 
 use super::Admitted;
@@ -107,7 +108,10 @@ impl Order {
             return Some(command);
         }
         if let Some(gate) = self.gates.iter_mut().find(|gate| gate.lun == scsi.lun) {
-            gate.waiting.push_back(command);
+            // One that was reassigned from another connection is older than some that wait here.
+            let is_older = |other: &Admitted| sn::le(other.scsi.cmd_sn, command.scsi.cmd_sn);
+            let at = gate.waiting.iter().rposition(is_older).map_or(0, |at| at + 1);
+            gate.waiting.insert(at, command);
             return None;
         }
         if !fenced && !has(scsi, TaskAttribute::Ordered) {
@@ -156,15 +160,12 @@ impl Order {
         gate.waiting.pop_front()
     }
 
-    /// Forgets a waiting command. False if it does not wait here.
-    pub(crate) fn remove(&mut self, task: TaskKey) -> bool {
-        for gate in &mut self.gates {
-            if let Some(at) = gate.waiting.iter().position(|command| command.scsi.task == task) {
-                gate.waiting.remove(at);
-                return true;
-            }
-        }
-        false
+    /// Takes a waiting command, if it waits here.
+    pub(crate) fn remove(&mut self, task: TaskKey) -> Option<Admitted> {
+        self.gates.iter_mut().find_map(|gate| {
+            let at = gate.waiting.iter().position(|command| command.scsi.task == task)?;
+            gate.waiting.remove(at)
+        })
     }
 }
 
@@ -217,12 +218,24 @@ mod tests {
     }
 
     #[test]
+    fn a_reassigned_command_waits_before_younger_ones() {
+        let mut order = Order::default();
+        for (task, attribute) in [(3, TaskAttribute::Simple), (5, TaskAttribute::Simple)] {
+            assert!(order.admit(command(task, attribute), true, false).is_none());
+        }
+        assert!(order.admit(command(4, TaskAttribute::Ordered), false, true).is_none());
+        assert!(order.admit(command(2, TaskAttribute::Simple), false, false).is_none());
+        let waiting: Vec<u32> = order.waiting().map(|command| command.scsi.cmd_sn).collect();
+        assert_eq!(waiting, [2, 3, 4, 5]);
+    }
+
+    #[test]
     fn an_ordered_command_with_nothing_before_it_runs_at_once() {
         let mut order = Order::default();
         assert!(order.admit(command(1, TaskAttribute::Ordered), false, false).is_some());
         assert!(order.admit(command(2, TaskAttribute::Simple), false, false).is_none());
-        assert!(order.remove(key(2)));
-        assert!(!order.remove(key(2)));
+        assert!(order.remove(key(2)).is_some());
+        assert!(order.remove(key(2)).is_none());
         assert_eq!(next(&mut order, 1, false), None);
         assert!(order.is_empty());
     }

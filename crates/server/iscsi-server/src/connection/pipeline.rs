@@ -57,7 +57,7 @@ impl Pipeline {
             order.end(key);
             return true;
         }
-        order.remove(key)
+        order.remove(key).is_some()
     }
 
     /// Keeps those of the waiting commands that `stays` returns, and no order among those of a LUN

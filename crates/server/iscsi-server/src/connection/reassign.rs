@@ -42,8 +42,12 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
         whole
     };
     let data_out = bytes(released.data_out);
-    let at_work = released.ended.is_none() && released.held.is_none();
-    let (held, data_out) = match released.held {
+    // A command that waits for its order goes whole, too: nobody tells a connection that is gone
+    // when an ORDERED command of another one has ended.
+    let waiting = || connection.pipeline.order.borrow_mut().remove(released.key).map(|command| command.scsi);
+    let held = released.held.or_else(waiting);
+    let at_work = released.ended.is_none() && held.is_none();
+    let (held, data_out) = match held {
         Some(command) => (Some((command, data_out.into())), VecDeque::new()),
         None => (None, data_out),
     };
@@ -62,6 +66,7 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
     if at_work {
         connection.embark(released.key, ferry.clone());
     }
+    connection.look_at_order();
     connection.released();
     Some(Parcel { task: released.task, held, view, ferry })
 }
