@@ -43,7 +43,7 @@ pub(crate) struct Live {
 /// Who replaces an instance.
 enum Keeper {
     /// The image's own thread.
-    Thread(Source, Sender<Ask>),
+    Thread(Box<Source>, Sender<Ask>),
     /// The group, by another life of this gateway.
     Group(Lost),
 }
@@ -85,7 +85,7 @@ impl Live {
         let image = Image::open(&source, changed(&ask))?;
         let op_timeout = source.op_timeout;
         let source = Source { known: Some(image.about().clone()), ..source };
-        let this = Self::new(image, op_timeout, health, Keeper::Thread(source, ask));
+        let this = Self::new(image, op_timeout, health, Keeper::Thread(Box::new(source), ask));
         let live = Arc::downgrade(&this);
         match rados::start_unpinned(move || serve_requests(&live, &asked)) {
             true => Ok(this),
