@@ -179,7 +179,15 @@ impl Initiator {
             command_timeout: Duration::from_secs(600),
             ..Options::default()
         };
-        let session = Session::connect(&url, options).await.map_err(|error| format!("no login: {error}"))?;
+        let mut connected = Session::connect(&url, options.clone()).await;
+        for _ in 1..TRIES {
+            if connected.is_ok() {
+                break;
+            }
+            // Its link was cut meanwhile.
+            connected = Session::connect(&url, options.clone()).await;
+        }
+        let session = connected.map_err(|error| format!("no login: {error}"))?;
         // A new nexus first gets a unit attention.
         for _ in 0..TRIES {
             let look = session.execute(Command::new(Lun::ZERO, &test_unit_ready())).await;
