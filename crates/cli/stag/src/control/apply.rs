@@ -248,15 +248,16 @@ pub fn apply(
     let prepared = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units));
     let prepared = prepared.and_then(|()| daemon.files.prepare(&mut change, nfs));
     prepared.map_err(|error| take_back(error.to_string()))?;
-    if let Some(error) = running.units.sanitized_since(&fates) {
-        return Err(take_back(error.to_string()));
-    }
     for ((iqn, lun), disk) in running.units.leaving(&units, &fates) {
         let left = daemon.core.hub().wait_for(move || async move { disk.leave().await.is_ok() });
         if !left.unwrap_or(false) {
             let what = format!("{iqn} LUN {lun}: what its initiators have written could not be flushed");
             return Err(take_back(what));
         }
+    }
+    // One may have begun during the flushes.
+    if let Some(error) = running.units.sanitized_since(&fates) {
+        return Err(take_back(error.to_string()));
     }
     let limit = |disk: Arc<DiskUnit>, bytes| {
         daemon.core.hub().wait_for(move || async move { disk.limit(bytes).await })
