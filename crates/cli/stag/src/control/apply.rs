@@ -24,6 +24,9 @@ use crate::units::Units;
 use crate::{args, convert};
 
 pub const VERB: &str = "apply";
+/// Time for a unit's medium to do what a change waits for. A hung one must not lock out all other
+/// changes.
+const SETTLE: Duration = Duration::from_secs(60);
 
 /// The client's arguments.
 #[derive(Debug, Serialize, Deserialize)]
@@ -249,8 +252,10 @@ pub fn apply(
     let prepared = prepared.and_then(|()| daemon.files.prepare(&mut change, nfs));
     prepared.map_err(|error| take_back(error.to_string()))?;
     for ((iqn, lun), disk) in running.units.leaving(&units, &fates) {
-        let left = daemon.core.hub().wait_for(move || async move { disk.leave().await.is_ok() });
-        if !left.unwrap_or(false) {
+        // A task of its own: a flush that is late must still tell of its failure.
+        let leave = move || runtime::spawn(async move { disk.leave().await.is_ok() });
+        let left = daemon.core.hub().wait_for(move || runtime::timeout(SETTLE, leave()));
+        if !matches!(left, Ok(Ok(Ok(true)))) {
             let what = format!("{iqn} LUN {lun}: what its initiators have written could not be flushed");
             return Err(take_back(what));
         }
@@ -260,7 +265,9 @@ pub fn apply(
         return Err(take_back(error.to_string()));
     }
     let limit = |disk: Arc<DiskUnit>, bytes| {
-        daemon.core.hub().wait_for(move || async move { disk.limit(bytes).await })
+        let limit = move || runtime::timeout(SETTLE, async move { disk.limit(bytes).await });
+        let limited = daemon.core.hub().wait_for(limit);
+        limited.and_then(|in_time| in_time.map_err(|_| std::io::ErrorKind::TimedOut.into()))
     };
     let resizing = running.units.resize(&fates, force, limit);
     let resizing = resizing.map_err(|error| take_back(error.to_string()))?;
