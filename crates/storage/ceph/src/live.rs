@@ -25,6 +25,7 @@ use crate::store::BLOCK;
 
 /// Pause between two tries to fence an instance, or to open one.
 const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Live {
     keeper: Keeper,
@@ -282,14 +283,17 @@ fn serve_requests(live: &Weak<Live>, asked: &Receiver<Ask>) {
     }
 }
 
-/// The result of `f`, which is called until it does not panic. `what` is its name in the log.
+/// The result of `f`, which is called until it does not panic, less and less often: it may ask for
+/// a map of the cluster each time. `what` is its name in the log.
 fn until_no_panic<R>(what: &str, f: impl Fn() -> R) -> R {
+    let mut pause = PAUSE;
     loop {
         match catch_unwind(AssertUnwindSafe(&f)) {
             Ok(result) => return result,
             Err(_) => tracing::error!("{what} has panicked, which is a defect of this daemon: trying again"),
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }
 

@@ -79,8 +79,8 @@ impl Persist for ImagePersist {
         let mut seen = self.0.kept().seen();
         if seen.max == 0 {
             // No unit saves yet.
-            seen.max = max;
             seen.digits = read(&image, RESERVATIONS, max).map_err(io::Error::other)?;
+            seen.max = max;
             return seen.digits.as_deref().map(parsed).transpose();
         }
         drop(seen);

@@ -25,8 +25,8 @@ pub(crate) const BLOCK: u32 = 512;
 const PHYSICAL: u32 = 4096;
 /// The most bytes that are made zeros by one call.
 const ZEROS_AT_ONCE: u64 = 256 << 20;
-/// The most objects' bytes that are: the call becomes an operation for each object, and librbd
-/// takes 1,024 at a time.
+/// The most objects that one call makes zeros in: it becomes an operation for each, and librbd takes
+/// 1,024 at a time.
 const OBJECTS_AT_ONCE: u64 = 256;
 
 /// The most bytes of which a look says whether their objects are there. Each look reads the map of
