@@ -162,12 +162,20 @@ impl Connection {
             let at_work: Vec<_> = state
                 .tasks()
                 .filter(|(key, _)| ended.iter().all(|(command, _)| command.scsi.task != *key))
-                .filter_map(|(key, task)| Some((key, task.lun, change(task.lun)?)))
+                .filter_map(|(key, task)| {
+                    // The number of an immediate command may be another one's.
+                    let cmd_sn = (!task.immediate).then_some(task.cmd_sn);
+                    Some((key, cmd_sn, task.lun, change(task.lun)?))
+                })
                 .collect();
-            for (key, lun, change) in at_work {
+            for (key, cmd_sn, lun, change) in at_work {
                 let entry = before.luns().get(lun);
                 if let Some(entry) = entry.filter(|_| change != Change::Nexus) {
                     self.pipeline.order.borrow_mut().leave(key, entry.unit.address());
+                    if let (Some(window), Some(cmd_sn)) = (&self.session.window, cmd_sn) {
+                        // No command of the new unit waits for it.
+                        window.lift(cmd_sn);
+                    }
                 }
                 state.cut_off(key, completion(change.sense(), entry));
             }

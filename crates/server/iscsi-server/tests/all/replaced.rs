@@ -222,6 +222,24 @@ fn ordered_writes<I: Initiator>() {
     stop(server);
 }
 
+/// Its session may have several connections, which would all wait.
+#[test]
+fn an_ordered_write_of_a_replaced_unit_delays_no_command_of_the_new_one() {
+    let (server, mut config, mut client) = start::<Client>(|_| ());
+    let mut write = client.command(0, &write10(0, 64));
+    write.set_write(true);
+    write.flags = write.flags & !7 | TaskAttribute::Ordered.code();
+    write.edtl.set(64 * 512);
+    let data = client.owing(write, &[0xcc; 64 * 512]);
+    replace(&server, &mut config);
+    // Its data is still missing.
+    client.settle(0);
+    client.send_bytes(&data);
+    assert_eq!(client.next_end(), (write.itt.get(), NOT_THERE));
+    assert!(is_untouched(&server, 0) && is_untouched(&server, 9), "the write reached a unit");
+    stop(server);
+}
+
 /// A block has its turn a minute after the one before it.
 fn turn_a_minute() -> Arc<Limiter> {
     let bandwidth = Rates { total: Some(8), ..Rates::default() };
