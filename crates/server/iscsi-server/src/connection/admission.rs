@@ -202,6 +202,15 @@ impl Connection {
         });
     }
 
+    /// [`Self::admit`] of a command that waited for its order on a connection that saw `view`.
+    pub(super) fn admit_moved(self: &Rc<Self>, scsi: ScsiCommand, view: &View) {
+        let now = self.view();
+        match change(&view.luns, now.luns(), scsi.lun) {
+            None => self.admit(scsi, now),
+            Some(change) => self.finish(scsi.task, scsi.lun, view.luns.get(scsi.lun), change.sense().into()),
+        }
+    }
+
     /// Has a command, which waited for its turn on a connection that saw `view`, wait for it here.
     pub(crate) fn hold(self: &Rc<Self>, scsi: ScsiCommand, view: &View) {
         let now = self.view();

@@ -102,7 +102,12 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
     };
     match parcel.held {
         Some((command, _)) => {
-            connection.hold(ScsiCommand { task: key, ..command }, &parcel.view);
+            let command = ScsiCommand { task: key, ..command };
+            match parcel.task.is_placeless() {
+                // An immediate one, which waited for its order, not for its turn.
+                true => connection.admit_moved(command, &parcel.view),
+                false => connection.hold(command, &parcel.view),
+            }
             connection.deliver_held_or_lose();
         }
         None => carry(&connection, key, parcel.task.lun(), &parcel.ferry).await,

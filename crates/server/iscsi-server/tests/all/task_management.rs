@@ -5,14 +5,22 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, PATIENCE, address, read10, server, write10};
+use iscsi::keys::Offer;
 use iscsi::pdu::{
-    Bhs, DataOut, Lun, NopOut, Opcode, ScsiCommand, TaskAttribute, TaskManagementFunction as Function,
-    TaskManagementRequest, TaskManagementResult,
+    Bhs, DataOut, LogoutReason, LogoutRequest, Lun, NopOut, Opcode, ScsiCommand, TaskAttribute,
+    TaskManagementFunction as Function, TaskManagementRequest, TaskManagementResult,
 };
 
 /// A session of two connections, and the number that its next command has.
 fn two(server: &iscsi_server::Server) -> (Client, Client) {
-    let mut first = Client::login(address(server), Client::config(1));
+    two_by(server, |_| ())
+}
+
+/// [`two`] by another offer.
+fn two_by(server: &iscsi_server::Server, change: impl FnOnce(&mut Offer)) -> (Client, Client) {
+    let mut config = Client::config(1);
+    change(&mut config.offer);
+    let mut first = Client::login(address(server), config);
     first.acknowledges = true;
     first.settle(0);
     let established = first.session.clone().expect("logged in");
@@ -355,5 +363,36 @@ fn the_abort_of_an_ordered_command_releases_those_of_another_connection() {
     send(&mut first, Function::AbortTask, Some(&write));
     assert_eq!(result(&mut first), COMPLETE);
     assert_eq!(second.finish(), (0, vec![0; 512]));
+    stop(server);
+}
+
+/// Its number is also that of the next command, so no turn comes for it.
+#[test]
+fn an_immediate_command_that_waits_for_its_order_runs_after_a_reassignment() {
+    let server = server(|_| ());
+    let (mut first, mut second) = two_by(&server, |offer| offer.error_recovery_level = 2);
+    let write = ordered(late_write(&mut first));
+    let data = begin_write(&mut second, write);
+    let mut read = late_read(&mut first, 0);
+    read.as_bhs_mut().set_immediate(true);
+    first.cmd_sn = read.cmd_sn.get();
+    first.send(read.into(), &[]);
+    let mut ping = NopOut::ping(first.tag());
+    ping.cmd_sn.set(first.cmd_sn);
+    first.send(ping.into(), &[]);
+    // The read came before it.
+    while first.receive().expect("an answer").bhs.itt() != ping.itt.get() {}
+    let mut logout = LogoutRequest::new(first.tag(), LogoutReason::RemoveForRecovery, 0);
+    logout.as_bhs_mut().set_immediate(true);
+    logout.cmd_sn.set(first.cmd_sn);
+    second.send(logout.into(), &[]);
+    assert_eq!(second.receive_answer().bhs.as_logout_response().response, 0);
+    second.cmd_sn = first.cmd_sn;
+    send(&mut second, Function::TaskReassign, Some(&read));
+    let answer = second.receive_answer();
+    assert_eq!(answer.bhs.as_task_management_response().result(), COMPLETE);
+    second.send(data.into(), &[0xaa; 512]);
+    assert_eq!(second.finish().0, 0, "the write");
+    assert_eq!(second.finish(), (0, vec![0xaa; 512]));
     stop(server);
 }

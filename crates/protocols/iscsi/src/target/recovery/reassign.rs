@@ -39,6 +39,12 @@ impl Moved {
     pub fn lun(&self) -> crate::pdu::Lun {
         self.lun
     }
+
+    /// Whether it holds no place in the command window, so that no turn comes for it: it was
+    /// immediate, or has ended.
+    pub fn is_placeless(&self) -> bool {
+        self.placeless
+    }
 }
 
 /// The state of a task on a connection that is gone.
