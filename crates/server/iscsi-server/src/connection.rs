@@ -407,7 +407,8 @@ impl Connection {
     /// Has the session's other connections go on with the commands that this one has released for
     /// them. Waits until all that is ready on this core now has run, so that they are told once.
     fn tell_released(self: &Rc<Self>, released: &[Cid]) {
-        let others = released.iter().filter(|cid| **cid != self.cid);
+        // At ErrorRecoveryLevel 2 a lost connection and its successor may have one CID.
+        let others = released.iter().filter(|cid| self.keeps || **cid != self.cid);
         let mut news = self.news.borrow_mut();
         let known = !news.is_empty();
         others.for_each(|cid| {

@@ -396,3 +396,25 @@ fn an_immediate_command_that_waits_for_its_order_runs_after_a_reassignment() {
     assert_eq!(second.finish(), (0, vec![0xaa; 512]));
     stop(server);
 }
+
+/// Both have one CID. The write ends when the time for its reassignment is over.
+#[test]
+fn a_connection_is_told_when_an_ordered_command_of_its_predecessor_has_ended() {
+    let server = server(|_| ());
+    let (mut first, _second) = two_by(&server, |offer| {
+        (offer.error_recovery_level, offer.default_time2retain_s) = (2, 0);
+    });
+    let write = ordered(late_write(&mut first));
+    begin_write(&mut first, write);
+    let established = first.session.clone().expect("logged in");
+    let mut config = Client::config(1);
+    (config.tsih, config.session) = (established.tsih, Some(established.params));
+    config.cmd_sn = first.cmd_sn;
+    let mut successor = Client::login(address(&server), config);
+    successor.acknowledges = true;
+    let read = late_read(&mut first, 0);
+    successor.send(read.into(), &[]);
+    // Its data, or the unit attention that reports the end of the write.
+    assert!(matches!(successor.finish().0, 0 | 2));
+    stop(server);
+}
