@@ -21,8 +21,8 @@ use server_core::gate::{Gate, Passage};
 use super::management::{FIRST_LOOK, LONGEST_LOOK};
 use super::order::Order;
 use super::{Admitted, Connection};
-use crate::remote::{Remote, Victims};
-use crate::{preemptor, qos};
+use crate::qos;
+use crate::remote::Victims;
 
 /// A stage of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,7 +156,7 @@ impl Connection {
                 let at_rest = session.moves.at_rest();
                 // All older commands have come, or this one would not have had its turn.
                 if !waits
-                    || preemptor::ask_session(session, &older, &Remote::count).await == 0
+                    || connection.count_at_others(&older).await == 0
                         && at_rest.is_some()
                         && session.moves.at_rest() == at_rest
                 {
@@ -171,6 +171,17 @@ impl Connection {
             connection.kick();
         });
         true
+    }
+
+    /// The number of tasks at the session's other connections.
+    async fn count_at_others(&self, victims: &Victims) -> usize {
+        let mut count = 0;
+        for member in self.session.connections() {
+            if member.remote.id != self.id {
+                count += member.remote.count(victims.clone()).await;
+            }
+        }
+        count
     }
 
     /// Whether a command that waits for its order has to wait longer.
