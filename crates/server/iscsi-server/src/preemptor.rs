@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use device::{AbortTasks, Charge, Command, Deed, ItlNexus, Tasks};
 
@@ -12,8 +13,12 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::{audit, qos};
 
+/// Most looks for tasks that are being reassigned, and the pause between two.
+const PASSES: usize = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Has `ask` act on tasks on each connection of a session; returns the number of tasks.
-pub(crate) async fn ask_session(
+async fn ask_session(
     session: &Session,
     victims: &Victims,
     ask: &impl AsyncFn(&Remote, Victims) -> usize,
@@ -25,14 +30,34 @@ pub(crate) async fn ask_session(
     count
 }
 
-/// The same in several sessions.
+/// Aborts tasks on all connections of a session; says how many there were. Looks again for tasks
+/// that were between two connections meanwhile.
+pub(crate) async fn abort_in(session: &Session, victims: &Victims) -> usize {
+    let mut count = 0;
+    // Bounded: an initiator that reassigns tasks without end delays nobody's function for ever.
+    for _ in 0..PASSES {
+        let at_rest = session.moves.at_rest();
+        count += ask_session(session, victims, &Remote::abort).await;
+        if at_rest.is_some() && session.moves.at_rest() == at_rest {
+            break;
+        }
+        runtime::sleep(PAUSE).await;
+    }
+    count
+}
+
+async fn count_in(session: &Session, victims: &Victims) -> usize {
+    ask_session(session, victims, &Remote::count).await
+}
+
+/// The sum of `ask` over several sessions.
 async fn ask_sessions(
     concerned: Vec<(Arc<Session>, Victims)>,
-    ask: impl AsyncFn(&Remote, Victims) -> usize,
+    ask: impl AsyncFn(&Session, &Victims) -> usize,
 ) -> usize {
     let mut count = 0;
     for (session, victims) in concerned {
-        count += ask_session(&session, &victims, &ask).await;
+        count += ask(&session, &victims).await;
     }
     count
 }
@@ -77,7 +102,7 @@ impl AbortTasks for Preemptor {
         which: Tasks,
         except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
-        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::abort))
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), abort_in))
     }
 
     fn count(
@@ -86,7 +111,7 @@ impl AbortTasks for Preemptor {
         which: Tasks,
         except: Option<&Command>,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
-        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), count_in))
     }
 
     fn limits(&self, nexus: &Arc<ItlNexus>, writes: bool) -> Option<Charge> {

@@ -15,8 +15,8 @@ use scsi::UnitAttention;
 use super::Connection;
 use crate::Unit;
 use crate::end::End;
-use crate::preemptor;
-use crate::remote::{Remote, Victims};
+use crate::preemptor::abort_in;
+use crate::remote::Victims;
 use crate::session::{Session, close_all};
 use crate::transport::Transport;
 
@@ -28,8 +28,6 @@ const ACKNOWLEDGEMENT: Duration = Duration::from_secs(4);
 /// The first and the longest pause between two looks whether they have come: no event reports that.
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
 pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(32);
-/// Most looks of a function for tasks that are being reassigned.
-const PASSES: usize = 16;
 
 /// Does what `request` asks. Returns its result when it has been done; `None` if it gets no
 /// response, since its session has ended.
@@ -107,22 +105,6 @@ fn sessions(connection: &Connection) -> Vec<Arc<Session>> {
         Some(target) => connection.shared.registry.of_target(target),
         None => Vec::new(),
     }
-}
-
-/// Aborts tasks on all connections of a session; says how many there were. Looks again for tasks
-/// that were between two connections meanwhile.
-async fn abort_in(session: &Session, victims: &Victims) -> usize {
-    let mut count = 0;
-    // Bounded: an initiator that reassigns tasks without end delays nobody's function for ever.
-    for _ in 0..PASSES {
-        let at_rest = session.moves.at_rest();
-        count += preemptor::ask_session(session, victims, &Remote::abort).await;
-        if at_rest.is_some() && session.moves.at_rest() == at_rest {
-            break;
-        }
-        runtime::sleep(FIRST_LOOK).await;
-    }
-    count
 }
 
 /// Waits until the commands that were sent before `request` have come, on whatever connection (RFC
