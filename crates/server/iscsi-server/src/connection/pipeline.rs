@@ -142,7 +142,9 @@ impl Connection {
     fn asks_others(self: &Rc<Self>, command: &Admitted) -> bool {
         let ScsiCommand { task, lun, cmd_sn, attribute, .. } = command.scsi;
         let ordered = attribute == TaskAttribute::Ordered.code();
-        if !ordered || self.session.window.is_none() || self.session.connections().len() < 2 {
+        // A task of a lost connection may be on its way to this one.
+        let is_alone = || self.session.connections().len() < 2 && self.session.moves.at_rest().is_some();
+        if !ordered || self.session.window.is_none() || is_alone() {
             return false;
         }
         let Some(unit) = command.entry().map(|entry| entry.unit.clone()) else { return false };
