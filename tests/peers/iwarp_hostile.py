@@ -562,11 +562,18 @@ def floods(lab):
                         pass
 
 
+def open_files(target):
+    return len(os.listdir(f"/proc/{target.pid}/fd"))
+
+
 def vanishing(lab):
     """Connections that end, by reset or by close, at every kind of moment."""
     chance = random.Random(21)
     with under_attack(lab) as target:
-        files = len(os.listdir(f"/proc/{target.pid}/fd"))
+        # It serves before its start is over: some files, such as the control socket's, come after that.
+        files = 0
+        while files < (files := open_files(target)):
+            time.sleep(0.5)
         for number in range(60):
             session = attacker(target)
             kind = number % 6
@@ -585,7 +592,7 @@ def vanishing(lab):
                 session.reset()
             else:
                 session.close()
-        proc.wait_until(lambda: len(os.listdir(f"/proc/{target.pid}/fd")) <= files + 2, 60, "the target closes its connections")
+        proc.wait_until(lambda: open_files(target) <= files + 2, 60, "the target closes its connections")
 
 
 # iSER above it.
