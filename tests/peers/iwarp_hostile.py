@@ -570,7 +570,7 @@ def vanishing(lab):
     """Connections that end, by reset or by close, at every kind of moment."""
     chance = random.Random(21)
     with under_attack(lab) as target:
-        # It serves before its start is over: some files, such as the control socket's, come after that.
+        # It serves before its start is over: some files, as the control socket's, come later.
         files = 0
         while files < (files := open_files(target)):
             time.sleep(0.5)

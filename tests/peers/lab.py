@@ -131,7 +131,7 @@ def lists(lab):
     # docs/src/lab/lab.md promises 20 minutes. NFS over long distances takes a quarter of them.
     expect(seconds <= 1200, f"all with --quick are expected to take {seconds:.0f} s")
     seconds = sum(one["full"]["expected_s"] for one in repeating)
-    # lab.md says: in about two hours. Of them, 128 MB for each of up to eight threads of NFS take 25 minutes.
+    # lab.md says: about two hours. 128 MB for each of up to eight threads of NFS take 25 minutes.
     expect(seconds <= 7500, f"all are expected to take {seconds:.0f} s")
     for one in listed:
         expect(re.search(rf"^{one['name']} ", text, re.M), f"{one['name']} is not in the list")

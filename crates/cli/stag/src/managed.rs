@@ -181,7 +181,7 @@ impl Document {
         names.map(str::to_owned).collect()
     }
 
-    /// What of it is not served, and why: a sentence each.
+    /// Its parts that are not served, and why: a sentence each.
     pub fn not_served(&self) -> impl Iterator<Item = String> {
         self.left_out.iter().map(|name| {
             format!(
@@ -594,7 +594,7 @@ mod tests {
             "{told:?}"
         );
         assert_eq!(both.targets().into_iter().collect::<Vec<_>>(), ["iqn.2026-01.org.example:u"]);
-        // What the file has stays the file's, and what is kept stays whole.
+        // The file keeps its target, and the document stays whole.
         assert_eq!(both.without(&config), file);
         assert_eq!(both.shown()["target"].as_array().unwrap().len(), 2);
         both.serve_all();

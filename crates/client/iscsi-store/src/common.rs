@@ -69,7 +69,7 @@ pub(crate) struct Common {
     shares: Mutex<Vec<Arc<Share>>>,
 }
 
-/// What other cores see of a link.
+/// The part of a link that other cores see.
 ///
 /// A unit attention for a power on comes once a session. So only the session that made a change can
 /// say whether it is still in the far cache: it would hear of the power on before its SYNCHRONIZE

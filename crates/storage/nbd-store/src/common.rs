@@ -1,5 +1,5 @@
-//! What all connections of a store share: the export as it is served, which cores have connections,
-//! and which of these have unflushed changes.
+//! The state that all connections of a store share: the export as it is served, which cores have
+//! connections, and which of these have unflushed changes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +28,7 @@ pub(crate) struct Common {
     owners: Mutex<Vec<Arc<Share>>>,
 }
 
-/// What other cores see of a link.
+/// The part of a link that other cores see.
 ///
 /// Only the end of the connection that made a change shows that the server may have lost it. Another
 /// one, made after the server has started anew, sees nothing, and its flush succeeds though the

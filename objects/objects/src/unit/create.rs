@@ -222,8 +222,8 @@ impl CreationTimes {
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let base = partition.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let count = ids.end().saturating_sub(*ids.start()).min(APART as u64 - 1);
-        // Neighbours have entries of their own, so that many creations do not run ahead of the clock;
-        // so have a partition and its first object, which are a multiple of `APART` apart.
+        // Neighbours have entries of their own, so that many creations do not run ahead of the
+        // clock; so have a partition and its first object, which are a multiple of `APART` apart.
         let entries = (0..=count).map(|n| {
             let id = ids.start().wrapping_add(n);
             (base.wrapping_add(id).wrapping_add(id >> 12) % APART as u64) as usize

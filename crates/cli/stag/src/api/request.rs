@@ -120,8 +120,8 @@ pub fn may(route: &Route, who: &str, role: Role) -> Result<(), String> {
     }
 }
 
-/// Whether the generation `now` is the one that was asked for. That of a change of the document is
-/// compared by `apply`.
+/// Checks that the generation `now` is the one that was asked for. `apply` compares that of a
+/// change of the document.
 ///
 /// # Errors
 /// Another change came between.

@@ -110,7 +110,7 @@ fn contradictions(spec: &UnitSpec, group: &Gateways) -> Vec<Contradiction> {
     found
 }
 
-/// What contradicts in two units of `targets`: the target of the second one, the mistake, advice.
+/// The first contradiction of two units of `targets`: the second one's target, the mistake, advice.
 pub fn check_two(targets: &[Target], group: Option<&Gateways>) -> Option<(usize, String, &'static str)> {
     group?;
     let mut seen: BTreeMap<u32, (&ImageName, &UnitSpec)> = BTreeMap::new();

@@ -37,7 +37,7 @@ impl Config {
         self.targets.extend(more.targets);
         self.exports.extend(more.exports);
         self.secret_files.extend(more.secret_files);
-        // What is left of a configuration without its document still has the document's.
+        // A configuration from which its document was taken still has the document's secret files.
         self.secret_files.sort_unstable();
         self.secret_files.dedup();
         for medium in self.media_of_two() {

@@ -96,7 +96,7 @@ impl Work {
         self.limit_wait_s += other.limit_wait_s;
     }
 
-    /// What has come since `before`.
+    /// The growth since `before`.
     #[cfg(feature = "http")]
     pub fn since(&self, before: &Self) -> Self {
         let outcomes = self.outcomes.iter().map(|one| {

@@ -390,7 +390,7 @@ fn nexuses(kind: &OpenKind) -> &Nexuses {
     }
 }
 
-/// What is known before the units are closed.
+/// The state as far as it is known before the units are closed.
 fn state(daemon: &Daemon, units: &Units) -> State {
     let reservations = units
         .open
@@ -545,7 +545,8 @@ impl Taken {
     /// Tells the other daemon that this one serves, so that it ends.
     ///
     /// # Errors
-    /// The other daemon has stopped waiting. It serves again, at the same sockets: this one must not.
+    /// The other daemon has stopped waiting. It serves again, at the same sockets: this one must
+    /// not.
     pub fn done(mut self) -> Result<(), Fault> {
         if self.told.is_some_and(|told| told.elapsed() >= IN_TIME) && !self.is_alone() {
             let what = format!(

@@ -30,7 +30,7 @@ pub struct Health {
     /// What is wrong with the group of gateways, a warning each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub group: Vec<String>,
-    /// What of the managed document is not served, a critical problem each.
+    /// Parts of the managed document that are not served, a critical problem each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_served: Vec<String>,
 }

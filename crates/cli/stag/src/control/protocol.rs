@@ -99,7 +99,7 @@ impl Fault {
         Self { kind, message: message.into(), plain: None }
     }
 
-    /// What went wrong, without the lines of a file.
+    /// The error, without the lines of a file.
     pub fn words(&self) -> &str {
         self.plain.as_deref().unwrap_or(&self.message)
     }

@@ -87,7 +87,7 @@ pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settl
     };
     let reservations = kept_at(spec, key.as_deref(), "reservations").map(Reservations::File);
     let sanitize = match &spec.backing {
-        // What is in memory ends with it.
+        // A medium in memory ends with the daemon.
         Backing::Memory(_) | Backing::ObjectMemory(_) | Backing::Objects(_) => None,
         _ => kept_at(spec, key.as_deref(), "sanitize"),
     };

@@ -106,7 +106,7 @@ impl Sums {
     }
 }
 
-/// What has come since `before`.
+/// The growth since `before`.
 fn since(now: &Io, before: &Io) -> Io {
     Io {
         reads: now.reads.saturating_sub(before.reads),

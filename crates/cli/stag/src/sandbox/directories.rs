@@ -95,8 +95,8 @@ impl Directories {
         &self.write
     }
 
-    /// The first path of `config` that is in none of the directories. Those that `now` has too
-    /// are not looked at: each costs system calls, and there may be thousands.
+    /// The first path of `config` that is in none of the directories. Paths that `now` has
+    /// too are not looked at: each costs system calls, and there may be thousands.
     pub fn first_outside<'a>(&self, config: &'a Config, now: &Config) -> Option<&'a Path> {
         let known: HashSet<&Path> = paths(now).collect();
         let rooms: Vec<PathBuf> = self.write.iter().map(|room| resolved(room)).collect();

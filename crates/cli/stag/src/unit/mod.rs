@@ -153,8 +153,9 @@ impl UnitSpec {
         is_image && *ro != Some(true) && *shared != Some(false)
     }
 
-    /// What no other unit may write at the same time, as it is written; `None` in memory. Images of
-    /// one name are two if their clusters are: `group` has its own for the units of its gateways.
+    /// The medium that no other unit may write at the same time, as it is written; `None` in memory.
+    /// Images of one name are two if their clusters are: `group` has its own for the units of its
+    /// gateways.
     pub fn medium(&self, group: Option<&Gateways>) -> Option<Cow<'_, OsStr>> {
         let name = self.backing.medium()?;
         if !matches!(self.backing, Backing::Rbd(_)) {

@@ -30,8 +30,8 @@ fn info_export(size: u64) -> Vec<u8> {
     reply(7, 3, &[be16(0), be64(size), be16(FLAGS)].concat())
 }
 
-/// What a handshake makes of a server's bytes that come in pieces of `step`: its end, what
-/// it sent, and how much it left.
+/// Runs a handshake with a server's bytes in pieces of `step`. Returns its end, the bytes that it
+/// sent, and how many it left.
 fn run(
     mut handshake: Handshake,
     server: &[u8],

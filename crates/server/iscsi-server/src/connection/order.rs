@@ -191,7 +191,7 @@ mod tests {
         Admitted::new(scsi, Rc::new(LocalView::new(Arc::default(), Rc::default())))
     }
 
-    /// What runs next after `ended`.
+    /// The task that runs next after `ended`.
     fn next(order: &mut Order, ended: u32, at_work: bool) -> Option<TaskKey> {
         order.end(key(ended));
         order.next(Lun::ZERO, |_, _| at_work).map(|command| command.scsi.task)

@@ -52,7 +52,7 @@ pub(crate) struct Outbox {
     pub iser: Option<Box<iser::Outgoing>>,
     /// The connection is gone: discard further PDUs.
     pub muted: bool,
-    /// What the session sees, for the format of sense data.
+    /// The units that the session sees, for the format of sense data.
     pub view: Arc<View>,
 }
 

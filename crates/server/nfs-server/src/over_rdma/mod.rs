@@ -81,7 +81,7 @@ pub(crate) struct OverRdma {
 #[derive(Default)]
 struct Back {
     credits: Credits,
-    /// Those that wait for a credit, by XID: [`back_channel::MOST`] at most.
+    /// Calls that wait for a credit, by XID: [`back_channel::MOST`] at most.
     waiting: VecDeque<(u32, Vec<u8>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a capability permits: its object, its validity, its permissions, the attributes and the
+//! The grant of a capability: its object, its validity, its permissions, the attributes and the
 //! bytes that it is for. Owns these checks; that the capability is genuine was proved before.
 
 use osd::attributes::numbers::{

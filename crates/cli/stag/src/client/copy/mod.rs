@@ -224,7 +224,7 @@ pub async fn copy<D: Disk>(
     }
     sink.finish(end, plan.sync).await?;
     // A target that was started again may have lost acknowledged writes, and its SYNCHRONIZE CACHE
-    // succeeds all the same. What is missing is written again.
+    // succeeds all the same. The pass writes the missing data again.
     while plan.sync && sink.reconnects() != reconnects {
         copied.unsure = source.is_stream();
         if copied.unsure {

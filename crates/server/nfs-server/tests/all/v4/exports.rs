@@ -128,7 +128,7 @@ fn clients_have_the_rights_that_their_rule_says() {
         let how = Some(CreateHow::Unchecked(Fattr::EMPTY));
         assert_eq!(status(&c.run(&[handle(&root), open(file, b"o", how)], &[])), Some(Status::RoFs));
     }
-    // What would be made is there already, and can be read.
+    // The file that they would make is there already, and can be read.
     let cut = Attributes { size: Some(0), ..Attributes::default() };
     for (set, expected) in [(Fattr::EMPTY, None), (Fattr::of(&cut), Some(Status::RoFs))] {
         let Arguments::Open(how) = open("there", b"o", Some(CreateHow::Unchecked(set))) else { panic!() };

@@ -29,7 +29,7 @@ impl Watched {
         })
     }
 
-    /// What all operations end with from now on.
+    /// The result of all operations from now on.
     pub fn fail(&self, error: Option<StoreError>) {
         *self.fails.lock().unwrap() = error;
     }
