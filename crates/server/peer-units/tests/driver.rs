@@ -585,18 +585,23 @@ fn a_session_that_no_owner_has_known_is_told_of_power_on() {
     });
 }
 
+/// The unit goes from its first owner to the second one, where its mode pages change, and leaves it.
+async fn visits_the_second_owner<U: LogicalUnit>(rig: &Rig, it: &Session<U>) {
+    rig.peers.set_owner(UNIT, None);
+    rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
+    rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
+    it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
+    change_modes(&rig.owners[1].session(3).ready().await).await;
+    runtime::sleep(Duration::from_millis(600)).await;
+    rig.peers.set_owner(UNIT, None);
+    rig.owners[1].with(|host| host.stop_unit(UNIT)).await;
+}
+
 #[test]
 fn a_unit_that_comes_back_brings_the_attentions_of_its_way() {
     both(|rig: Rc<Rig>| async move {
         let it = rig.session(1).ready().await;
-        rig.peers.set_owner(UNIT, None);
-        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
-        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
-        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
-        change_modes(&rig.owners[1].session(3).ready().await).await;
-        runtime::sleep(Duration::from_millis(600)).await;
-        rig.peers.set_owner(UNIT, None);
-        rig.owners[1].with(|host| host.stop_unit(UNIT)).await;
+        visits_the_second_owner(&rig, &it).await;
         // Its first owner has known the session all the time.
         let disk = rig.owners[0].disk.clone();
         rig.owners[0].with(move |host| host.serve_unit(UNIT, disk, open_gate())).await;
@@ -617,14 +622,7 @@ fn an_owner_that_still_has_a_nexus_takes_the_attentions_since() {
         let busy = move || async move { Session::of(&unit, &nexus).read(0, 512).await.good() };
         let busy = rig.owners[1].core.call(busy);
         soon(|| rig.faults.waiting() == 1).await;
-        rig.peers.set_owner(UNIT, None);
-        rig.owners[0].with(|host| host.stop_unit(UNIT)).await;
-        rig.peers.set_owner(UNIT, Some(rig.owners[1].at));
-        it.run(&[0; 6], &[], 0).await.fails(A::ASYMMETRIC_ACCESS_STATE_CHANGED);
-        change_modes(&rig.owners[1].session(3).ready().await).await;
-        runtime::sleep(Duration::from_millis(600)).await;
-        rig.peers.set_owner(UNIT, None);
-        rig.owners[1].with(|host| host.stop_unit(UNIT)).await;
+        visits_the_second_owner(&rig, &it).await;
         let disk = rig.owners[0].disk.clone();
         rig.owners[0].with(move |host| host.serve_unit(UNIT, disk, open_gate())).await;
         // The first owner tells of what it knew last, before it is asked for anything.
